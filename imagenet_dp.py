@@ -1,0 +1,997 @@
+"""Train an ImageNet classifier with DataParallel: one process, all GPUs of one machine.
+
+Choose this script when one process must drive several GPUs; imagenet_ddp.py is faster. `diff
+imagenet_nd.py imagenet_dp.py` shows what DataParallel adds, and nothing else. DIR holds
+train/<class>/*.JPEG and val/<class>/*.JPEG.
+
+    python imagenet_dp.py -a resnet50 DIR
+    python imagenet_dp.py -a resnet50 -b 64 --amp bfloat16 DIR     # 64 images on each GPU
+    CUDA_VISIBLE_DEVICES=0,2 python imagenet_dp.py -a resnet50 DIR
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import torch
+import torch.nn as nn
+import torchvision
+from torch.utils.tensorboard import SummaryWriter
+from torchvision import models
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+# ------------------------------------------------------------------------------- parallel section
+
+
+def add_parallel_options(parser):
+    """Only the precision: the GPUs to use are those that are visible."""
+    add = parser.add_argument_group("precision").add_argument
+    types, say = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
+    add("--amp", dest="precision", choices=types, default="float32", help=say)
+
+
+def launch(worker, args):
+    """One process drives all GPUs: this one."""
+    if args.sync_bn:
+        raise BadInput("--sync-bn: DataParallel cannot synchronise BatchNorm; imagenet_ddp.py can")
+    worker(args)
+
+
+def join(args):
+    """There is nobody to join; this rank has several devices."""
+    device = pick_device(args)
+    found = 0 if device.type == "cpu" else torch.accelerator.device_count()
+    devices = found if found > 1 and args.gpu is None else 1
+    if devices == 1:
+        print(f"DataParallel needs two GPUs or more: going on with one device, {device}")
+    return Place(device, devices=devices)
+
+
+def prepare(model, build_optimizer, args, place):
+    """Returns (model, optimizer, scaler); this model splits a batch over the devices."""
+    scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
+    optimizer = build_optimizer(model.parameters())
+    return nn.DataParallel(model) if place.devices > 1 else model, optimizer, scaler
+
+
+def precision(args, device):
+    """The context of the forward pass and the loss."""
+    if args.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, getattr(torch, args.precision))
+
+
+def train_step(model, criterion, optimizer, scaler, images, target, args):
+    """One update from this rank's images of one step, in `--accumulation` equal parts."""
+    sums = 0
+    parts = args.accumulation
+    for x, y in zip(images.chunk(parts), target.chunk(parts), strict=True):
+        with precision(args, x.device):
+            loss, measured = criterion(model(x), y)
+        scaler.scale(loss / parts).backward()
+        sums += measured
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return sums
+
+
+def sum_over_ranks(tensor):
+    """The only rank's tensor is the sum."""
+    return tensor
+
+
+def full_state(model, optimizer):
+    """The user's own module as a state dict: without the wrapper, and its `module.` in names."""
+    return getattr(model, "module", model).state_dict()
+
+
+def leave():
+    """There is nobody to leave."""
+
+
+# ---- shared: below this line every imagenet_*.py is the same, to the byte (tools/sync_copies.py)
+
+
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # that this process drives
+
+
+class BadInput(Exception):
+    """The user's mistake, told in one line: what, where, what to do. Ends in exit status 2."""
+
+
+# ---------------------------------------------------------------------------------------- options
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An ArgumentParser that tells an error in one line, without the usage."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def number(kind, wanted, valid):
+    """Returns an argparse type: a finite `kind` (int, float) for which `valid` holds."""
+
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and valid(value)):
+            raise argparse.ArgumentTypeError(f"{text} is not {wanted}")
+        return value
+
+    return parse
+
+
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets names of its own."""
+    count = number(int, "a whole number above 0", lambda value: value > 0)
+    whole = number(int, "a whole number from 0 on", lambda value: value >= 0)
+    positive = number(float, "a number above 0", lambda value: value > 0)
+    zero_on = number(float, "a number from 0 on", lambda value: value >= 0)
+    fraction = number(float, "a fraction in (0, 1], as 0.75 for 75 %", lambda value: 0 < value <= 1)
+    flag = {"action": "store_true"}
+
+    parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    add = parser.add_argument_group("data").add_argument
+    add(
+        "dir", metavar="DIR", nargs="?", help="has train/ and val/; else $IMAGENET_DIR, else a demo"
+    )
+    add("-j", "--workers", type=whole, help="loader processes per rank (else: cores / ranks)")
+    add("--image-size", type=count, help="crop, pixels (else: the architecture's own)")
+    add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
+    add("--num-classes", type=count, help="of the last layer (else: as many as train/ has)")
+    add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
+
+    add = parser.add_argument_group("model").add_argument
+    add("-a", "--arch", default="resnet18", help="any torchvision classifier (%(default)s)")
+    add("--pretrained", **flag, help="start from torchvision's weights; the last layer may be new")
+    add("--sync-bn", "--sync_bn", **flag, help="BatchNorm statistics over all ranks' batches")
+    add("--channels-last", **flag, help="lay tensors out as NHWC")
+
+    add = parser.add_argument_group("optimization").add_argument
+    add("--epochs", type=count, default=90, help="in all (%(default)s)")
+    add("--start-epoch", type=whole, help="counted from 0 (else: where --resume ended)")
+    add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
+    add("--accumulation", "--batches-per-allreduce", type=count, default=1,
+        help="batches per device whose gradients make up one step (%(default)s)")  # fmt: skip
+    add("--lr", "--learning-rate", type=positive, default=0.1,
+        help="peak learning rate for a global batch of 256 (%(default)s)")  # fmt: skip
+    add(
+        "--lr-scaling",
+        choices=["linear", "sqrt", "none"],
+        default="linear",
+        help="of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)",
+    )
+    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
+    add(
+        "--lr-schedule",
+        choices=["step", "cosine"],
+        default="step",
+        help="step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0",
+    )
+    add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (else: 5 of 90 epochs)")
+    add("--momentum", type=zero_on, default=0.9, help="of SGD (%(default)s)")
+    add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
+
+    add = parser.add_argument_group("stopping").add_argument
+    add("--desired-acc", type=fraction, help="end at this validation top-1, a fraction as 0.75")
+    add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    add("--resume", metavar="PATH", help="go on from this checkpoint, of any imagenet_*.py")
+    add("-e", "--evaluate", **flag, help="validate once and end")
+    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
+    add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
+    add("--prof", type=whole, help="profile ten steps from this one on, and end")
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--gpu", type=whole, help="use this GPU alone, counted from 0")
+    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
+    add("--seed", type=whole, default=0, help="of weights, order and crops (%(default)s)")
+    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
+    add_parallel_options(parser)
+
+    args = parser.parse_args(argv)
+    known = models.list_models(module=models)
+    if args.arch not in known:
+        near = ", ".join(difflib.get_close_matches(args.arch, known, cutoff=0.4) or known)
+        parser.error(f"-a {args.arch}: torchvision has no such classifier; near: {near}")
+    if args.gpu is not None and args.no_accel:
+        parser.error("--gpu and --no-accel exclude each other")
+    return args
+
+
+def pick_device(args, index=0):
+    """Returns this node's accelerator `index` (CUDA, ROCm, XPU, MPS), or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        return torch.device("cpu")
+    found = torch.accelerator.device_count()
+    index = index if args.gpu is None else args.gpu
+    if index >= found:
+        raise BadInput(
+            f"GPU {index} asked for, but this node has {found} (numbered from 0): start as many "
+            "processes on it as it has GPUs, or give --no-accel"
+        )
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+# ------------------------------------------------------------------------------------------- data
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on MPS, which has none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def mix(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def draw_demo_set(folder):
+    """Draws ten classes of 128 + 32 JPEGs of 64 x 64 pixels: shapes of one colour on noise."""
+    if folder.exists():
+        return
+    rng = np.random.default_rng(0)
+    unfinished = Path(f"{folder}.{os.getpid()}")  # several ranks may draw: one renames, all have it
+    for part, images in ("train", 128), ("val", 32):
+        for label in range(10):
+            (unfinished / part / f"class{label}").mkdir(parents=True)
+            for serial in range(images):
+                image = PIL.Image.fromarray(rng.integers(64, 192, (64, 64, 3), dtype=np.uint8))
+                canvas = PIL.ImageDraw.Draw(image)
+                for x, y, radius, turn in rng.integers((0, 0, 6, 0), (64, 64, 14, 360), (8, 4)):
+                    hue = (36 * label + rng.integers(-8, 9)) % 360
+                    circle = (int(x), int(y), int(radius))
+                    colour = f"hsv({hue}, 80%, {rng.integers(60, 100)}%)"
+                    canvas.regular_polygon(circle, 3 + label % 4, int(turn), fill=colour)
+                image.save(unfinished / part / f"class{label}" / f"{serial:03}.jpg", quality=90)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        shutil.rmtree(unfinished)
+
+
+def find_data(args, place):
+    """Returns (folder with train/ and val/, whether it is the demo set)."""
+    chosen = args.dir or os.environ.get("IMAGENET_DIR")
+    folder = Path(chosen or "demo_data")
+    if not chosen:
+        say(place, f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+        draw_demo_set(folder)
+    for part in folder, folder / "train", folder / "val":
+        if not part.is_dir():
+            raise BadInput(f"{part} is no folder: DIR must hold train/<class>/ and val/<class>/")
+    return folder, not chosen
+
+
+def decode(path):
+    """Reads an image file → uint8 (3, H, W); with Pillow what torchvision does not read so."""
+    with contextlib.suppress(RuntimeError):
+        image = torchvision.io.decode_image(path, torchvision.io.ImageReadMode.RGB)
+        if image.dtype == torch.uint8 and image.ndim == 3:  # not 16 bits, not animated
+            return image
+    try:
+        with PIL.Image.open(path) as image:
+            return v2.functional.pil_to_tensor(image.convert("RGB"))
+    except Exception as error:  # Pillow's decoders raise what they like
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{path} cannot be read as an image ({reason}): mend or remove it") from None
+
+
+class Images(torchvision.datasets.ImageFolder):
+    """ImageFolder whose keys are (epoch, index): what is drawn for an image, such as its crop,
+    comes from (seed, epoch, index) alone, whichever worker of whichever rank loads it.
+
+    Items are (uint8 (3, H, W), class number).
+    """
+
+    def __init__(self, folder, transform, seed):
+        try:
+            super().__init__(folder, transform)
+        except FileNotFoundError as error:  # no class, or a class without images
+            raise BadInput(f"{folder}: {error}") from None
+        self.seed = seed
+
+    def __getitem__(self, key):
+        epoch, index = key
+        path, target = self.samples[index]
+        image = decode(path)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(mix(self.seed, epoch, index))
+            return self.transform(image), target
+
+
+class TrainOrder(torch.utils.data.Sampler):
+    """The keys of this rank's images, step by step, for one epoch.
+
+    The order of an epoch is one permutation from (seed, epoch), and step k of all ranks together
+    takes its positions [k * global_batch, (k + 1) * global_batch): the ranks, their workers and
+    devices only share out a step. The ragged last batch is dropped.
+    """
+
+    def __init__(self, size, steps, global_batch, place, seed):
+        self.size, self.steps, self.global_batch = size, steps, global_batch
+        self.place, self.seed = place, seed
+        self.epoch, self.first, self.end = 0, 0, steps
+
+    def __len__(self):
+        return self.end - self.first
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
+        order = torch.randperm(self.size, generator=generator)
+        share = self.global_batch // self.place.ranks
+        for step in range(self.first, self.end):
+            start = step * self.global_batch + self.place.rank * share
+            yield [(self.epoch, index) for index in order[start : start + share].tolist()]
+
+
+class DummyLoader:
+    """One random batch of `keys`, made on the device, again and again."""
+
+    def __init__(self, batch_sampler, batch, image_size, num_classes, device):
+        self.batch_sampler = batch_sampler
+        generator = torch.Generator(device).manual_seed(0)
+        random = {"generator": generator, "device": device}
+        shape = (batch, 3, image_size, image_size)
+        self.images = torch.randint(256, shape, dtype=torch.uint8, **random)
+        self.target = torch.randint(num_classes, (batch,), **random)
+
+    def __len__(self):
+        return len(self.batch_sampler)
+
+    def __iter__(self):
+        for keys in self.batch_sampler:
+            yield self.images[: len(keys)], self.target[: len(keys)]
+
+
+class Data(NamedTuple):
+    """What a run reads. The loaders yield (images (N, 3, H, W) uint8, target (N,) int64)."""
+
+    train: Iterable  # this rank's share of one step an item
+    order: TrainOrder
+    val: Iterable
+    val_size: int  # images, of all ranks
+    num_classes: int
+    image_size: int
+    workers: int
+    global_batch: int
+
+
+def preset_of(arch):
+    """Returns torchvision's preprocessing for `arch`: crop, resize, interpolation, mean, std."""
+    return next(iter(models.get_model_weights(arch))).transforms()
+
+
+def load_data(args, place):
+    """Returns Data. Every image of val/ is read once, by one rank, however many there are."""
+    preset = preset_of(args.arch)
+    own_size, own_resize = preset.crop_size[0], preset.resize_size[0]
+    device_batch = args.batch_size * place.devices
+    share = device_batch * args.accumulation
+    folder, demo = (None, False) if args.dummy else find_data(args, place)
+    # The demo's images have 64 pixels; nearly every network of 224 takes them as they are.
+    small = demo and own_size == 224 and args.arch != "maxvit_t"
+    image_size = args.image_size or (64 if small else own_size)
+    val_resize = args.val_resize or round(image_size * own_resize / own_size)
+    if args.dummy:
+        num_classes = args.num_classes or 1000
+        train_size = 1_281_167
+        val_size = args.steps_per_epoch * share * place.ranks if args.steps_per_epoch else 50_000
+    else:
+        filters = {"interpolation": preset.interpolation, "antialias": True}
+        crop = [v2.RandomResizedCrop(image_size, **filters), v2.RandomHorizontalFlip()]
+        centre = [v2.Resize(val_resize, **filters), v2.CenterCrop(image_size)]
+        train_set = Images(folder / "train", v2.Compose(crop), args.seed)
+        val_set = Images(folder / "val", v2.Compose(centre), args.seed)
+        odd = sorted(set(train_set.classes) ^ set(val_set.classes))
+        if odd:
+            raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
+        train_size, val_size = len(train_set), len(val_set)
+        num_classes = args.num_classes or len(train_set.classes)
+        if num_classes < len(train_set.classes):
+            raise BadInput(f"--num-classes {num_classes}: {folder} has {len(train_set.classes)}")
+
+    global_batch = share * place.ranks
+    steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
+    if steps == 0 and not args.evaluate:
+        raise BadInput(
+            f"the training set has {train_size} images, less than one global batch of "
+            f"{global_batch}: lower -b to {train_size * args.batch_size // global_batch} or less"
+        )
+    order = TrainOrder(train_size, steps, global_batch, place, args.seed)
+    val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
+    val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
+    workers = cores_per_rank(place) if args.workers is None else args.workers
+    if args.dummy:
+        made = (image_size, num_classes, place.device)
+        loaders = (DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made))
+    else:
+        loaders = (
+            torch.utils.data.DataLoader(
+                dataset,
+                batch_sampler=batch_sampler,
+                num_workers=workers,
+                pin_memory=place.device.type == "cuda",
+                persistent_workers=workers > 0,
+                generator=torch.Generator(),  # else each epoch draws from the global one
+            )
+            for dataset, batch_sampler in ((train_set, order), (val_set, val_order))
+        )
+    train, val = loaders
+    return Data(train, order, val, val_size, num_classes, image_size, workers, global_batch)
+
+
+def on_device(loader, args, place):
+    """Yields the loader's batches on the device: images (N, 3, H, W) normalised float32, target.
+
+    On CUDA they are copied and normalised one batch ahead, on a stream of their own, while the
+    step before computes.
+    """
+    preset = preset_of(args.arch)
+    mean, std = (
+        torch.tensor(each, device=place.device).view(1, 3, 1, 1) * 255
+        for each in (preset.mean, preset.std)
+    )
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    side = torch.cuda.Stream(place.device) if place.device.type == "cuda" else None
+    ready = None
+    for images, target in loader:
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            images = images.to(place.device, non_blocking=True, memory_format=layout)
+            images = images.float().sub_(mean).div_(std)
+            target = target.to(place.device, non_blocking=True)
+        if ready:
+            yield ready
+        if side:
+            main = torch.cuda.current_stream(place.device)
+            main.wait_stream(side)
+            images.record_stream(main)  # or the allocator would reuse it under the step's feet
+            target.record_stream(main)
+        ready = images, target
+    if ready:
+        yield ready
+
+
+# ------------------------------------------------------------------------------------------ model
+
+# Weight of each auxiliary loss: Szegedy et al. 2014, section 5; 0.4 for v3 as in TF-slim.
+AUXILIARY_WEIGHT = {"googlenet": 0.3, "inception_v3": 0.4}
+
+
+def build_model(args, data):
+    """Returns the torchvision model `-a` in float32 on the CPU, of data.num_classes classes."""
+    options = {}
+    if args.arch in AUXILIARY_WEIGHT:  # their pretrained weights expect another normalisation
+        options = {"aux_logits": True, "transform_input": args.pretrained}
+    elif args.arch.startswith("vit_"):
+        options = {"image_size": data.image_size}
+    elif args.arch == "maxvit_t":
+        options = {"input_size": (data.image_size, data.image_size)}
+    initialise = {"init_weights": True} if args.arch in AUXILIARY_WEIGHT else {}
+    try:
+        model = models.get_model(args.arch, num_classes=data.num_classes, **options, **initialise)
+        if args.pretrained:
+            weights = next(iter(models.get_model_weights(args.arch)))
+            donor = models.get_model(args.arch, weights=weights, **options).state_dict()
+            own = model.state_dict()  # whose last layers differ where the number of classes does
+            fitting = {name: donor[name] for name in own if donor[name].shape == own[name].shape}
+            model.load_state_dict(own | fitting)
+    except (ValueError, AssertionError) as error:
+        size = f"--image-size {data.image_size}"
+        raise BadInput(f"{args.arch} cannot be built for {size}: {error}") from None
+    return model
+
+
+def build_criterion(args):
+    """Returns criterion(output, target) → (loss to differentiate, float64 sums to log).
+
+    The sums are (loss x N, correct in top 1, correct in top 5, N): exact to add up over batches
+    and ranks. Networks with auxiliary outputs return (logits, *auxiliary) in training.
+    """
+
+    def criterion(output, target):
+        logits, *auxiliary = output if isinstance(output, tuple) else (output,)
+        loss = nn.functional.cross_entropy(logits, target)
+        for extra in auxiliary:
+            if extra is not None:
+                loss = loss + weight * nn.functional.cross_entropy(extra, target)
+        with torch.no_grad():
+            top5 = logits.topk(min(5, logits.shape[1])).indices == target[:, None]
+            exact = exact_dtype(target.device)
+            count = torch.full((), len(target), dtype=exact, device=target.device)
+            sums = torch.stack([loss.to(exact) * count, top5[:, 0].sum(), top5.sum(), count])
+        return loss, sums
+
+    weight = AUXILIARY_WEIGHT.get(args.arch, 0)
+    return criterion
+
+
+def build_optimizer_for(args):
+    """Returns build_optimizer(parameters): who calls it decides which tensors it updates."""
+
+    def build_optimizer(parameters):
+        options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd}
+        return torch.optim.SGD(parameters, fused=True, **options)
+
+    return build_optimizer
+
+
+# --------------------------------------------------------------------------------------- schedule
+
+
+def peak_learning_rate(args, data):
+    """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
+    if args.base_lr:
+        return args.base_lr * data.global_batch / args.batch_size
+    scale = data.global_batch / 256
+    return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
+
+
+def learning_rate(args, peak, progress):
+    """Returns the learning rate after `progress` epochs (a fraction, such as 29.5)."""
+    warmup = args.epochs * 5 / 90 if args.warmup_epochs is None else args.warmup_epochs
+    if progress < warmup:
+        return peak * progress / warmup
+    if args.lr_schedule == "cosine":
+        return peak * (1 + math.cos(math.pi * (progress - warmup) / (args.epochs - warmup))) / 2
+    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
+
+
+# ----------------------------------------------------------------------------------------- meters
+
+
+def averages(sums):
+    """Returns (loss, top-1 in %, top-5 in %) from criterion's sums."""
+    loss, top1, top5, count = sums
+    return loss / count, 100 * (top1 / count), 100 * (top5 / count)
+
+
+def progress_line(title, step, steps, seconds, waited, now, epoch):
+    """One line of progress as pytorch/examples prints it: each value, and its mean in brackets.
+
+    `seconds` and `waited` (for data) are (of this step, of the epoch until now); `now` and
+    `epoch` are criterion's sums of the step and of the epoch until now.
+    """
+    width = len(str(steps))
+    fields = [f"{title}[{step:{width}}/{steps}]"]
+    for name, (last, total) in ("Time", seconds), ("Data", waited):
+        fields.append(f"{name} {last:6.3f} ({total / (step + 1):6.3f})")
+    names = ("Loss", ".4e"), ("Acc@1", "6.2f"), ("Acc@5", "6.2f")
+    for (name, form), last, mean in zip(names, averages(now), averages(epoch), strict=True):
+        fields.append(f"{name} {last:{form}} ({mean:{form}})")
+    return "\t".join(fields)
+
+
+# ---------------------------------------------------------------------------- train and validate
+
+
+@dataclasses.dataclass
+class Run:
+    """What one training run holds from epoch to epoch."""
+
+    args: argparse.Namespace
+    place: Place
+    data: Data
+    model: nn.Module
+    criterion: Callable
+    optimizer: torch.optim.Optimizer
+    scaler: object  # torch.amp.GradScaler, or what has its methods
+    folder: Path | None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None  # the same
+    epochs_done: int = 0
+    best_top1: float = 0.0  # validation, %
+    best_top5: float = 0.0
+    seconds: float = 0.0  # of training and validation, those before --resume included
+
+
+def watched(loader, title, run):
+    """Returns the loader's batches on the device, with a live bar where rank 0 has a terminal."""
+    live = run.place.rank == 0 and sys.stderr.isatty()
+    batches = on_device(loader, run.args, run.place)
+    return tqdm(batches, title, len(loader), leave=False, disable=not live, dynamic_ncols=True)
+
+
+def show(line, bar):
+    """Shows a line of progress: whole, or its loss and accuracies behind the live bar."""
+    if bar.disable:
+        print(line, flush=True)
+    else:
+        bar.set_postfix_str("  ".join(line.split("\t")[3:]))
+
+
+def train_one_epoch(run, epoch):
+    """Trains the steps of run.data.order; returns the epoch's log entries."""
+    args, place, order = run.args, run.place, run.data.order
+    peak = peak_learning_rate(args, run.data)
+    order.epoch = epoch
+    totals = torch.zeros(4, dtype=exact_dtype(place.device), device=place.device)
+    waited = 0.0
+    run.model.train()
+    title = f"Epoch: [{epoch}]"
+    bar = watched(run.data.train, title, run)
+    started = before = time.perf_counter()
+    for step, (images, target) in enumerate(bar, order.first):
+        wait = time.perf_counter() - before
+        waited += wait
+        lr = learning_rate(args, peak, epoch + (step + 0.5) / order.steps)
+        for group in run.optimizer.param_groups:
+            group["lr"] = lr
+        # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
+        torch.manual_seed(mix(args.seed, epoch, step, place.rank))
+        sums = train_step(run.model, run.criterion, run.optimizer, run.scaler, images, target, args)
+        totals += sums
+        now = time.perf_counter()
+        if step % args.print_freq == 0:
+            both = sum_over_ranks(torch.stack([sums, totals])).tolist()  # sync point
+            if place.rank == 0:
+                seconds = (now - before, now - started)
+                show(progress_line(title, step, len(bar), seconds, (wait, waited), *both), bar)
+                run.log.add_scalar("Loss/step", averages(both[0])[0], epoch * order.steps + step)
+        before = now
+    average_buffers(run.model, place)
+    sums = sum_over_ranks(totals).tolist()  # sync point: the device has finished the epoch
+    seconds = time.perf_counter() - started
+    loss, top1, top5 = averages(sums)
+    return {
+        "Loss/train": loss,
+        "Top1/train": top1,
+        "Top5/train": top5,
+        "Throughput/train": sums[3] / seconds,
+        "Time/train": seconds / len(order),
+        "Data/wait": waited / seconds,
+        "Lr": lr,
+    }
+
+
+@torch.no_grad()
+def average_buffers(model, place):
+    """Gives every rank the mean of all ranks' buffers: BatchNorm's running statistics are each
+    device's own by design, and what is validated and saved must not depend on the rank."""
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if buffers:
+        exact = exact_dtype(place.device)
+        flat = torch.cat([buffer.flatten().to(exact) for buffer in buffers])
+        means = (sum_over_ranks(flat) / place.ranks).split([each.numel() for each in buffers])
+        for buffer, mean in zip(buffers, means, strict=True):
+            buffer.copy_(mean.view_as(buffer))
+
+
+@torch.no_grad()
+def validate(run):
+    """Measures the model on every image of val/, once each; returns the epoch's log entries."""
+    args, place, data = run.args, run.place, run.data
+    totals = torch.zeros(4, dtype=exact_dtype(place.device), device=place.device)
+    waited = 0.0
+    run.model.eval()
+    bar = watched(data.val, "Test: ", run)
+    started = before = time.perf_counter()
+    for step, (images, target) in enumerate(bar):
+        wait = time.perf_counter() - before
+        waited += wait
+        with precision(args, place.device):
+            _, sums = run.criterion(run.model(images), target)
+        totals += sums
+        now = time.perf_counter()
+        if step % args.print_freq == 0 and place.rank == 0:
+            both = sums.tolist(), totals.tolist()  # sync point; of this rank: others may have ended
+            seconds = (now - before, now - started)
+            show(progress_line("Test: ", step, len(bar), seconds, (wait, waited), *both), bar)
+        before = now
+    sums = sum_over_ranks(totals).tolist()  # sync point
+    seconds = time.perf_counter() - started
+    if sums[3] != data.val_size:
+        raise RuntimeError(f"validated {sums[3]} images of {data.val_size}")
+    loss, top1, top5 = averages(sums)
+    say(place, f" * Acc@1 {top1:.3f} Acc@5 {top5:.3f}")
+    return {
+        "Loss/val": loss,
+        "Top1/val": top1,
+        "Top5/val": top5,
+        "Throughput/val": data.val_size / seconds,
+        "Time/val": seconds / max(1, len(data.val)),
+    }
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+def in_float32(tree):
+    """Returns nested dicts with every floating tensor in float32, whatever trained it."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if isinstance(tree, torch.Tensor) and tree.is_floating_point():
+        return tree.float()
+    return tree
+
+
+def save_checkpoint(run, is_best):
+    """Writes checkpoint.pt, and model_best.pt too where `is_best`, with pytorch/examples' names.
+
+    Every rank calls it, since gathering the state may take all; rank 0 writes. A file is
+    replaced whole or not at all.
+    """
+    state = {
+        "arch": run.args.arch,
+        "num_classes": run.data.num_classes,
+        "epoch": run.epochs_done,
+        "state_dict": in_float32(full_state(run.model, run.optimizer)),
+        "optimizer": in_float32(run.optimizer.state_dict()),
+        "scaler": run.scaler.state_dict(),
+        "best_acc1": run.best_top1,
+        "best_acc5": run.best_top5,
+        "seconds": run.seconds,
+        "args": vars(run.args),
+    }
+    if run.place.rank == 0:
+        for name in ("checkpoint.pt", "model_best.pt") if is_best else ("checkpoint.pt",):
+            with open(run.folder / f"{name}.tmp", "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(run.folder / f"{name}.tmp", run.folder / name)
+
+
+def load_checkpoint(args, data):
+    """Returns the dict that save_checkpoint wrote; nothing in the file is executed."""
+    try:
+        saved = torch.load(args.resume, map_location="cpu", weights_only=True)
+        arch, num_classes = saved["arch"], saved["num_classes"]
+    except FileNotFoundError:
+        raise BadInput(f"--resume {args.resume}: there is no such file") from None
+    except Exception as error:  # a damaged file may set off anything
+        reason = str(error).splitlines()[0]
+        raise BadInput(
+            f"--resume {args.resume}: damaged, or no checkpoint of these scripts ({reason})"
+        ) from None
+    if (arch, num_classes) != (args.arch, data.num_classes):
+        raise BadInput(
+            f"--resume {args.resume}: it holds {arch} with {num_classes} classes, this run has "
+            f"{args.arch} with {data.num_classes}: choose them with -a and --num-classes"
+        )
+    return saved
+
+
+# -------------------------------------------------------------------------------------------- log
+
+
+def say(place, line):
+    """Prints a line, once for all ranks."""
+    if place.rank == 0:
+        print(line, flush=True)
+
+
+def open_log(args, place, data):
+    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere.
+
+    A run that goes on from a checkpoint in --log-dir goes on in that checkpoint's folder.
+    """
+    if place.rank != 0:
+        return None, None
+    runs = Path(args.log_dir)
+    if args.resume and runs.absolute() in Path(args.resume).absolute().parents:
+        folder = Path(args.resume).parent
+    else:
+        devices = place.ranks * place.devices
+        name = (
+            f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}_{args.arch}_gpux{devices}"
+            f"_b{args.batch_size}_cpu{data.workers}_opt{args.precision}"
+        )
+        same = len(list(runs.glob(f"{name}*")))  # started in the same second
+        folder = runs / (f"{name}_{same + 1}" if same else name)
+    log = SummaryWriter(folder)
+    here = Path(__file__).resolve()
+    about = {
+        "command": [Path(sys.executable).name, *sys.argv],
+        "options": vars(args),
+        "global_batch": data.global_batch,
+        "ranks": place.ranks,
+        "devices_per_rank": place.devices,
+        "device": device_name(place.device),
+        "node": platform.node(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "commit": git_commit(here.parent),
+    }
+    log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
+    log.add_text("script", f"```python\n{here.read_text()}\n```")
+    return folder, log
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type == "cpu":
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/cpuinfo").read_text().splitlines():
+                if line.startswith("model name"):
+                    return line.split(": ")[1]
+        return platform.processor() or platform.machine()
+    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+
+
+def git_commit(folder):
+    """Returns the commit of the script's repository, `-dirty` where files differ; or None."""
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+
+
+# ------------------------------------------------------------------------------------------- main
+
+
+def set_up(args, place):
+    """Returns the Run, ready to train: every rank with the same weights and state."""
+    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
+    torch.backends.cudnn.benchmark = not args.deterministic
+    if args.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    data = load_data(args, place)
+    saved = load_checkpoint(args, data) if args.resume else None
+    torch.manual_seed(args.seed)
+    model = build_model(args, data)
+    if saved:
+        model.load_state_dict(saved["state_dict"])
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    model = model.to(place.device, memory_format=layout)
+    model, optimizer, scaler = prepare(model, build_optimizer_for(args), args, place)
+    folder, log = open_log(args, place, data)
+    run = Run(args, place, data, model, build_criterion(args), optimizer, scaler, folder, log)
+    if saved:
+        # The moments come from the file, the learning rate and its kin from the command line.
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
+        if saved["scaler"]:
+            scaler.load_state_dict(saved["scaler"])
+        run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
+        run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
+    if args.start_epoch is not None:
+        run.epochs_done = args.start_epoch
+    devices = place.ranks * place.devices
+    say(
+        place,
+        f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}: -b "
+        f"{args.batch_size} x {devices} devices x {args.accumulation} parts = global batch "
+        f"{data.global_batch}; --lr {args.lr:g} {args.lr_scaling} -> peak learning rate "
+        f"{peak_learning_rate(args, data):g}\nLogs and checkpoints: {folder}",
+    )
+    return run
+
+
+def fit(run):
+    """Trains until --epochs or --desired-acc, saving and logging after every epoch."""
+    args, place = run.args, run.place
+    reason = f"all {args.epochs} epochs are done"
+    for epoch in range(run.epochs_done, args.epochs):
+        started = time.perf_counter()
+        entries = train_one_epoch(run, epoch) | validate(run)
+        run.epochs_done = epoch + 1
+        run.seconds += time.perf_counter() - started
+        is_best = entries["Top1/val"] > run.best_top1 or run.epochs_done == 1
+        run.best_top1 = max(run.best_top1, entries["Top1/val"])
+        run.best_top5 = max(run.best_top5, entries["Top5/val"])
+        save_checkpoint(run, is_best)
+        if place.rank == 0:
+            for tag, value in entries.items():
+                run.log.add_scalar(tag, value, run.epochs_done)
+            run.log.flush()
+        # Exact sums are the same on all ranks, so all of them stop together.
+        if args.desired_acc and entries["Top1/val"] >= 100 * args.desired_acc:
+            reason = f"desired accuracy reached: top-1 {entries['Top1/val']:.3f} %"
+            break
+    took = time.strftime("%H:%M:%S", time.gmtime(run.seconds))
+    say(
+        place,
+        f"{reason}; {run.epochs_done} epochs in {took} (h:m:s); best top-1 {run.best_top1:.3f} %, "
+        f"top-5 {run.best_top5:.3f} %\nLogs and checkpoints: {run.folder}",
+    )
+    if place.rank == 0:
+        end = {
+            "reason": reason,
+            "epochs": run.epochs_done,
+            "seconds": run.seconds,
+            "best_top1": run.best_top1,
+            "best_top5": run.best_top5,
+        }
+        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.close()
+
+
+def profile(run):
+    """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
+    order = run.data.order
+    first, end = run.args.prof, run.args.prof + 10
+    if end > order.steps:
+        raise BadInput(f"--prof {first}: the epoch has {order.steps} steps, ten more are needed")
+    if first:
+        order.end = first
+        train_one_epoch(run, 0)
+    order.first, order.end = first, end
+    with torch.profiler.profile() as profiler:
+        train_one_epoch(run, 0)
+    if run.place.rank == 0:
+        profiler.export_chrome_trace(str(run.folder / "trace.json"))
+        print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+        print(f"Trace of steps {first} to {end - 1}: {run.folder / 'trace.json'}")
+
+
+def worker(args):
+    """One rank of the run, from joining the others to leaving them."""
+    rank = 0
+    try:
+        place = join(args)
+        rank = place.rank
+        run = set_up(args, place)
+        if args.evaluate:
+            validate(run)
+        elif args.prof is not None:
+            profile(run)
+        else:
+            fit(run)
+        leave()
+    except BadInput as error:
+        time.sleep(min(rank, 1))  # rank 0 speaks for all: its launcher now ends the others
+        complain(error)
+
+
+def complain(error):
+    """Ends with status 2 and one line: the last of an error that quotes a worker's traceback."""
+    message = str(error).split("BadInput: ")[-1].strip()
+    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
+    sys.exit(2)
+
+
+def main():
+    """Reads the options and launches the workers."""
+    args = parse_args()
+    try:
+        launch(worker, args)
+    except BadInput as error:
+        complain(error)
+
+
+if __name__ == "__main__":
+    main()
