@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
@@ -67,10 +68,7 @@ def launch(worker, args):
     env, by_hand = os.environ, args.world_size or args.rank or args.nproc_per_node
     if {"RANK", "WORLD_SIZE"} <= env.keys() and args.dist_url in (None, "env://"):
         if by_hand:
-            raise BadInput(
-                "a launcher has set RANK and WORLD_SIZE: leave out --world-size, --rank "
-                "and --nproc-per-node, or give --dist-url too"
-            )
+            raise BadInput("WORLD_SIZE is set: leave out --world-size, --rank, --nproc-per-node")
         if args.local_rank is not None:
             env.setdefault("LOCAL_RANK", str(args.local_rank))
         worker(args)
@@ -96,17 +94,13 @@ def _follow_slurm(env):
 
 def _start_this_node(worker, args):
     """Starts the processes of this node; ends with the status of the first that fails."""
-    nodes = 1 if args.world_size is None else args.world_size
-    node = args.rank or 0
+    nodes, node = 1 if args.world_size is None else args.world_size, args.rank or 0
     devices = 0 if args.no_accel else torch.accelerator.device_count()
     processes = args.nproc_per_node or (1 if args.gpu is not None else devices or 1)
     if not 0 <= node < nodes:
         raise BadInput(f"--rank {node} is not below the {nodes} nodes of --world-size")
     if processes < 1 or processes > (devices or processes):
-        raise BadInput(
-            f"--nproc-per-node {processes}: this node has {devices} GPUs; take that "
-            "many or fewer, or --no-accel for the CPU"
-        )
+        raise BadInput(f"--nproc-per-node {processes}: 1 to {devices} GPUs, or give --no-accel")
     if args.dist_url is None and nodes > 1:
         raise BadInput("--world-size counts nodes: give all of them node 0's --dist-url")
     url = args.dist_url or "tcp://127.0.0.1:0"
@@ -116,12 +110,8 @@ def _start_this_node(worker, args):
     with socket.socket() as free:  # port 0: one that is free
         free.bind(("127.0.0.1", 0))
         port = int(found[3]) or free.getsockname()[1]
-    env = {
-        "MASTER_ADDR": found[1] or found[2],
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(nodes * processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-    }
+    env = {"MASTER_ADDR": found[1] or found[2], "MASTER_PORT": str(port)}
+    env |= {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     try:
         mp.spawn(_rank, (node * processes, env, worker, args), processes)
     except mp.ProcessExitedException as error:  # the process has said why
@@ -138,9 +128,7 @@ def join(args):
     env = os.environ
     rank, ranks = int(env["RANK"]), int(env["WORLD_SIZE"])
     local_rank, local_ranks = int(env.get("LOCAL_RANK", 0)), int(env.get("LOCAL_WORLD_SIZE", 1))
-    if args.gpu is not None and local_ranks > 1:
-        raise BadInput(f"--gpu {args.gpu}: {local_ranks} processes on this node cannot share it")
-    device = pick_device(args, local_rank)
+    device = pick_device(args, local_rank, local_ranks)
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
     if backend == "nccl" and device.type != "cuda":
         raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
@@ -148,7 +136,7 @@ def join(args):
         store = None if "TORCHELASTIC_RUN_ID" in env else _meet(rank, ranks)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     except (ValueError, RuntimeError) as error:  # a port in use, a host not found, a time-out
-        at = f"{env.get('MASTER_ADDR')}:{env.get('MASTER_PORT')}"
+        at = f"{env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
         reason = str(error).splitlines()[0]
         raise BadInput(f"rank {rank} of {ranks} cannot meet the others at {at}: {reason}") from None
     return Place(device, rank, ranks, local_ranks)
@@ -162,18 +150,14 @@ def _meet(rank, ranks):
     for other in range(1, ranks) if rank == 0 else [0]:
         theirs = int(store.get(f"ranks according to {other}"))
         if theirs != ranks:
-            raise BadInput(
-                f"rank {rank} was started as one of {ranks}, rank {other} as one of "
-                f"{theirs}: give all nodes the same --world-size and --nproc-per-node"
-            )
+            counts = f"rank {rank} is one of {ranks}, rank {other} one of {theirs}"
+            raise BadInput(f"{counts}: give all nodes the same --world-size and --nproc-per-node")
     return store
 
 
 def prepare(model, build_optimizer, args, place):
-    """Returns (model, optimizer, scaler); backward() on this model averages gradients over ranks."""
+    """Returns (model, optimizer, scaler); this model's backward() averages over the ranks."""
     if args.sync_bn:
-        if place.device.type == "cpu":
-            raise BadInput("--sync-bn: PyTorch synchronises BatchNorm on GPUs only")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     # Running statistics need no broadcast in every step: average_buffers() does it once an epoch.
     model = DistributedDataParallel(model, broadcast_buffers=False)
@@ -275,9 +259,7 @@ def parse_args(argv=None):
 
     parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument_group("data").add_argument
-    add(
-        "dir", metavar="DIR", nargs="?", help="has train/ and val/; else $IMAGENET_DIR, else a demo"
-    )
+    add("dir", metavar="DIR", nargs="?", help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
     add("-j", "--workers", type=whole, help="loader processes per rank (else: cores / ranks)")
     add("--image-size", type=count, help="crop, pixels (else: the architecture's own)")
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
@@ -294,23 +276,15 @@ def parse_args(argv=None):
     add("--epochs", type=count, default=90, help="in all (%(default)s)")
     add("--start-epoch", type=whole, help="counted from 0 (else: where --resume ended)")
     add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
-    add("--accumulation", "--batches-per-allreduce", type=count, default=1,
-        help="batches per device whose gradients make up one step (%(default)s)")  # fmt: skip
-    add("--lr", "--learning-rate", type=positive, default=0.1,
-        help="peak learning rate for a global batch of 256 (%(default)s)")  # fmt: skip
-    add(
-        "--lr-scaling",
-        choices=["linear", "sqrt", "none"],
-        default="linear",
-        help="of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)",
-    )
+    parts = "batches per device whose gradients make up one step (%(default)s)"
+    add("--accumulation", "--batches-per-allreduce", type=count, default=1, help=parts)
+    per_256 = "peak learning rate for a global batch of 256 (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, default=0.1, help=per_256)
+    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    add(
-        "--lr-schedule",
-        choices=["step", "cosine"],
-        default="step",
-        help="step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0",
-    )
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0"
+    add("--lr-schedule", choices=["step", "cosine"], default="step", help=shapes)
     add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (else: 5 of 90 epochs)")
     add("--momentum", type=zero_on, default=0.9, help="of SGD (%(default)s)")
     add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
@@ -343,20 +317,21 @@ def parse_args(argv=None):
     return args
 
 
-def pick_device(args, index=0):
-    """Returns this node's accelerator `index` (CUDA, ROCm, XPU, MPS), or --gpu; else the CPU."""
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if args.no_accel or accelerator is None:
         if args.gpu is not None:
             raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
         return torch.device("cpu")
-    found = torch.accelerator.device_count()
-    index = index if args.gpu is None else args.gpu
-    if index >= found:
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if args.gpu is not None and (index >= found or local_ranks > 1):
         raise BadInput(
-            f"GPU {index} asked for, but this node has {found} (numbered from 0): start as many "
-            "processes on it as it has GPUs, or give --no-accel"
+            f"--gpu {index}: {local_ranks} processes on this node, which has {found} GPUs"
         )
+    if local_ranks > found:
+        wanted = f"{local_ranks} processes on a node of {found} GPUs"
+        raise BadInput(f"{wanted}: start {found} there, or give --no-accel for the CPU")
     torch.accelerator.set_device_index(index)
     return torch.device(accelerator.type, index)
 
@@ -480,22 +455,18 @@ class TrainOrder(torch.utils.data.Sampler):
 
 
 class DummyLoader:
-    """One random batch of `keys`, made on the device, again and again."""
+    """A loader that gives one random batch, made on the device, again and again."""
 
-    def __init__(self, batch_sampler, batch, image_size, num_classes, device):
+    def __init__(self, batch_sampler, batch, data_shape, num_classes, device):
         self.batch_sampler = batch_sampler
-        generator = torch.Generator(device).manual_seed(0)
-        random = {"generator": generator, "device": device}
-        shape = (batch, 3, image_size, image_size)
-        self.images = torch.randint(256, shape, dtype=torch.uint8, **random)
-        self.target = torch.randint(num_classes, (batch,), **random)
+        self.images = torch.randint(256, (batch, *data_shape), dtype=torch.uint8, device=device)
+        self.target = torch.randint(num_classes, (batch,), device=device)
 
     def __len__(self):
         return len(self.batch_sampler)
 
     def __iter__(self):
-        for keys in self.batch_sampler:
-            yield self.images[: len(keys)], self.target[: len(keys)]
+        return ((self.images[: len(keys)], self.target[: len(keys)]) for keys in self.batch_sampler)
 
 
 class Data(NamedTuple):
@@ -548,30 +519,24 @@ def load_data(args, place):
     global_batch = share * place.ranks
     steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
     if steps == 0 and not args.evaluate:
-        raise BadInput(
-            f"the training set has {train_size} images, less than one global batch of "
-            f"{global_batch}: lower -b to {train_size * args.batch_size // global_batch} or less"
-        )
+        sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
+        raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
     workers = cores_per_rank(place) if args.workers is None else args.workers
     if args.dummy:
-        made = (image_size, num_classes, place.device)
-        loaders = (DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made))
+        made = ((3, image_size, image_size), num_classes, place.device)
+        train, val = DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made)
     else:
-        loaders = (
-            torch.utils.data.DataLoader(
-                dataset,
-                batch_sampler=batch_sampler,
-                num_workers=workers,
-                pin_memory=place.device.type == "cuda",
-                persistent_workers=workers > 0,
-                generator=torch.Generator(),  # else each epoch draws from the global one
-            )
-            for dataset, batch_sampler in ((train_set, order), (val_set, val_order))
-        )
-    train, val = loaders
+        options = {
+            "num_workers": workers,
+            "pin_memory": place.device.type == "cuda",
+            "persistent_workers": workers > 0,
+            "generator": torch.Generator(),  # else each epoch would draw from the global one
+        }
+        train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options)
+        val = torch.utils.data.DataLoader(val_set, batch_sampler=val_order, **options)
     return Data(train, order, val, val_size, num_classes, image_size, workers, global_batch)
 
 
@@ -658,16 +623,6 @@ def build_criterion(args):
 
     weight = AUXILIARY_WEIGHT.get(args.arch, 0)
     return criterion
-
-
-def build_optimizer_for(args):
-    """Returns build_optimizer(parameters): who calls it decides which tensors it updates."""
-
-    def build_optimizer(parameters):
-        options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd}
-        return torch.optim.SGD(parameters, fused=True, **options)
-
-    return build_optimizer
 
 
 # --------------------------------------------------------------------------------------- schedule
@@ -915,11 +870,12 @@ def say(place, line):
 
 
 def open_log(args, place, data):
-    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere.
+    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
+    and under --evaluate.
 
     A run that goes on from a checkpoint in --log-dir goes on in that checkpoint's folder.
     """
-    if place.rank != 0:
+    if place.rank != 0 or args.evaluate:
         return None, None
     runs = Path(args.log_dir)
     if args.resume and runs.absolute() in Path(args.resume).absolute().parents:
@@ -933,23 +889,23 @@ def open_log(args, place, data):
         same = len(list(runs.glob(f"{name}*")))  # started in the same second
         folder = runs / (f"{name}_{same + 1}" if same else name)
     log = SummaryWriter(folder)
-    here = Path(__file__).resolve()
+    here, commit = Path(__file__).resolve(), ""
+    git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
+    with contextlib.suppress(OSError):  # no git
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
         "options": vars(args),
         "global_batch": data.global_batch,
-        "ranks": place.ranks,
-        "devices_per_rank": place.devices,
+        "place": {**place._asdict(), "device": str(place.device)},
         "device": device_name(place.device),
         "node": platform.node(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "commit": git_commit(here.parent),
+        **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
+        "commit": commit,
     }
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
     log.add_text("script", f"```python\n{here.read_text()}\n```")
@@ -958,20 +914,11 @@ def open_log(args, place, data):
 
 def device_name(device):
     """Returns the model of the GPU, or of the processor."""
-    if device.type == "cpu":
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
-                if line.startswith("model name"):
-                    return line.split(": ")[1]
-        return platform.processor() or platform.machine()
-    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-
-
-def git_commit(folder):
-    """Returns the commit of the script's repository, `-dirty` where files differ; or None."""
-    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
-    with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 # ------------------------------------------------------------------------------------------- main
@@ -985,6 +932,8 @@ def set_up(args, place):
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if args.sync_bn and place.device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     data = load_data(args, place)
     saved = load_checkpoint(args, data) if args.resume else None
     torch.manual_seed(args.seed)
@@ -993,14 +942,16 @@ def set_up(args, place):
         model.load_state_dict(saved["state_dict"])
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = model.to(place.device, memory_format=layout)
-    model, optimizer, scaler = prepare(model, build_optimizer_for(args), args, place)
+    options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd, "fused": True}
+    build_optimizer = functools.partial(torch.optim.SGD, **options)
+    model, optimizer, scaler = prepare(model, build_optimizer, args, place)
     folder, log = open_log(args, place, data)
     run = Run(args, place, data, model, build_criterion(args), optimizer, scaler, folder, log)
     if saved:
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
-        if saved["scaler"]:
+        if "scale" in saved["scaler"]:  # a dynamic loss scale
             scaler.load_state_dict(saved["scaler"])
         run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
         run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
@@ -1076,10 +1027,8 @@ def profile(run):
 
 def worker(args):
     """One rank of the run, from joining the others to leaving them."""
-    rank = 0
     try:
         place = join(args)
-        rank = place.rank
         run = set_up(args, place)
         if args.evaluate:
             validate(run)
@@ -1089,12 +1038,13 @@ def worker(args):
             fit(run)
         leave()
     except BadInput as error:
-        time.sleep(min(rank, 1))  # rank 0 speaks for all: its launcher now ends the others
         complain(error)
 
 
 def complain(error):
     """Ends with status 2 and one line: the last of an error that quotes a worker's traceback."""
+    if int(os.environ.get("RANK", 0)):
+        time.sleep(1)  # rank 0 speaks for all, and its launcher ends the others
     message = str(error).split("BadInput: ")[-1].strip()
     print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)

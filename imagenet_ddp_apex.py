@@ -19,12 +19,13 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib.util
-import itertools
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -50,21 +51,21 @@ from tqdm import tqdm
 
 
 def add_parallel_options(parser):
-    """What the launcher passes, and Apex's options."""
+    """What launchers pass, and Apex's options."""
     add = parser.add_argument_group("distribution").add_argument
-    add("--local-rank", "--local_rank", type=int, help="from the launcher; $LOCAL_RANK goes first")
+    add("--local-rank", "--local_rank", type=int, help="of old launchers; $LOCAL_RANK goes first")
     add("--dist-backend", help="nccl, gloo or another of torch.distributed (else: the device's)")
     add = parser.add_argument_group("precision").add_argument
     add("--opt-level", dest="precision", type=_opt_level, default="O1", help="O0 to O3 (O1)")
-    add("--keep-batchnorm-fp32", choices=["True", "False"], help="else: True for O2, False for O3")
-    add("--loss-scale", type=_loss_scale, help="'dynamic', or a number (else: as the level has it)")
-    half = ["float16", "bfloat16"]
-    add("--half-dtype", choices=half, help="else: float16, but bfloat16 on the CPU")
+    add("--keep-batchnorm-fp32", choices=["True", "False"], help="else: True under O2 alone")
+    add("--loss-scale", type=_loss_scale, help="dynamic, or a number (else: the level's)")
+    types = ["float16", "bfloat16"]
+    add("--half-dtype", choices=types, help="else: float16, on the CPU bfloat16; no loss scaling")
 
 
 def _opt_level(text):
     if text not in ("O0", "O1", "O2", "O3"):
-        raise argparse.ArgumentTypeError(f"{text} is not O0, O1, O2 or O3 (with the letter O)")
+        raise argparse.ArgumentTypeError(f"{text} is not O0, O1, O2 or O3, with the letter O")
     return text
 
 
@@ -72,20 +73,17 @@ def _loss_scale(text):
     with contextlib.suppress(ValueError):
         if text == "dynamic" or 0 < float(text) < math.inf:
             return text
-    raise argparse.ArgumentTypeError(f"{text} is neither 'dynamic' nor a number above 0")
+    raise argparse.ArgumentTypeError(f"{text} is neither dynamic nor a number above 0")
 
 
 def _half(args, device):
-    default = "bfloat16" if device.type == "cpu" else "float16"
-    return getattr(torch, args.half_dtype or default)
+    return getattr(torch, args.half_dtype or ("bfloat16" if device.type == "cpu" else "float16"))
 
 
 def launch(worker, args):
-    """The launcher has started this process, one of many; or nobody has, then it is alone."""
+    """A launcher has started this process, one of many; or nobody has, then it is alone."""
     if args.precision == "O1" and args.keep_batchnorm_fp32:
-        raise BadInput(
-            "--keep-batchnorm-fp32 goes with O2 and O3: O1 runs BatchNorm in fp32 anyway"
-        )
+        raise BadInput("--keep-batchnorm-fp32: not with O1, which runs BatchNorm in fp32 anyway")
     worker(args)
 
 
@@ -93,13 +91,9 @@ def join(args):
     """Joins the group that the launcher's environment variables describe."""
     env = os.environ
     rank, ranks = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
-    local_rank, local_ranks = (
-        int(env.get("LOCAL_RANK", args.local_rank or 0)),
-        int(env.get("LOCAL_WORLD_SIZE", 1)),
-    )
-    if args.gpu is not None and local_ranks > 1:
-        raise BadInput(f"--gpu {args.gpu}: {local_ranks} processes on this node cannot share it")
-    device = pick_device(args, local_rank)
+    local_rank = int(env.get("LOCAL_RANK", args.local_rank or 0))
+    local_ranks = int(env.get("LOCAL_WORLD_SIZE", 1))
+    device = pick_device(args, local_rank, local_ranks)
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
     if backend == "nccl" and device.type != "cuda":
         raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
@@ -113,60 +107,55 @@ def join(args):
 
 
 class LossScaler:
-    """Apex's loss scaler (apex/amp/scaler.py): x 2 after 2000 clean steps up to 2**24, / 2 when a
-    gradient overflows, and that step is skipped. A static scale is never checked, skips nothing."""
+    """Apex's loss scaler (apex/amp/scaler.py). Dynamic, it skips a step whose gradients overflow
+    and halves, and doubles after 2000 clean steps, to 2**24 at most; static, it never checks."""
 
     def __init__(self, loss_scale):
         self.dynamic = loss_scale == "dynamic"
-        self.scale = 2.0**16 if self.dynamic else float(loss_scale)
-        self.unskipped = 0
+        self.scale, self.unskipped = 2.0**16 if self.dynamic else float(loss_scale), 0
 
     def unscale(self, gradients):
-        """Divides the gradients by the scale, in place; returns whether one had overflowed."""
+        """Divides the gradients by the scale, in place; returns whether to skip the step."""
         overflow = torch.zeros(1, device=gradients[0].device)
         inverse = torch.full_like(overflow, 1 / self.scale)
         for dtype in {gradient.dtype for gradient in gradients}:
             same = [gradient for gradient in gradients if gradient.dtype == dtype]
-            if self.dynamic:  # with GradScaler's kernel
+            if self.dynamic:  # GradScaler's kernel, which checks before it multiplies
                 torch._amp_foreach_non_finite_check_and_unscale_(same, overflow, inverse)
             elif self.scale != 1:
                 torch._foreach_mul_(same, 1 / self.scale)
-        return self.dynamic and bool(overflow)  # sync point: the host must know whether to step
+        return self.dynamic and bool(overflow)  # sync point: the host decides whether to step
 
     def update(self, overflow):
-        self.unskipped += 1
+        """Moves a dynamic scale after a step."""
+        self.unskipped = 0 if overflow else self.unskipped + 1
         if overflow:
-            self.scale, self.unskipped = self.scale / 2, 0
+            self.scale /= 2
             if dist.get_rank() == 0:
-                print(
-                    "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to "
-                    f"{self.scale}",
-                    flush=True,
-                )
-        if self.dynamic and self.unskipped == 2000:
+                skipped = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
+                print(skipped, self.scale, flush=True)
+        elif self.dynamic and self.unskipped == 2000:
             self.scale, self.unskipped = min(self.scale * 2, 2.0**24), 0
 
     def state_dict(self):
-        """As Apex keeps it; a dynamic scale under torch.amp.GradScaler's names too."""
+        """As Apex keeps it; a dynamic scale also as torch.amp.GradScaler does."""
         state = {"loss_scaler0": {"loss_scale": self.scale, "unskipped": self.unskipped}}
         if self.dynamic:
             growth = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
-            state |= growth | {"scale": self.scale, "_growth_tracker": self.unskipped}
+            state |= {"scale": self.scale, "_growth_tracker": self.unskipped, **growth}
         return state
 
     def load_state_dict(self, state):
+        """Goes on from a dynamic scale; a static one stays what the command line says."""
         if self.dynamic:
-            self.scale = min(state["scale"], 2.0**24)
-            self.unskipped = state["_growth_tracker"]
+            self.scale, self.unskipped = min(state["scale"], 2.0**24), state["_growth_tracker"]
 
 
 def prepare(model, build_optimizer, args, place):
-    """Returns (model, optimizer, scaler), cast as the level says. Under O2 the optimizer updates
-    float32 masters, copied before the weights are rounded."""
+    """Returns (model, optimizer, scaler), cast as the level says; under O2 the optimizer updates
+    float32 masters, which start from the weights before they are rounded."""
     level, half = args.precision, _half(args, place.device)
     if args.sync_bn:
-        if place.device.type == "cpu":
-            raise BadInput("--sync-bn: PyTorch synchronises BatchNorm on GPUs only")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     updated = list(model.parameters())
     if level == "O2":
@@ -174,19 +163,9 @@ def prepare(model, build_optimizer, args, place):
         for master in updated:
             master.grad = torch.zeros_like(master)
     if level in ("O2", "O3"):
-        keep = args.keep_batchnorm_fp32 == "True" if args.keep_batchnorm_fp32 else level == "O2"
-        for module in model.modules():
-            if keep and isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine:
-                continue
-            for tensor in itertools.chain(module.parameters(False), module.buffers(False)):
-                if tensor.is_floating_point():
-                    tensor.data = tensor.data.to(half)
-        model.register_forward_pre_hook(lambda _, inputs: tuple(each.to(half) for each in inputs))
-        model.register_forward_hook(lambda _, inputs, output: _to_float(output))
-    scaled = level in ("O1", "O2") and half == torch.float16
-    scaler = LossScaler(args.loss_scale or ("dynamic" if scaled else 1.0))
-    # Apex's FusedSGD ignores bfloat16 weights without a word. `import apex` would prove nothing:
-    # the apex on PyPI is another package.
+        _cast(model, half, args.keep_batchnorm_fp32 or str(level == "O2"))
+    # Apex's FusedSGD ignores bfloat16 weights without a word. That `import apex` works proves
+    # nothing, since the apex on PyPI is another package; amp_C is NVIDIA's.
     fits = place.device.type == "cuda" and not (level == "O3" and half == torch.bfloat16)
     if fits and importlib.util.find_spec("amp_C"):
         from apex.optimizers import FusedSGD
@@ -194,14 +173,27 @@ def prepare(model, build_optimizer, args, place):
         optimizer = FusedSGD(updated, args.lr, momentum=args.momentum, weight_decay=args.wd)
     else:
         optimizer = build_optimizer(updated)
+    scaled = level in ("O1", "O2") and half == torch.float16
+    scaler = LossScaler(args.loss_scale or ("dynamic" if scaled else 1.0))
     # Running statistics need no broadcast in every step: average_buffers() does it once an epoch.
     return DistributedDataParallel(model, broadcast_buffers=False), optimizer, scaler
 
 
-def _to_float(output):
-    if isinstance(output, tuple):  # the logits, and those of auxiliary heads
-        return tuple(each if each is None else each.float() for each in output)
-    return output.float()
+def _cast(model, half, keep_batchnorm_fp32):
+    for module in model.modules():
+        batchnorm = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine
+        if not (batchnorm and keep_batchnorm_fp32 == "True"):
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                if tensor.is_floating_point():
+                    tensor.data = tensor.data.to(half)
+    model.register_forward_pre_hook(lambda _, inputs: tuple(each.to(half) for each in inputs))
+    model.register_forward_hook(
+        lambda _, inputs, output: (
+            tuple(each.float() for each in output if each is not None)
+            if isinstance(output, tuple)  # the logits, and those of auxiliary heads
+            else output.float()
+        )
+    )
 
 
 def precision(args, device):
@@ -223,15 +215,16 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
             (loss / parts * scaler.scale).backward()
         sums += measured
     weights, updated = list(model.parameters()), optimizer.param_groups[0]["params"]
-    with torch.no_grad():
-        if updated[0] is not weights[0]:  # masters
-            torch._foreach_copy_([master.grad for master in updated], [w.grad for w in weights])
-        overflow = scaler.unscale([each.grad for each in updated])
-        if not overflow:  # on all ranks alike: all hold the same gradients
-            optimizer.step()
-            if updated[0] is not weights[0]:
+    masters = updated[0] is not weights[0]
+    if masters:
+        torch._foreach_copy_([each.grad for each in updated], [each.grad for each in weights])
+    overflow = scaler.unscale([each.grad for each in updated])
+    if not overflow:  # on all ranks alike: all hold the same gradients
+        optimizer.step()
+        if masters:
+            with torch.no_grad():
                 torch._foreach_copy_(weights, updated)
-        scaler.update(overflow)
+    scaler.update(overflow)
     model.zero_grad()
     return sums
 
@@ -308,9 +301,7 @@ def parse_args(argv=None):
 
     parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument_group("data").add_argument
-    add(
-        "dir", metavar="DIR", nargs="?", help="has train/ and val/; else $IMAGENET_DIR, else a demo"
-    )
+    add("dir", metavar="DIR", nargs="?", help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
     add("-j", "--workers", type=whole, help="loader processes per rank (else: cores / ranks)")
     add("--image-size", type=count, help="crop, pixels (else: the architecture's own)")
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
@@ -327,23 +318,15 @@ def parse_args(argv=None):
     add("--epochs", type=count, default=90, help="in all (%(default)s)")
     add("--start-epoch", type=whole, help="counted from 0 (else: where --resume ended)")
     add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
-    add("--accumulation", "--batches-per-allreduce", type=count, default=1,
-        help="batches per device whose gradients make up one step (%(default)s)")  # fmt: skip
-    add("--lr", "--learning-rate", type=positive, default=0.1,
-        help="peak learning rate for a global batch of 256 (%(default)s)")  # fmt: skip
-    add(
-        "--lr-scaling",
-        choices=["linear", "sqrt", "none"],
-        default="linear",
-        help="of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)",
-    )
+    parts = "batches per device whose gradients make up one step (%(default)s)"
+    add("--accumulation", "--batches-per-allreduce", type=count, default=1, help=parts)
+    per_256 = "peak learning rate for a global batch of 256 (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, default=0.1, help=per_256)
+    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    add(
-        "--lr-schedule",
-        choices=["step", "cosine"],
-        default="step",
-        help="step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0",
-    )
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0"
+    add("--lr-schedule", choices=["step", "cosine"], default="step", help=shapes)
     add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (else: 5 of 90 epochs)")
     add("--momentum", type=zero_on, default=0.9, help="of SGD (%(default)s)")
     add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
@@ -376,20 +359,21 @@ def parse_args(argv=None):
     return args
 
 
-def pick_device(args, index=0):
-    """Returns this node's accelerator `index` (CUDA, ROCm, XPU, MPS), or --gpu; else the CPU."""
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if args.no_accel or accelerator is None:
         if args.gpu is not None:
             raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
         return torch.device("cpu")
-    found = torch.accelerator.device_count()
-    index = index if args.gpu is None else args.gpu
-    if index >= found:
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if args.gpu is not None and (index >= found or local_ranks > 1):
         raise BadInput(
-            f"GPU {index} asked for, but this node has {found} (numbered from 0): start as many "
-            "processes on it as it has GPUs, or give --no-accel"
+            f"--gpu {index}: {local_ranks} processes on this node, which has {found} GPUs"
         )
+    if local_ranks > found:
+        wanted = f"{local_ranks} processes on a node of {found} GPUs"
+        raise BadInput(f"{wanted}: start {found} there, or give --no-accel for the CPU")
     torch.accelerator.set_device_index(index)
     return torch.device(accelerator.type, index)
 
@@ -513,22 +497,18 @@ class TrainOrder(torch.utils.data.Sampler):
 
 
 class DummyLoader:
-    """One random batch of `keys`, made on the device, again and again."""
+    """A loader that gives one random batch, made on the device, again and again."""
 
-    def __init__(self, batch_sampler, batch, image_size, num_classes, device):
+    def __init__(self, batch_sampler, batch, data_shape, num_classes, device):
         self.batch_sampler = batch_sampler
-        generator = torch.Generator(device).manual_seed(0)
-        random = {"generator": generator, "device": device}
-        shape = (batch, 3, image_size, image_size)
-        self.images = torch.randint(256, shape, dtype=torch.uint8, **random)
-        self.target = torch.randint(num_classes, (batch,), **random)
+        self.images = torch.randint(256, (batch, *data_shape), dtype=torch.uint8, device=device)
+        self.target = torch.randint(num_classes, (batch,), device=device)
 
     def __len__(self):
         return len(self.batch_sampler)
 
     def __iter__(self):
-        for keys in self.batch_sampler:
-            yield self.images[: len(keys)], self.target[: len(keys)]
+        return ((self.images[: len(keys)], self.target[: len(keys)]) for keys in self.batch_sampler)
 
 
 class Data(NamedTuple):
@@ -581,30 +561,24 @@ def load_data(args, place):
     global_batch = share * place.ranks
     steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
     if steps == 0 and not args.evaluate:
-        raise BadInput(
-            f"the training set has {train_size} images, less than one global batch of "
-            f"{global_batch}: lower -b to {train_size * args.batch_size // global_batch} or less"
-        )
+        sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
+        raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
     workers = cores_per_rank(place) if args.workers is None else args.workers
     if args.dummy:
-        made = (image_size, num_classes, place.device)
-        loaders = (DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made))
+        made = ((3, image_size, image_size), num_classes, place.device)
+        train, val = DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made)
     else:
-        loaders = (
-            torch.utils.data.DataLoader(
-                dataset,
-                batch_sampler=batch_sampler,
-                num_workers=workers,
-                pin_memory=place.device.type == "cuda",
-                persistent_workers=workers > 0,
-                generator=torch.Generator(),  # else each epoch draws from the global one
-            )
-            for dataset, batch_sampler in ((train_set, order), (val_set, val_order))
-        )
-    train, val = loaders
+        options = {
+            "num_workers": workers,
+            "pin_memory": place.device.type == "cuda",
+            "persistent_workers": workers > 0,
+            "generator": torch.Generator(),  # else each epoch would draw from the global one
+        }
+        train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options)
+        val = torch.utils.data.DataLoader(val_set, batch_sampler=val_order, **options)
     return Data(train, order, val, val_size, num_classes, image_size, workers, global_batch)
 
 
@@ -691,16 +665,6 @@ def build_criterion(args):
 
     weight = AUXILIARY_WEIGHT.get(args.arch, 0)
     return criterion
-
-
-def build_optimizer_for(args):
-    """Returns build_optimizer(parameters): who calls it decides which tensors it updates."""
-
-    def build_optimizer(parameters):
-        options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd}
-        return torch.optim.SGD(parameters, fused=True, **options)
-
-    return build_optimizer
 
 
 # --------------------------------------------------------------------------------------- schedule
@@ -948,11 +912,12 @@ def say(place, line):
 
 
 def open_log(args, place, data):
-    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere.
+    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
+    and under --evaluate.
 
     A run that goes on from a checkpoint in --log-dir goes on in that checkpoint's folder.
     """
-    if place.rank != 0:
+    if place.rank != 0 or args.evaluate:
         return None, None
     runs = Path(args.log_dir)
     if args.resume and runs.absolute() in Path(args.resume).absolute().parents:
@@ -966,23 +931,23 @@ def open_log(args, place, data):
         same = len(list(runs.glob(f"{name}*")))  # started in the same second
         folder = runs / (f"{name}_{same + 1}" if same else name)
     log = SummaryWriter(folder)
-    here = Path(__file__).resolve()
+    here, commit = Path(__file__).resolve(), ""
+    git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
+    with contextlib.suppress(OSError):  # no git
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
         "options": vars(args),
         "global_batch": data.global_batch,
-        "ranks": place.ranks,
-        "devices_per_rank": place.devices,
+        "place": {**place._asdict(), "device": str(place.device)},
         "device": device_name(place.device),
         "node": platform.node(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "commit": git_commit(here.parent),
+        **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
+        "commit": commit,
     }
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
     log.add_text("script", f"```python\n{here.read_text()}\n```")
@@ -991,20 +956,11 @@ def open_log(args, place, data):
 
 def device_name(device):
     """Returns the model of the GPU, or of the processor."""
-    if device.type == "cpu":
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
-                if line.startswith("model name"):
-                    return line.split(": ")[1]
-        return platform.processor() or platform.machine()
-    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-
-
-def git_commit(folder):
-    """Returns the commit of the script's repository, `-dirty` where files differ; or None."""
-    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
-    with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 # ------------------------------------------------------------------------------------------- main
@@ -1018,6 +974,8 @@ def set_up(args, place):
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if args.sync_bn and place.device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     data = load_data(args, place)
     saved = load_checkpoint(args, data) if args.resume else None
     torch.manual_seed(args.seed)
@@ -1026,14 +984,16 @@ def set_up(args, place):
         model.load_state_dict(saved["state_dict"])
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = model.to(place.device, memory_format=layout)
-    model, optimizer, scaler = prepare(model, build_optimizer_for(args), args, place)
+    options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd, "fused": True}
+    build_optimizer = functools.partial(torch.optim.SGD, **options)
+    model, optimizer, scaler = prepare(model, build_optimizer, args, place)
     folder, log = open_log(args, place, data)
     run = Run(args, place, data, model, build_criterion(args), optimizer, scaler, folder, log)
     if saved:
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
-        if saved["scaler"]:
+        if "scale" in saved["scaler"]:  # a dynamic loss scale
             scaler.load_state_dict(saved["scaler"])
         run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
         run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
@@ -1109,10 +1069,8 @@ def profile(run):
 
 def worker(args):
     """One rank of the run, from joining the others to leaving them."""
-    rank = 0
     try:
         place = join(args)
-        rank = place.rank
         run = set_up(args, place)
         if args.evaluate:
             validate(run)
@@ -1122,12 +1080,13 @@ def worker(args):
             fit(run)
         leave()
     except BadInput as error:
-        time.sleep(min(rank, 1))  # rank 0 speaks for all: its launcher now ends the others
         complain(error)
 
 
 def complain(error):
     """Ends with status 2 and one line: the last of an error that quotes a worker's traceback."""
+    if int(os.environ.get("RANK", 0)):
+        time.sleep(1)  # rank 0 speaks for all, and its launcher ends the others
     message = str(error).split("BadInput: ")[-1].strip()
     print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)

@@ -13,10 +13,12 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -159,9 +161,7 @@ def parse_args(argv=None):
 
     parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument_group("data").add_argument
-    add(
-        "dir", metavar="DIR", nargs="?", help="has train/ and val/; else $IMAGENET_DIR, else a demo"
-    )
+    add("dir", metavar="DIR", nargs="?", help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
     add("-j", "--workers", type=whole, help="loader processes per rank (else: cores / ranks)")
     add("--image-size", type=count, help="crop, pixels (else: the architecture's own)")
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
@@ -178,23 +178,15 @@ def parse_args(argv=None):
     add("--epochs", type=count, default=90, help="in all (%(default)s)")
     add("--start-epoch", type=whole, help="counted from 0 (else: where --resume ended)")
     add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
-    add("--accumulation", "--batches-per-allreduce", type=count, default=1,
-        help="batches per device whose gradients make up one step (%(default)s)")  # fmt: skip
-    add("--lr", "--learning-rate", type=positive, default=0.1,
-        help="peak learning rate for a global batch of 256 (%(default)s)")  # fmt: skip
-    add(
-        "--lr-scaling",
-        choices=["linear", "sqrt", "none"],
-        default="linear",
-        help="of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)",
-    )
+    parts = "batches per device whose gradients make up one step (%(default)s)"
+    add("--accumulation", "--batches-per-allreduce", type=count, default=1, help=parts)
+    per_256 = "peak learning rate for a global batch of 256 (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, default=0.1, help=per_256)
+    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    add(
-        "--lr-schedule",
-        choices=["step", "cosine"],
-        default="step",
-        help="step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0",
-    )
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0"
+    add("--lr-schedule", choices=["step", "cosine"], default="step", help=shapes)
     add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (else: 5 of 90 epochs)")
     add("--momentum", type=zero_on, default=0.9, help="of SGD (%(default)s)")
     add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
@@ -227,20 +219,21 @@ def parse_args(argv=None):
     return args
 
 
-def pick_device(args, index=0):
-    """Returns this node's accelerator `index` (CUDA, ROCm, XPU, MPS), or --gpu; else the CPU."""
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if args.no_accel or accelerator is None:
         if args.gpu is not None:
             raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
         return torch.device("cpu")
-    found = torch.accelerator.device_count()
-    index = index if args.gpu is None else args.gpu
-    if index >= found:
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if args.gpu is not None and (index >= found or local_ranks > 1):
         raise BadInput(
-            f"GPU {index} asked for, but this node has {found} (numbered from 0): start as many "
-            "processes on it as it has GPUs, or give --no-accel"
+            f"--gpu {index}: {local_ranks} processes on this node, which has {found} GPUs"
         )
+    if local_ranks > found:
+        wanted = f"{local_ranks} processes on a node of {found} GPUs"
+        raise BadInput(f"{wanted}: start {found} there, or give --no-accel for the CPU")
     torch.accelerator.set_device_index(index)
     return torch.device(accelerator.type, index)
 
@@ -364,22 +357,18 @@ class TrainOrder(torch.utils.data.Sampler):
 
 
 class DummyLoader:
-    """One random batch of `keys`, made on the device, again and again."""
+    """A loader that gives one random batch, made on the device, again and again."""
 
-    def __init__(self, batch_sampler, batch, image_size, num_classes, device):
+    def __init__(self, batch_sampler, batch, data_shape, num_classes, device):
         self.batch_sampler = batch_sampler
-        generator = torch.Generator(device).manual_seed(0)
-        random = {"generator": generator, "device": device}
-        shape = (batch, 3, image_size, image_size)
-        self.images = torch.randint(256, shape, dtype=torch.uint8, **random)
-        self.target = torch.randint(num_classes, (batch,), **random)
+        self.images = torch.randint(256, (batch, *data_shape), dtype=torch.uint8, device=device)
+        self.target = torch.randint(num_classes, (batch,), device=device)
 
     def __len__(self):
         return len(self.batch_sampler)
 
     def __iter__(self):
-        for keys in self.batch_sampler:
-            yield self.images[: len(keys)], self.target[: len(keys)]
+        return ((self.images[: len(keys)], self.target[: len(keys)]) for keys in self.batch_sampler)
 
 
 class Data(NamedTuple):
@@ -432,30 +421,24 @@ def load_data(args, place):
     global_batch = share * place.ranks
     steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
     if steps == 0 and not args.evaluate:
-        raise BadInput(
-            f"the training set has {train_size} images, less than one global batch of "
-            f"{global_batch}: lower -b to {train_size * args.batch_size // global_batch} or less"
-        )
+        sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
+        raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
     workers = cores_per_rank(place) if args.workers is None else args.workers
     if args.dummy:
-        made = (image_size, num_classes, place.device)
-        loaders = (DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made))
+        made = ((3, image_size, image_size), num_classes, place.device)
+        train, val = DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made)
     else:
-        loaders = (
-            torch.utils.data.DataLoader(
-                dataset,
-                batch_sampler=batch_sampler,
-                num_workers=workers,
-                pin_memory=place.device.type == "cuda",
-                persistent_workers=workers > 0,
-                generator=torch.Generator(),  # else each epoch draws from the global one
-            )
-            for dataset, batch_sampler in ((train_set, order), (val_set, val_order))
-        )
-    train, val = loaders
+        options = {
+            "num_workers": workers,
+            "pin_memory": place.device.type == "cuda",
+            "persistent_workers": workers > 0,
+            "generator": torch.Generator(),  # else each epoch would draw from the global one
+        }
+        train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options)
+        val = torch.utils.data.DataLoader(val_set, batch_sampler=val_order, **options)
     return Data(train, order, val, val_size, num_classes, image_size, workers, global_batch)
 
 
@@ -542,16 +525,6 @@ def build_criterion(args):
 
     weight = AUXILIARY_WEIGHT.get(args.arch, 0)
     return criterion
-
-
-def build_optimizer_for(args):
-    """Returns build_optimizer(parameters): who calls it decides which tensors it updates."""
-
-    def build_optimizer(parameters):
-        options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd}
-        return torch.optim.SGD(parameters, fused=True, **options)
-
-    return build_optimizer
 
 
 # --------------------------------------------------------------------------------------- schedule
@@ -799,11 +772,12 @@ def say(place, line):
 
 
 def open_log(args, place, data):
-    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere.
+    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
+    and under --evaluate.
 
     A run that goes on from a checkpoint in --log-dir goes on in that checkpoint's folder.
     """
-    if place.rank != 0:
+    if place.rank != 0 or args.evaluate:
         return None, None
     runs = Path(args.log_dir)
     if args.resume and runs.absolute() in Path(args.resume).absolute().parents:
@@ -817,23 +791,23 @@ def open_log(args, place, data):
         same = len(list(runs.glob(f"{name}*")))  # started in the same second
         folder = runs / (f"{name}_{same + 1}" if same else name)
     log = SummaryWriter(folder)
-    here = Path(__file__).resolve()
+    here, commit = Path(__file__).resolve(), ""
+    git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
+    with contextlib.suppress(OSError):  # no git
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
         "options": vars(args),
         "global_batch": data.global_batch,
-        "ranks": place.ranks,
-        "devices_per_rank": place.devices,
+        "place": {**place._asdict(), "device": str(place.device)},
         "device": device_name(place.device),
         "node": platform.node(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "commit": git_commit(here.parent),
+        **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
+        "commit": commit,
     }
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
     log.add_text("script", f"```python\n{here.read_text()}\n```")
@@ -842,20 +816,11 @@ def open_log(args, place, data):
 
 def device_name(device):
     """Returns the model of the GPU, or of the processor."""
-    if device.type == "cpu":
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
-                if line.startswith("model name"):
-                    return line.split(": ")[1]
-        return platform.processor() or platform.machine()
-    return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-
-
-def git_commit(folder):
-    """Returns the commit of the script's repository, `-dirty` where files differ; or None."""
-    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
-    with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 # ------------------------------------------------------------------------------------------- main
@@ -869,6 +834,8 @@ def set_up(args, place):
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if args.sync_bn and place.device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     data = load_data(args, place)
     saved = load_checkpoint(args, data) if args.resume else None
     torch.manual_seed(args.seed)
@@ -877,14 +844,16 @@ def set_up(args, place):
         model.load_state_dict(saved["state_dict"])
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = model.to(place.device, memory_format=layout)
-    model, optimizer, scaler = prepare(model, build_optimizer_for(args), args, place)
+    options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd, "fused": True}
+    build_optimizer = functools.partial(torch.optim.SGD, **options)
+    model, optimizer, scaler = prepare(model, build_optimizer, args, place)
     folder, log = open_log(args, place, data)
     run = Run(args, place, data, model, build_criterion(args), optimizer, scaler, folder, log)
     if saved:
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
-        if saved["scaler"]:
+        if "scale" in saved["scaler"]:  # a dynamic loss scale
             scaler.load_state_dict(saved["scaler"])
         run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
         run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
@@ -960,10 +929,8 @@ def profile(run):
 
 def worker(args):
     """One rank of the run, from joining the others to leaving them."""
-    rank = 0
     try:
         place = join(args)
-        rank = place.rank
         run = set_up(args, place)
         if args.evaluate:
             validate(run)
@@ -973,12 +940,13 @@ def worker(args):
             fit(run)
         leave()
     except BadInput as error:
-        time.sleep(min(rank, 1))  # rank 0 speaks for all: its launcher now ends the others
         complain(error)
 
 
 def complain(error):
     """Ends with status 2 and one line: the last of an error that quotes a worker's traceback."""
+    if int(os.environ.get("RANK", 0)):
+        time.sleep(1)  # rank 0 speaks for all, and its launcher ends the others
     message = str(error).split("BadInput: ")[-1].strip()
     print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)
