@@ -13,6 +13,7 @@ distribution adds, and nothing else. DIR holds train/<class>/*.JPEG and val/<cla
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import difflib
 import functools
 import json
@@ -448,6 +449,8 @@ def on_device(loader, args, place):
     )
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     side = torch.cuda.Stream(place.device) if place.device.type == "cuda" else None
+    if side:
+        side.wait_stream(torch.cuda.current_stream(place.device))
     ready = None
     for images, target in loader:
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
@@ -544,26 +547,64 @@ def learning_rate(args, peak, progress):
 # ----------------------------------------------------------------------------------------- meters
 
 
+class Meter:
+    """Times, and criterion's sums, of one epoch; iterating it gives the batches on the device.
+
+    Every --print-freq steps rank 0 shows what pytorch/examples does, each value of the step and in
+    brackets its mean over the epoch so far: as a line, or behind a live bar on a terminal.
+    """
+
+    def __init__(self, title, loader, run, reduce):
+        self.title, self.run, self.reduce = title, run, reduce
+        self.totals = torch.zeros(4, dtype=exact_dtype(run.place.device), device=run.place.device)
+        self.steps, self.waited = 0, 0.0
+        live = run.place.rank == 0 and sys.stderr.isatty()
+        batches = on_device(loader, run.args, run.place)
+        self.bar = tqdm(batches, title, len(loader), False, disable=not live, dynamic_ncols=True)
+        self.started = self.before = time.perf_counter()
+
+    def __iter__(self):
+        for batch in self.bar:
+            self.wait = time.perf_counter() - self.before
+            self.waited += self.wait
+            yield batch
+
+    def update(self, sums):
+        """Adds a step's sums; returns its means over all that `reduce` adds up, when shown."""
+        self.totals += sums
+        seconds, self.before = time.perf_counter() - self.before, time.perf_counter()
+        self.steps += 1
+        if (self.steps - 1) % self.run.args.print_freq == 0:
+            both = self.reduce(torch.stack([sums, self.totals])).tolist()  # sync point
+            if self.run.place.rank == 0:
+                return self.show(seconds, averages(both[0]), averages(both[1]))
+
+    def show(self, seconds, now, mean):
+        width, step = len(str(self.bar.total)), self.steps - 1
+        every = (self.before - self.started) / self.steps, self.waited / self.steps
+        line = f"{self.title}[{step:{width}}/{self.bar.total}]"
+        line += f"\tTime {seconds:6.3f} ({every[0]:6.3f})\tData {self.wait:6.3f} ({every[1]:6.3f})"
+        quality = f"Loss {now[0]:.4e} ({mean[0]:.4e})"
+        quality += f"\tAcc@1 {now[1]:6.2f} ({mean[1]:6.2f})\tAcc@5 {now[2]:6.2f} ({mean[2]:6.2f})"
+        if self.bar.disable:
+            print(f"{line}\t{quality}", flush=True)
+        else:
+            self.bar.set_postfix_str(quality.replace("\t", "  "))
+        return now
+
+    def close(self, part):
+        """Returns the log entries of the epoch, over all ranks; `part` is train or val."""
+        loss, top1, top5 = averages(sums := sum_over_ranks(self.totals).tolist())  # sync point
+        self.images, self.seconds = sums[3], time.perf_counter() - self.started
+        entries = {"Loss": loss, "Top1": top1, "Top5": top5}
+        entries |= {"Throughput": sums[3] / self.seconds, "Time": self.seconds / max(1, self.steps)}
+        return {f"{tag}/{part}": value for tag, value in entries.items()}
+
+
 def averages(sums):
     """Returns (loss, top-1 in %, top-5 in %) from criterion's sums."""
     loss, top1, top5, count = sums
     return loss / count, 100 * (top1 / count), 100 * (top5 / count)
-
-
-def progress_line(title, step, steps, seconds, waited, now, epoch):
-    """One line of progress as pytorch/examples prints it: each value, and its mean in brackets.
-
-    `seconds` and `waited` (for data) are (of this step, of the epoch until now); `now` and
-    `epoch` are criterion's sums of the step and of the epoch until now.
-    """
-    width = len(str(steps))
-    fields = [f"{title}[{step:{width}}/{steps}]"]
-    for name, (last, total) in ("Time", seconds), ("Data", waited):
-        fields.append(f"{name} {last:6.3f} ({total / (step + 1):6.3f})")
-    names = ("Loss", ".4e"), ("Acc@1", "6.2f"), ("Acc@5", "6.2f")
-    for (name, form), last, mean in zip(names, averages(now), averages(epoch), strict=True):
-        fields.append(f"{name} {last:{form}} ({mean:{form}})")
-    return "\t".join(fields)
 
 
 # ---------------------------------------------------------------------------- train and validate
@@ -588,63 +629,26 @@ class Run:
     seconds: float = 0.0  # of training and validation, those before --resume included
 
 
-def watched(loader, title, run):
-    """Returns the loader's batches on the device, with a live bar where rank 0 has a terminal."""
-    live = run.place.rank == 0 and sys.stderr.isatty()
-    batches = on_device(loader, run.args, run.place)
-    return tqdm(batches, title, len(loader), leave=False, disable=not live, dynamic_ncols=True)
-
-
-def show(line, bar):
-    """Shows a line of progress: whole, or its loss and accuracies behind the live bar."""
-    if bar.disable:
-        print(line, flush=True)
-    else:
-        bar.set_postfix_str("  ".join(line.split("\t")[3:]))
-
-
 def train_one_epoch(run, epoch):
     """Trains the steps of run.data.order; returns the epoch's log entries."""
-    args, place, order = run.args, run.place, run.data.order
-    peak = peak_learning_rate(args, run.data)
+    args, order = run.args, run.data.order
     order.epoch = epoch
-    totals = torch.zeros(4, dtype=exact_dtype(place.device), device=place.device)
-    waited = 0.0
+    peak = peak_learning_rate(args, run.data)
     run.model.train()
-    title = f"Epoch: [{epoch}]"
-    bar = watched(run.data.train, title, run)
-    started = before = time.perf_counter()
-    for step, (images, target) in enumerate(bar, order.first):
-        wait = time.perf_counter() - before
-        waited += wait
+    meter = Meter(f"Epoch: [{epoch}]", run.data.train, run, sum_over_ranks)
+    for step, (images, target) in enumerate(meter, order.first):
         lr = learning_rate(args, peak, epoch + (step + 0.5) / order.steps)
         for group in run.optimizer.param_groups:
             group["lr"] = lr
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
-        torch.manual_seed(mix(args.seed, epoch, step, place.rank))
+        torch.manual_seed(mix(args.seed, epoch, step, run.place.rank))
         sums = train_step(run.model, run.criterion, run.optimizer, run.scaler, images, target, args)
-        totals += sums
-        now = time.perf_counter()
-        if step % args.print_freq == 0:
-            both = sum_over_ranks(torch.stack([sums, totals])).tolist()  # sync point
-            if place.rank == 0:
-                seconds = (now - before, now - started)
-                show(progress_line(title, step, len(bar), seconds, (wait, waited), *both), bar)
-                run.log.add_scalar("Loss/step", averages(both[0])[0], epoch * order.steps + step)
-        before = now
-    average_buffers(run.model, place)
-    sums = sum_over_ranks(totals).tolist()  # sync point: the device has finished the epoch
-    seconds = time.perf_counter() - started
-    loss, top1, top5 = averages(sums)
-    return {
-        "Loss/train": loss,
-        "Top1/train": top1,
-        "Top5/train": top5,
-        "Throughput/train": sums[3] / seconds,
-        "Time/train": seconds / len(order),
-        "Data/wait": waited / seconds,
-        "Lr": lr,
-    }
+        shown = meter.update(sums)
+        if shown:
+            run.log.add_scalar("Loss/step", shown[0], epoch * order.steps + step)
+    average_buffers(run.model, run.place)
+    entries = meter.close("train")
+    return entries | {"Data/wait": meter.waited / meter.seconds, "Lr": lr}
 
 
 @torch.no_grad()
@@ -663,37 +667,18 @@ def average_buffers(model, place):
 @torch.no_grad()
 def validate(run):
     """Measures the model on every image of val/, once each; returns the epoch's log entries."""
-    args, place, data = run.args, run.place, run.data
-    totals = torch.zeros(4, dtype=exact_dtype(place.device), device=place.device)
-    waited = 0.0
     run.model.eval()
-    bar = watched(data.val, "Test: ", run)
-    started = before = time.perf_counter()
-    for step, (images, target) in enumerate(bar):
-        wait = time.perf_counter() - before
-        waited += wait
-        with precision(args, place.device):
+    # Shown are rank 0's own means: the other ranks may have a batch less, and do not wait.
+    meter = Meter("Test: ", run.data.val, run, lambda sums: sums)
+    for images, target in meter:
+        with precision(run.args, run.place.device):
             _, sums = run.criterion(run.model(images), target)
-        totals += sums
-        now = time.perf_counter()
-        if step % args.print_freq == 0 and place.rank == 0:
-            both = sums.tolist(), totals.tolist()  # sync point; of this rank: others may have ended
-            seconds = (now - before, now - started)
-            show(progress_line("Test: ", step, len(bar), seconds, (wait, waited), *both), bar)
-        before = now
-    sums = sum_over_ranks(totals).tolist()  # sync point
-    seconds = time.perf_counter() - started
-    if sums[3] != data.val_size:
-        raise RuntimeError(f"validated {sums[3]} images of {data.val_size}")
-    loss, top1, top5 = averages(sums)
-    say(place, f" * Acc@1 {top1:.3f} Acc@5 {top5:.3f}")
-    return {
-        "Loss/val": loss,
-        "Top1/val": top1,
-        "Top5/val": top5,
-        "Throughput/val": data.val_size / seconds,
-        "Time/val": seconds / max(1, len(data.val)),
-    }
+        meter.update(sums)
+    entries = meter.close("val")
+    if meter.images != run.data.val_size:
+        raise RuntimeError(f"validated {meter.images} images of {run.data.val_size}")
+    say(run.place, f" * Acc@1 {entries['Top1/val']:.3f} Acc@5 {entries['Top5/val']:.3f}")
+    return entries
 
 
 # ------------------------------------------------------------------------------------ checkpoints
@@ -735,23 +720,23 @@ def save_checkpoint(run, is_best):
             os.replace(run.folder / f"{name}.tmp", run.folder / name)
 
 
-def load_checkpoint(args, data):
-    """Returns the dict that save_checkpoint wrote; nothing in the file is executed."""
+def load_checkpoint(args, data, model):
+    """Loads the model's weights; returns what save_checkpoint wrote. Nothing in it is executed."""
+    path, wanted = f"--resume {args.resume}", (args.arch, data.num_classes)
     try:
         saved = torch.load(args.resume, map_location="cpu", weights_only=True)
-        arch, num_classes = saved["arch"], saved["num_classes"]
+        held = (saved["arch"], saved["num_classes"])
+        saved["epoch"], saved["optimizer"], saved["scaler"], saved["best_acc1"]  # all are there
+        if held == wanted:
+            model.load_state_dict(saved["state_dict"])
     except FileNotFoundError:
-        raise BadInput(f"--resume {args.resume}: there is no such file") from None
+        raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may set off anything
         reason = str(error).splitlines()[0]
-        raise BadInput(
-            f"--resume {args.resume}: damaged, or no checkpoint of these scripts ({reason})"
-        ) from None
-    if (arch, num_classes) != (args.arch, data.num_classes):
-        raise BadInput(
-            f"--resume {args.resume}: it holds {arch} with {num_classes} classes, this run has "
-            f"{args.arch} with {data.num_classes}: choose them with -a and --num-classes"
-        )
+        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({reason})") from None
+    if held != wanted:
+        both = f"{held[0]} of {held[1]} classes, this run {wanted[0]} of {wanted[1]}"
+        raise BadInput(f"{path} holds {both}: choose -a, --num-classes or the data to match")
     return saved
 
 
@@ -830,11 +815,9 @@ def set_up(args, place):
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     data = load_data(args, place)
-    saved = load_checkpoint(args, data) if args.resume else None
     torch.manual_seed(args.seed)
     model = build_model(args, data)
-    if saved:
-        model.load_state_dict(saved["state_dict"])
+    saved = load_checkpoint(args, data, model) if args.resume else None
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = model.to(place.device, memory_format=layout)
     options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd, "fused": True}
@@ -872,7 +855,7 @@ def fit(run):
         entries = train_one_epoch(run, epoch) | validate(run)
         run.epochs_done = epoch + 1
         run.seconds += time.perf_counter() - started
-        is_best = entries["Top1/val"] > run.best_top1 or run.epochs_done == 1
+        is_best = entries["Top1/val"] >= run.best_top1
         run.best_top1 = max(run.best_top1, entries["Top1/val"])
         run.best_top5 = max(run.best_top5, entries["Top5/val"])
         save_checkpoint(run, is_best)
@@ -884,20 +867,15 @@ def fit(run):
         if args.desired_acc and entries["Top1/val"] >= 100 * args.desired_acc:
             reason = f"desired accuracy reached: top-1 {entries['Top1/val']:.3f} %"
             break
-    took = time.strftime("%H:%M:%S", time.gmtime(run.seconds))
+    took = datetime.timedelta(seconds=round(run.seconds))
     say(
         place,
         f"{reason}; {run.epochs_done} epochs in {took} (h:m:s); best top-1 {run.best_top1:.3f} %, "
         f"top-5 {run.best_top5:.3f} %\nLogs and checkpoints: {run.folder}",
     )
     if place.rank == 0:
-        end = {
-            "reason": reason,
-            "epochs": run.epochs_done,
-            "seconds": run.seconds,
-            "best_top1": run.best_top1,
-            "best_top5": run.best_top5,
-        }
+        end = {"reason": reason, "epochs": run.epochs_done, "seconds": run.seconds}
+        end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
 
