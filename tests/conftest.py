@@ -1,0 +1,99 @@
+"""What the tests share: the scripts run as users run them, and their logs read back."""
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import PIL.Image
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(path.name for path in ROOT.glob("imagenet_*.py"))
+BIN = Path(sys.executable).parent
+sys.path.insert(0, str(ROOT))
+
+try:
+    importlib.import_module("horovod.torch")
+    HOROVOD = True
+except ImportError:
+    HOROVOD = False
+needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def command(script, ranks=1):
+    """Returns the words that start `script` with so many ranks, as its docstring says."""
+    path = str(ROOT / script)
+    if script == "imagenet_ddp.py":
+        return [sys.executable, path, "--nproc-per-node", str(ranks)]
+    if script == "imagenet_ddp_apex.py" and ranks > 1:
+        port = f"--master_port={free_port()}"
+        launcher = [sys.executable, "-m", "torch.distributed.launch", port]
+        return [*launcher, f"--nproc_per_node={ranks}", path]
+    if script == "imagenet_horovod.py" and ranks > 1:
+        return [str(BIN / "horovodrun"), "-np", str(ranks), sys.executable, path]
+    assert ranks == 1, f"{script} has one rank"
+    return [sys.executable, path]
+
+
+def run(words, cwd, status=0, env=(), timeout=300):
+    """Runs a command with the small ViTs; returns its output, having checked its exit status."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **dict(env)}
+    env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
+    env.setdefault("PYTHONPATH", str(ROOT / "tests" / "small_models"))
+    for name in ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        if name not in dict(env):
+            env.pop(name, None)
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+    assert status is None or done.returncode == status, done.stdout
+    return done.stdout
+
+
+def scalars(log_dir, tag):
+    """Returns {step: value} of a tag from the one run in `log_dir`."""
+    (folder,) = Path(log_dir).iterdir()
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    return {event.step: event.value for event in events.Scalars(tag)}
+
+
+def checkpoint(log_dir, name="checkpoint.pt"):
+    """Returns the path of a checkpoint of the one run in `log_dir`."""
+    (folder,) = Path(log_dir).iterdir()
+    return folder / name
+
+
+def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
+    """Writes an ImageFolder of JPEGs: so many images in each class of train/ and val/."""
+    for part, images in ("train", train), ("val", val):
+        for label, name in enumerate(classes):
+            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            for number in range(images):
+                colour = (40 * number % 256, 90 * label % 256, 7 * number % 256)
+                PIL.Image.new("RGB", size, colour).save(folder / part / name / f"{number}.jpg")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    """The demo set, drawn once."""
+    folder = tmp_path_factory.mktemp("demo") / "demo_data"
+    importlib.import_module("imagenet_nd").draw_demo_set(folder)
+    return folder

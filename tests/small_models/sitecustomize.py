@@ -1,0 +1,29 @@
+"""On PYTHONPATH, makes torchvision's ViTs small (2 layers, 32 wide), so that tests of the scripts
+are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the scripts changes."""
+
+import importlib.abc
+import importlib.util
+import sys
+
+
+class SmallViT(importlib.abc.MetaPathFinder):
+    """Lets torchvision.models.vision_transformer load as ever, then shrinks what it builds."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "torchvision.models.vision_transformer":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            build = module._vision_transformer
+            size = {"num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
+            module._vision_transformer = lambda **options: build(**(options | size))
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, SmallViT())
