@@ -19,6 +19,7 @@ import datetime
 import difflib
 import functools
 import json
+import logging
 import math
 import os
 import platform
@@ -53,7 +54,8 @@ def add_parallel_options(parser):
     """How the processes find each other, and the precision."""
     add = parser.add_argument_group("distribution").add_argument
     add("--dist-url", help="tcp://HOST:PORT of node 0, the same on all nodes (else: this machine)")
-    add("--dist-backend", help="nccl, gloo or another of torch.distributed (else: the device's)")
+    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="else: the device's own")
     add("--world-size", type=int, help="number of nodes (else: 1)")
     add("--rank", type=int, help="number of this node, counted from 0")
     add("--nproc-per-node", type=int, help="processes on this node (else: its GPUs; 1 on the CPU)")
@@ -108,11 +110,19 @@ def _start_this_node(worker, args):
     found = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:/]+)):(\d+)/?", url)
     if not found:
         raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
+    host, port = found[1] or found[2], found[3]
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:  # else every rank would ask again for five minutes
+        raise BadInput(f"--dist-url {url}: {error}") from None
     with socket.socket() as free:  # port 0: one that is free
         free.bind(("127.0.0.1", 0))
-        port = int(found[3]) or free.getsockname()[1]
-    env = {"MASTER_ADDR": found[1] or found[2], "MASTER_PORT": str(port)}
+        port = free.getsockname()[1] if port == "0" else port
+    env = {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     env |= {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
+    # When a rank fails, it says why and the others are ended: nothing more to warn of.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     try:
         mp.spawn(_rank, (node * processes, env, worker, args), processes)
     except mp.ProcessExitedException as error:  # the process has said why
@@ -138,8 +148,8 @@ def join(args):
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     except (ValueError, RuntimeError) as error:  # a port in use, a host not found, a time-out
         at = f"{env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"rank {rank} of {ranks} cannot meet the others at {at}: {reason}") from None
+        why = f"cannot meet the others at {at}: {first_line(error)}"
+        raise BadInput(f"rank {rank} of {ranks} {why}") from None
     return Place(device, rank, ranks, local_ranks)
 
 
@@ -222,6 +232,11 @@ class Place(NamedTuple):
 
 class BadInput(Exception):
     """The user's mistake, told in one line: what, where, what to do. Ends in exit status 2."""
+
+
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # ---------------------------------------------------------------------------------------- options
@@ -403,8 +418,8 @@ def decode(path):
         with PIL.Image.open(path) as image:
             return v2.functional.pil_to_tensor(image.convert("RGB"))
     except Exception as error:  # Pillow's decoders raise what they like
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path} cannot be read as an image ({reason}): mend or remove it") from None
+        why = first_line(error)
+        raise BadInput(f"{path} cannot be read as an image ({why}): mend or remove it") from None
 
 
 class Images(torchvision.datasets.ImageFolder):
@@ -522,6 +537,8 @@ def load_data(args, place):
     if steps == 0 and not args.evaluate:
         sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
         raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
+    if args.prof is not None and steps < args.prof + 10:
+        raise BadInput(f"--prof {args.prof} needs ten more steps, and the epoch has {steps}")
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
@@ -837,8 +854,8 @@ def load_checkpoint(args, data, model):
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may set off anything
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({reason})") from None
+        why = first_line(error)
+        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({why})") from None
     if held != wanted:
         both = f"{held[0]} of {held[1]} classes, this run {wanted[0]} of {wanted[1]}"
         raise BadInput(f"{path} holds {both}: choose -a, --num-classes or the data to match")
@@ -989,8 +1006,6 @@ def profile(run):
     """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
     order = run.data.order
     first, end = run.args.prof, run.args.prof + 10
-    if end > order.steps:
-        raise BadInput(f"--prof {first}: the epoch has {order.steps} steps, ten more are needed")
     if first:
         order.end = first
         train_one_epoch(run, 0)

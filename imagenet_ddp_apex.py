@@ -55,7 +55,8 @@ def add_parallel_options(parser):
     """What launchers pass, and Apex's options."""
     add = parser.add_argument_group("distribution").add_argument
     add("--local-rank", "--local_rank", type=int, help="of old launchers; $LOCAL_RANK goes first")
-    add("--dist-backend", help="nccl, gloo or another of torch.distributed (else: the device's)")
+    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="else: the device's own")
     add = parser.add_argument_group("precision").add_argument
     add("--opt-level", dest="precision", type=_opt_level, default="O1", help="O0 to O3 (O1)")
     add("--keep-batchnorm-fp32", choices=["True", "False"], help="else: True under O2 alone")
@@ -102,8 +103,8 @@ def join(args):
         store = None if "WORLD_SIZE" in env else dist.HashStore()  # alone: nobody to meet
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     except (ValueError, RuntimeError) as error:  # a port in use, a host not found, a time-out
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"rank {rank} of {ranks} cannot meet the others: {reason}") from None
+        why = first_line(error)
+        raise BadInput(f"rank {rank} of {ranks} cannot meet the others: {why}") from None
     return Place(device, rank, ranks, local_ranks)
 
 
@@ -265,6 +266,11 @@ class Place(NamedTuple):
 
 class BadInput(Exception):
     """The user's mistake, told in one line: what, where, what to do. Ends in exit status 2."""
+
+
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # ---------------------------------------------------------------------------------------- options
@@ -446,8 +452,8 @@ def decode(path):
         with PIL.Image.open(path) as image:
             return v2.functional.pil_to_tensor(image.convert("RGB"))
     except Exception as error:  # Pillow's decoders raise what they like
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path} cannot be read as an image ({reason}): mend or remove it") from None
+        why = first_line(error)
+        raise BadInput(f"{path} cannot be read as an image ({why}): mend or remove it") from None
 
 
 class Images(torchvision.datasets.ImageFolder):
@@ -565,6 +571,8 @@ def load_data(args, place):
     if steps == 0 and not args.evaluate:
         sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
         raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
+    if args.prof is not None and steps < args.prof + 10:
+        raise BadInput(f"--prof {args.prof} needs ten more steps, and the epoch has {steps}")
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
@@ -880,8 +888,8 @@ def load_checkpoint(args, data, model):
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may set off anything
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({reason})") from None
+        why = first_line(error)
+        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({why})") from None
     if held != wanted:
         both = f"{held[0]} of {held[1]} classes, this run {wanted[0]} of {wanted[1]}"
         raise BadInput(f"{path} holds {both}: choose -a, --num-classes or the data to match")
@@ -1032,8 +1040,6 @@ def profile(run):
     """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
     order = run.data.order
     first, end = run.args.prof, run.args.prof + 10
-    if end > order.steps:
-        raise BadInput(f"--prof {first}: the epoch has {order.steps} steps, ten more are needed")
     if first:
         order.end = first
         train_one_epoch(run, 0)

@@ -126,6 +126,11 @@ class BadInput(Exception):
     """The user's mistake, told in one line: what, where, what to do. Ends in exit status 2."""
 
 
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 # ---------------------------------------------------------------------------------------- options
 
 
@@ -305,8 +310,8 @@ def decode(path):
         with PIL.Image.open(path) as image:
             return v2.functional.pil_to_tensor(image.convert("RGB"))
     except Exception as error:  # Pillow's decoders raise what they like
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path} cannot be read as an image ({reason}): mend or remove it") from None
+        why = first_line(error)
+        raise BadInput(f"{path} cannot be read as an image ({why}): mend or remove it") from None
 
 
 class Images(torchvision.datasets.ImageFolder):
@@ -424,6 +429,8 @@ def load_data(args, place):
     if steps == 0 and not args.evaluate:
         sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
         raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
+    if args.prof is not None and steps < args.prof + 10:
+        raise BadInput(f"--prof {args.prof} needs ten more steps, and the epoch has {steps}")
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
@@ -739,8 +746,8 @@ def load_checkpoint(args, data, model):
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may set off anything
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({reason})") from None
+        why = first_line(error)
+        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({why})") from None
     if held != wanted:
         both = f"{held[0]} of {held[1]} classes, this run {wanted[0]} of {wanted[1]}"
         raise BadInput(f"{path} holds {both}: choose -a, --num-classes or the data to match")
@@ -891,8 +898,6 @@ def profile(run):
     """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
     order = run.data.order
     first, end = run.args.prof, run.args.prof + 10
-    if end > order.steps:
-        raise BadInput(f"--prof {first}: the epoch has {order.steps} steps, ten more are needed")
     if first:
         order.end = first
         train_one_epoch(run, 0)
