@@ -112,8 +112,8 @@ class LossScaler:
     """Apex's loss scaler (apex/amp/scaler.py). Dynamic, it skips a step whose gradients overflow
     and halves, and doubles after 2000 clean steps, to 2**24 at most; static, it never checks."""
 
-    def __init__(self, loss_scale):
-        self.dynamic = loss_scale == "dynamic"
+    def __init__(self, loss_scale, speaks=True):
+        self.dynamic, self.speaks = loss_scale == "dynamic", speaks
         self.scale, self.unskipped = 2.0**16 if self.dynamic else float(loss_scale), 0
 
     def unscale(self, gradients):
@@ -133,7 +133,7 @@ class LossScaler:
         self.unskipped = 0 if overflow else self.unskipped + 1
         if overflow:
             self.scale /= 2
-            if dist.get_rank() == 0:
+            if self.speaks:
                 skipped = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
                 print(skipped, self.scale, flush=True)
         elif self.dynamic and self.unskipped == 2000:
@@ -176,7 +176,7 @@ def prepare(model, build_optimizer, args, place):
     else:
         optimizer = build_optimizer(updated)
     scaled = level in ("O1", "O2") and half == torch.float16
-    scaler = LossScaler(args.loss_scale or ("dynamic" if scaled else 1.0))
+    scaler = LossScaler(args.loss_scale or ("dynamic" if scaled else 1.0), place.rank == 0)
     model = DistributedDataParallel(model)
     model.broadcast_buffers = False  # average_buffers() shares them, once an epoch is enough
     return model, optimizer, scaler
@@ -985,6 +985,8 @@ def set_up(args, place):
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
+        for weight, state in optimizer.state.items():  # the fused step walks both as flat memory
+            state["momentum_buffer"] = torch.empty_like(weight).copy_(state["momentum_buffer"])
         if "scale" in saved["scaler"]:  # a dynamic loss scale
             scaler.load_state_dict(saved["scaler"])
         run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]

@@ -94,6 +94,8 @@ def prepare(model, build_optimizer, args, place):
     """Returns (model, optimizer, scaler); this optimizer averages the gradients over ranks."""
     if args.sync_bn:
         _sync_batchnorm(model)
+    # Horovod sends contiguous tensors alone; under --channels-last the images keep that layout.
+    model = model.to(memory_format=torch.contiguous_format)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(
         build_optimizer(model.parameters()),
@@ -894,6 +896,8 @@ def set_up(args, place):
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
+        for weight, state in optimizer.state.items():  # the fused step walks both as flat memory
+            state["momentum_buffer"] = torch.empty_like(weight).copy_(state["momentum_buffer"])
         if "scale" in saved["scaler"]:  # a dynamic loss scale
             scaler.load_state_dict(saved["scaler"])
         run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]

@@ -1,0 +1,427 @@
+"""The scripts as users run them: validation, checkpoints, logs, learning, launching."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import (
+    BIN,
+    ROOT,
+    SCRIPTS,
+    checkpoint,
+    command,
+    free_port,
+    needs_horovod,
+    run,
+    scalars,
+    write_images,
+)
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
+EACH = [
+    pytest.param(script, marks=needs_horovod if "horovod" in script else ()) for script in SCRIPTS
+]
+ACCURACY = re.compile(r" \* Acc@1 (\S+) Acc@5 (\S+)")
+
+
+# ------------------------------------------------------------------------------------- validation
+
+
+def count_validated(args):
+    """A worker for imagenet_ddp.launch(): validates sets of 1 to 50 images; writes what it saw."""
+    script = sys.modules["imagenet_ddp"]
+    place = script.join(args)
+    seen = []
+    for size in range(1, 51):
+        args.dir = f"{args.log_dir}/{size}"
+        data = script.load_data(args, place)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16, 3))
+        with torch.no_grad():  # ranks must not depend on who initialises what
+            model[1].weight.copy_(torch.linspace(-1, 1, 3 * 48).view(3, 48))
+            model[1].bias.zero_()
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        model.broadcast_buffers = False
+        criterion = script.build_criterion(args)
+        run_ = script.Run(args, place, data, model, criterion, None, None, None, None)
+        mine = [index for keys in data.val.batch_sampler for _, index in keys]
+        entries = script.validate(run_)  # raises unless the count is the set's size
+        everyone = torch.zeros(size, dtype=torch.float64)
+        everyone[mine] += 1
+        once = bool((script.sum_over_ranks(everyone) == 1).all())
+        seen.append((once, entries["Top1/val"], entries["Top5/val"], entries["Loss/val"]))
+    if place.rank == 0:
+        with open(f"{args.log_dir}/seen{place.ranks}.json", "w") as file:
+            json.dump(seen, file)
+    script.leave()
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory):
+    """For 1 to 4 ranks and 1 to 50 images: (each once, top-1, top-5, loss)."""
+    folder = tmp_path_factory.mktemp("validated")
+    whole = write_images(folder / "whole", 1, 17, ("a", "b", "c"), (4, 4))
+    images = sorted((whole / "val").glob("*/*.jpg"))
+    for size in range(1, 51):
+        shutil.copytree(whole / "train", folder / str(size) / "train")
+        for name in "abc":
+            (folder / str(size) / "val" / name).mkdir(parents=True)
+        chosen = [images[(number * 17 + number // 3) % 51] for number in range(size)]
+        for number, image in enumerate(chosen):
+            shutil.copy(image, folder / str(size) / "val" / image.parent.name / f"{number}.jpg")
+        for name in "abc":  # a class without images is an error: its own image, seldom needed
+            if not any((folder / str(size) / "val" / name).iterdir()):
+                shutil.rmtree(folder / str(size) / "val" / name)
+                shutil.rmtree(folder / str(size) / "train" / name)
+    seen = {}
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:3]; import imagenet_ddp as s, test_training as t; "
+    )
+    code += "args = s.parse_args(sys.argv[3:]); s.launch(t.count_validated, args)"
+    options = ["-b", "4", "-j", "0", "--image-size", "4", "--val-resize", "4", "--evaluate"]
+    for ranks in 1, 2, 3, 4:
+        starter = folder / "starter.py"
+        starter.write_text(f"if __name__ == '__main__':\n    {code}\n")
+        words = [sys.executable, starter, ROOT, ROOT / "tests", *options, "--num-classes", "3"]
+        run([*words, "--nproc-per-node", str(ranks), "--log-dir", folder], folder)
+        seen[ranks] = json.loads((folder / f"seen{ranks}.json").read_text())
+    return seen
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_image_is_validated_once(validated, ranks):
+    assert len(validated[ranks]) == 50
+    for size, (mine, alone) in enumerate(zip(validated[ranks], validated[1], strict=True), 1):
+        assert mine[0], f"{size} images on {ranks} ranks"
+        assert mine[1:3] == alone[1:3], f"{size} images on {ranks} ranks"
+        assert mine[3] == pytest.approx(alone[3], rel=1e-6)
+    assert len({top1 for _, top1, _, _ in validated[1]}) > 5, "accuracies must tell sizes apart"
+
+
+@pytest.fixture(scope="module")
+def trained(demo, tmp_path_factory):
+    """A checkpoint of ResNet-18 after a few steps on the demo set."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = ["-b", "32", "--epochs", "1", "--steps-per-epoch", "12", "--image-size", "32"]
+    run([*command("imagenet_nd.py"), *options, "--warmup-epochs", "0", demo], folder)
+    return checkpoint(folder / "runs")
+
+
+def test_the_same_accuracy_from_all_scripts(demo, trained, tmp_path):
+    options = ["-b", "48", "--image-size", "32", "--evaluate", "--resume", trained, demo]
+    said = {}
+    for script in SCRIPTS:
+        for ranks in 1, 3:
+            if ranks > 1 and script in ("imagenet_nd.py", "imagenet_dp.py"):
+                continue
+            if script == "imagenet_horovod.py" and needs_horovod.args[0]:
+                continue
+            level = ["--opt-level", "O0"] if "apex" in script else []
+            output = run([*command(script, ranks), *options, *level], tmp_path)
+            said[script, ranks] = ACCURACY.search(output).groups()
+    assert len(set(said.values())) == 1, said
+    assert 15 < float(said["imagenet_nd.py", 1][0]) < 100, "an accuracy that says something"
+    assert not (tmp_path / "runs").exists(), "--evaluate leaves no run behind"
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+@pytest.mark.parametrize("script", EACH)
+def test_checkpoints_go_from_script_to_script(script, demo, tmp_path):
+    """Trained by `script` for an epoch, gone on with in DDP: as if DDP had trained throughout."""
+    options = [*VIT, "--epochs", "2", "--steps-per-epoch", "5", "-p", "1"]
+    level = ["--opt-level", "O0"] if "apex" in script else []
+    one = ["-b", "8", "--desired-acc", "0.0001", "--log-dir", "first"]
+    run([*command(script), *options, *level, *one, demo], tmp_path)
+    two = ["-b", "4", "--resume", checkpoint(tmp_path / "first"), "--log-dir", "second"]
+    run([*command("imagenet_ddp.py", 2), *options, *two, demo], tmp_path)
+    run([*command("imagenet_nd.py"), *options, "-b", "8", "--log-dir", "whole", demo], tmp_path)
+    whole, second = (
+        scalars(tmp_path / "whole", "Loss/step"),
+        scalars(tmp_path / "second", "Loss/step"),
+    )
+    assert list(second) == [5, 6, 7, 8, 9]
+    for step, loss in second.items():
+        assert loss == pytest.approx(whole[step], rel=1e-5)
+    saved, other = (
+        torch.load(checkpoint(tmp_path / name), weights_only=True) for name in ("second", "whole")
+    )
+    assert saved["best_acc1"] == other["best_acc1"]
+    assert saved["epoch"] == 2
+    assert saved["seconds"] > 0
+
+
+def test_best_accuracy_and_command_line_survive_resuming(demo, trained, tmp_path):
+    """Not forgotten: the best accuracy. Not taken from the file: the learning rate and its kin."""
+    saved = torch.load(trained, weights_only=True)
+    saved["best_acc1"], saved["best_acc5"] = 99.5, 99.75
+    torch.save(saved, tmp_path / "best.pt")
+    options = ["-b", "32", "--epochs", "2", "--steps-per-epoch", "1", "--image-size", "32"]
+    rates = ["--lr", "0.8", "--warmup-epochs", "0", "--lr-schedule", "cosine", "--momentum", "0.5"]
+    words = [*command("imagenet_nd.py"), *options, *rates, "--resume", tmp_path / "best.pt", demo]
+    output = run(words, tmp_path)
+    assert "best top-1 99.500 %" in output
+    after = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
+    assert (after["best_acc1"], after["best_acc5"], after["epoch"]) == (99.5, 99.75, 2)
+    assert after["optimizer"]["param_groups"][0]["momentum"] == 0.5
+    assert not checkpoint(tmp_path / "runs", "model_best.pt").exists()
+    # 0.8 x 32 / 256, in the middle of the second and last epoch
+    assert scalars(tmp_path / "runs", "Lr")[2] == pytest.approx(0.1 * 0.146447, rel=1e-4)
+
+
+def test_a_run_goes_on_in_its_folder(demo, tmp_path):
+    options = [*VIT, "-b", "8", "--steps-per-epoch", "2", "--epochs", "3"]
+    run([*command("imagenet_nd.py"), *options, "--desired-acc", "0.0001", demo], tmp_path)
+    first = checkpoint(tmp_path / "runs")
+    run([*command("imagenet_nd.py"), *options, "--resume", first, demo], tmp_path)
+    assert checkpoint(tmp_path / "runs") == first
+    assert list(scalars(tmp_path / "runs", "Top1/val")) == [1, 2, 3]
+    assert not list(first.parent.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_layout_may_change_on_resuming(before, demo, tmp_path):
+    """The fused optimizer takes a momentum of another layout than its weight's for flat memory."""
+    options = [
+        "--image-size",
+        "32",
+        "-b",
+        "8",
+        "--epochs",
+        "2",
+        "--steps-per-epoch",
+        "4",
+        "-p",
+        "1",
+    ]
+    layouts = [[], ["--channels-last"]]
+    words = [*command("imagenet_nd.py"), *options, demo]
+    first = ["--desired-acc", "0.0001", "--log-dir", "first"]
+    run([*words, *first, *layouts[before]], tmp_path)
+    for name, layout in ("kept", layouts[before]), ("changed", layouts[not before]):
+        resume = ["--resume", checkpoint(tmp_path / "first"), "--log-dir", name]
+        run([*words, *resume, *layout], tmp_path)
+    kept, changed = (scalars(tmp_path / name, "Loss/step") for name in ("kept", "changed"))
+    assert list(changed.values()) == pytest.approx(list(kept.values()), rel=1e-3)
+
+
+def test_loss_scale_goes_from_script_to_script():
+    """A dynamic scale of torch.amp.GradScaler continues under Apex's levels, and back."""
+    script = importlib.import_module("imagenet_ddp_apex")
+    grad_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    grad_scaler.scale(torch.ones(()))
+    ours = script.LossScaler("dynamic")
+    ours.load_state_dict(grad_scaler.state_dict())
+    assert (ours.scale, ours.unskipped) == (1024.0, 0)
+    ours.update(False)
+    ours.update(True)
+    ours.update(False)
+    grad_scaler.load_state_dict(ours.state_dict())
+    assert grad_scaler.get_scale() == 512.0
+    assert grad_scaler.state_dict()["_growth_tracker"] == 1
+    static = script.LossScaler("128")
+    assert "scale" not in static.state_dict(), "a static scale is the command line's"
+
+
+# ------------------------------------------------------------------------------ logs and stopping
+
+
+def test_logs(demo, tmp_path):
+    options = [
+        "--epochs",
+        "2",
+        "--steps-per-epoch",
+        "3",
+        "--image-size",
+        "32",
+        "-p",
+        "2",
+        "-j",
+        "1",
+    ]
+    words = [*command("imagenet_ddp_apex.py", 2), *options, "-b", "16", "--opt-level", "O2", demo]
+    output = run(words, tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    name = r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.+_resnet18_gpux2_b16_cpu1_optO2"
+    assert re.fullmatch(name, folder.name)
+    assert {path.name for path in folder.iterdir() if "tfevents" not in path.name} == {
+        "checkpoint.pt",
+        "model_best.pt",
+    }
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    per_epoch = {
+        f"{tag}/{part}"
+        for tag in ("Throughput", "Time", "Loss", "Top1", "Top5")
+        for part in ("train", "val")
+    } | {"Lr", "Data/wait"}
+    assert set(events.Tags()["scalars"]) == per_epoch | {"Loss/step"}
+    for tag in per_epoch:
+        assert [event.step for event in events.Scalars(tag)] == [1, 2]
+    seconds = events.Scalars("Time/train")[1].value
+    assert events.Scalars("Throughput/train")[1].value == pytest.approx(32 / seconds, rel=1e-4)
+    assert 0 <= events.Scalars("Data/wait")[1].value <= 1
+    texts = {
+        tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+        for tag in events.Tags()["tensors"]
+    }
+    about = json.loads(texts["about/text_summary"].strip("`json\n"))
+    assert about["options"]["batch_size"] == 16
+    assert about["global_batch"] == 32
+    assert about["torch"] == torch.__version__
+    assert about["command"][-1] == str(demo)
+    assert (ROOT / "imagenet_ddp_apex.py").read_text() in texts["script/text_summary"]
+    assert json.loads(texts["end/text_summary"].strip("`json\n"))["epochs"] == 2
+    peers = r"Epoch: \[1\]\[2/3\]\tTime +\S+ \( *\S+\)\tData +\S+ \( *\S+\)\tLoss \S+ \(\S+\)\t"
+    assert re.search(peers + r"Acc@1 +\S+ \( *\S+\)\tAcc@5 +\S+ \( *\S+\)\n", output)
+    assert len(ACCURACY.findall(output)) == 2, "rank 0 alone speaks"
+
+
+def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, tmp_path):
+    words = [*command("imagenet_ddp.py", 2), "-b", "16", "--epochs", "40", "--image-size", "32"]
+    output = run([*words, "--desired-acc", "0.25", "--lr", "0.4", demo], tmp_path)
+    top1 = list(scalars(tmp_path / "runs", "Top1/val").values())
+    assert top1[-1] >= 25
+    assert all(value < 25 for value in top1[:-1])
+    assert len(top1) < 40
+    assert re.search(rf"desired accuracy reached: .*; {len(top1)} epochs in \d+:\d\d:\d\d", output)
+    assert torch.load(checkpoint(tmp_path / "runs"), weights_only=True)["epoch"] == len(top1)
+
+
+# --------------------------------------------------------------------------------------- launching
+
+
+def test_two_nodes_by_dist_url(demo, tmp_path):
+    """imagenet_ddp.py on two nodes of one process each, as four other words of peers put it."""
+    url = ["--dist-url", f"tcp://127.0.0.1:{free_port()}", "--dist-backend", "gloo"]
+    options = [
+        *VIT,
+        *url,
+        "--world-size",
+        "2",
+        "--epochs",
+        "1",
+        "--steps-per-epoch",
+        "2",
+        "-b",
+        "4",
+    ]
+    words = [sys.executable, str(ROOT / "imagenet_ddp.py"), *options, str(demo)]
+    nodes = [
+        subprocess.Popen([*words, "--rank", str(rank), "--log-dir", f"log{rank}"], cwd=tmp_path)
+        for rank in (0, 1)
+    ]
+    assert [node.wait(120) for node in nodes] == [0, 0]
+    assert checkpoint(tmp_path / "log0").exists()
+    assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"
+
+
+@pytest.mark.parametrize("script", ["imagenet_ddp.py", "imagenet_ddp_apex.py"])
+def test_torchrun(script, demo, tmp_path):
+    options = [*VIT, "--epochs", "1", "--steps-per-epoch", "2", "-b", "4", demo]
+    port = f"--master_port={free_port()}"
+    run([BIN / "torchrun", port, "--nproc_per_node=2", ROOT / script, *options], tmp_path)
+    assert "_gpux2_" in checkpoint(tmp_path / "runs").parent.name
+
+
+def test_slurm(demo, tmp_path):
+    """Two tasks of one srun, by the variables that Slurm sets."""
+    words = [sys.executable, str(ROOT / "imagenet_ddp.py"), *VIT, "--epochs", "1", "-b", "4"]
+    words += ["--steps-per-epoch", "2", str(demo)]
+    port = free_port()
+    tasks = []
+    for task in 0, 1:
+        slurm = {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task), "SLURM_NTASKS": "2"}
+        slurm |= {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
+        slurm |= {"MASTER_PORT": str(port), "PATH": str(BIN)}
+        tasks.append(subprocess.Popen(words, cwd=tmp_path, env=slurm))
+    assert [task.wait(120) for task in tasks] == [0, 0]
+    assert "_gpux2_" in checkpoint(tmp_path / "runs").parent.name
+
+
+def test_slurm_variables(monkeypatch):
+    script = importlib.import_module("imagenet_ddp")
+    slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+    slurm |= {"SLURM_STEP_NODELIST": "gpu[07-09,12],cpu1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
+    slurm |= {"SLURM_JOB_ID": "1234567"}
+    script._follow_slurm(slurm)
+    assert (slurm["MASTER_ADDR"], slurm["MASTER_PORT"]) == ("gpu07", "24567")
+    assert (slurm["RANK"], slurm["WORLD_SIZE"]) == ("5", "8")
+    assert (slurm["LOCAL_RANK"], slurm["LOCAL_WORLD_SIZE"]) == ("1", "4")
+
+
+@pytest.mark.parametrize("written", ["--local_rank=0", "--local-rank=0"])
+@pytest.mark.parametrize("script", ["imagenet_ddp.py", "imagenet_ddp_apex.py"])
+def test_old_launchers_local_rank(script, written, demo, tmp_path):
+    args = importlib.import_module(script.removesuffix(".py")).parse_args([written, str(demo)])
+    assert args.local_rank == 0
+
+
+# ---------------------------------------------------------------------------------- precision etc.
+
+
+@pytest.mark.parametrize("script", [each for each in EACH if "apex" not in str(each.values)])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_amp(script, precision, demo, tmp_path):
+    options = ["--image-size", "32", "-b", "8", "--epochs", "1", "--steps-per-epoch", "3"]
+    words = [*command(script), *options, "--amp", precision, "--channels-last", "-p", "1", demo]
+    run(words, tmp_path)
+    losses = scalars(tmp_path / "runs", "Loss/step")
+    assert all(0 < loss < 10 for loss in losses.values())
+    saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
+    assert (saved["scaler"] != {}) == (precision == "float16")
+    assert checkpoint(tmp_path / "runs").parent.name.endswith(f"_opt{precision}")
+
+
+@needs_horovod
+def test_horovod_options(demo, tmp_path):
+    """Float16 exchange and pre-division change rounding alone."""
+    options = [*VIT, "-b", "8", "--epochs", "1", "--steps-per-epoch", "5", "-p", "1"]
+    ways = {"plain": [], "fp16": ["--fp16-allreduce"], "half": ["--gradient-predivide-factor", "2"]}
+    ways["scaled"] = ["--amp", "float16"]
+    losses = {}
+    for way, extra in ways.items():
+        words = [*command("imagenet_horovod.py", 2), *options, *extra, "--log-dir", way, demo]
+        run(words, tmp_path)
+        losses[way] = list(scalars(tmp_path / way, "Loss/step").values())
+    assert losses["half"] == pytest.approx(losses["plain"], rel=1e-5)
+    assert losses["fp16"] == pytest.approx(losses["plain"], rel=1e-3)
+    assert losses["fp16"] != losses["plain"], "float16 must be felt"
+    assert losses["scaled"] == pytest.approx(losses["plain"], rel=2e-2)
+
+
+def test_dummy_needs_no_images(tmp_path):
+    options = ["--dummy", "-b", "4", "--epochs", "1", "--steps-per-epoch", "2", "--no-accel"]
+    output = run([*command("imagenet_ddp.py", 2), *VIT, *options], tmp_path)
+    assert ACCURACY.search(output)
+    assert not (tmp_path / "demo_data").exists()
+
+
+def test_profile(demo, tmp_path):
+    options = [*VIT, "-b", "4", "--steps-per-epoch", "20", "--prof", "5", demo]
+    output = run([*command("imagenet_nd.py"), *options], tmp_path)
+    (trace,) = tmp_path.glob("runs/*/trace.json")
+    assert f"Trace of steps 5 to 14: {trace.relative_to(tmp_path)}" in output
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+@pytest.mark.parametrize("script", EACH)
+def test_each_script_alone_learns_the_demo_set(script, tmp_path):
+    """Copied into an empty folder, without DIR: over 90 % on images it draws itself."""
+    shutil.copy(ROOT / script, tmp_path)
+    ranks = 1 if script in ("imagenet_nd.py", "imagenet_dp.py") else 2
+    words = [word.replace(str(ROOT / script), script) for word in command(script, ranks)]
+    options = ["-b", str(64 // ranks), "--lr", "0.4", "--epochs", "8", "--lr-schedule", "cosine"]
+    fast = ["--opt-level", "O2"] if "apex" in script else ["--amp", "bfloat16"]
+    output = run([*words, *options, *fast, "--desired-acc", "0.9"], tmp_path)
+    assert "training on the demo set in " in output
+    assert max(scalars(tmp_path / "runs", "Top1/val").values()) >= 90
+    assert "desired accuracy reached" in output
