@@ -87,6 +87,9 @@ def join(args):
     hvd.init()
     os.environ["RANK"] = str(hvd.rank())  # as other launchers do: complain() lets rank 0 speak
     device = pick_device(args, hvd.local_rank(), hvd.local_size())
+    if device.type != "cpu" and not (hvd.cuda_built() or hvd.rocm_built()):
+        build = "HOROVOD_GPU_OPERATIONS=NCCL bash tools/install_horovod.sh"
+        raise BadInput(f"this Horovod was built without GPUs: {build}, or give --no-accel")
     return Place(device, hvd.rank(), hvd.size(), hvd.local_size())
 
 

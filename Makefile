@@ -1,0 +1,36 @@
+# make demo: train on the demo set.  make test: check everything.  Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+demo: .venv/installed
+	$(BIN)/python -m torch.distributed.launch --nproc_per_node=2 imagenet_ddp_apex.py \
+		-a resnet18 --opt-level O1 -b 32 --lr 0.4 --lr-schedule cosine --epochs 10 \
+		--desired-acc 0.9 --no-accel
+	@echo "To see the curves: $(BIN)/tensorboard --logdir runs, then open http://localhost:6006"
+
+test: .venv/installed-dev .venv/installed-horovod
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tools/sync_copies.py
+	$(BIN)/python -m pytest $(PYTEST)
+
+test-all: PYTEST += -m "slow or not slow"
+test-all: test
+
+horovod: .venv/installed-horovod
+
+.venv/installed: requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -r requirements.txt
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements-dev.txt
+	$(BIN)/python -m pip install -q -r requirements-dev.txt
+	@touch $@
+
+.venv/installed-horovod: .venv/installed tools/install_horovod.sh
+	bash tools/install_horovod.sh $(BIN)/python
+	@touch $@
+
+.PHONY: demo test test-all horovod
