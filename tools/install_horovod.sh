@@ -8,7 +8,7 @@
 # (horovod#3996, #4014). Needs g++ and make; takes minutes, once: the wheel is kept, one for each
 # Python and PyTorch, in $HOROVOD_WHEELS (default ~/.cache/horovod-wheels).
 set -euo pipefail
-python=${1:-python3}
+python=$("${1:-python3}" -c 'import sys; print(sys.executable)')  # absolute: we change folder
 version=0.28.1
 wheels=${HOROVOD_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/horovod-wheels}
 
