@@ -14,6 +14,7 @@ shows what distribution adds, and nothing else. DIR holds train/<class>/*.JPEG a
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import datetime
 import difflib
@@ -614,7 +615,8 @@ def build_model(args, data):
             donor = models.get_model(args.arch, weights=weights, **options).state_dict()
             own = model.state_dict()  # whose last layers differ where the number of classes does
             fitting = {name: donor[name] for name in own if donor[name].shape == own[name].shape}
-            model.load_state_dict(own | fitting)
+            own.update(fitting)
+            model.load_state_dict(own)
     except (ValueError, AssertionError) as error:
         size = f"--image-size {data.image_size}"
         raise BadInput(f"{args.arch} cannot be built for {size}: {error}") from None
@@ -809,7 +811,9 @@ def validate(run):
 def in_float32(tree):
     """Returns nested dicts with every floating tensor in float32, whatever trained it."""
     if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
+        copied = copy.copy(tree)  # with a state dict's _metadata, without which MNASNet won't load
+        copied.update((key, in_float32(value)) for key, value in tree.items())
+        return copied
     if isinstance(tree, torch.Tensor) and tree.is_floating_point():
         return tree.float()
     return tree

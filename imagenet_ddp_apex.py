@@ -17,6 +17,7 @@ half weights with float32 BatchNorm and master weights, O3 half throughout.
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import datetime
 import difflib
@@ -241,9 +242,10 @@ def sum_over_ranks(tensor):
 
 def full_state(model, optimizer):
     """The user's own module as a state dict, with the float32 masters where there are such."""
-    names = [name for name, _ in model.module.named_parameters()]
-    updated = [each.detach() for each in optimizer.param_groups[0]["params"]]
-    return model.module.state_dict() | dict(zip(names, updated, strict=True))
+    state, updated = model.module.state_dict(), optimizer.param_groups[0]["params"]
+    for (name, _), tensor in zip(model.module.named_parameters(), updated, strict=True):
+        state[name] = tensor.detach()
+    return state
 
 
 def leave():
@@ -648,7 +650,8 @@ def build_model(args, data):
             donor = models.get_model(args.arch, weights=weights, **options).state_dict()
             own = model.state_dict()  # whose last layers differ where the number of classes does
             fitting = {name: donor[name] for name in own if donor[name].shape == own[name].shape}
-            model.load_state_dict(own | fitting)
+            own.update(fitting)
+            model.load_state_dict(own)
     except (ValueError, AssertionError) as error:
         size = f"--image-size {data.image_size}"
         raise BadInput(f"{args.arch} cannot be built for {size}: {error}") from None
@@ -843,7 +846,9 @@ def validate(run):
 def in_float32(tree):
     """Returns nested dicts with every floating tensor in float32, whatever trained it."""
     if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
+        copied = copy.copy(tree)  # with a state dict's _metadata, without which MNASNet won't load
+        copied.update((key, in_float32(value)) for key, value in tree.items())
+        return copied
     if isinstance(tree, torch.Tensor) and tree.is_floating_point():
         return tree.float()
     return tree

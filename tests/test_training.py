@@ -211,6 +211,14 @@ def test_layout_may_change_on_resuming(before, demo, tmp_path):
     assert list(changed.values()) == pytest.approx(list(kept.values()), rel=1e-3)
 
 
+def test_mnasnet_goes_on(demo, tmp_path):
+    """Its state dict loads only with the metadata that PyTorch hides in it."""
+    options = ["-a", "mnasnet0_5", "--image-size", "32", "-b", "8", "--steps-per-epoch", "1"]
+    words = [*command("imagenet_nd.py"), *options, "-j", "0", demo]
+    run([*words, "--epochs", "1"], tmp_path)
+    run([*words, "--epochs", "2", "--resume", checkpoint(tmp_path / "runs")], tmp_path)
+
+
 def test_loss_scale_goes_from_script_to_script():
     """A dynamic scale of torch.amp.GradScaler continues under Apex's levels, and back."""
     script = importlib.import_module("imagenet_ddp_apex")

@@ -51,6 +51,7 @@ if [ ${#found[@]} -eq 0 ]; then
     echo "install_horovod.sh: the build failed, see above" >&2
     exit 1
   fi
+  cd / # or `import horovod` below would find the sources
   mv "$work"/horovod-*.whl "$wheels/"
   found=("$wheels/horovod-$version+$label-$tag-"*.whl)
 fi

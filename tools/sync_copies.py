@@ -47,7 +47,9 @@ def check(scripts):
     parts = {name: part for name, part in parts.items() if part}
     if not parts:
         return complaints
-    first, (head, divider, tail) = next(iter(parts.items()))
+    tails = [part[1:] for part in parts.values()]
+    first = max(parts, key=lambda name: tails.count(parts[name][1:]))  # what most have is right
+    head, divider, tail = parts[first]
     for name, (other_head, other_divider, other_tail) in parts.items():
         if divider + tail != other_divider + other_tail:
             lines = difflib.unified_diff(
