@@ -225,7 +225,9 @@ def parse_args(argv=None):
     parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument_group("data").add_argument
     add("dir", metavar="DIR", nargs="?", help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
-    add("-j", "--workers", type=whole, help="loader processes per rank (else: cores / ranks)")
+    add(
+        "-j", "--workers", type=whole, help="loader processes per rank (else: cores / ranks, to 16)"
+    )
     add("--image-size", type=count, help="crop, pixels (else: the architecture's own)")
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
     add("--num-classes", type=count, help="of the last layer (else: as many as train/ has)")
@@ -311,8 +313,8 @@ def cores_per_rank(place):
 
 
 def exact_dtype(device):
-    """Returns the type for sums: float64, except on MPS, which has none."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
 
 
 def mix(*numbers):
@@ -491,7 +493,7 @@ def load_data(args, place):
     order = TrainOrder(train_size, steps, global_batch, place, args.seed)
     val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
     val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
-    workers = cores_per_rank(place) if args.workers is None else args.workers
+    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     if args.dummy:
         made = ((3, image_size, image_size), num_classes, place.device)
         train, val = DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made)
@@ -823,6 +825,17 @@ def say(place, line):
         print(line, flush=True)
 
 
+def make_folder(folder):
+    """Makes a folder; returns False where there is one already."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise BadInput(f"--log-dir {folder.parent}: {error}") from None
+    return True
+
+
 def open_log(args, place, data):
     """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
     and under --evaluate.
@@ -840,8 +853,9 @@ def open_log(args, place, data):
             f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}_{args.arch}_gpux{devices}"
             f"_b{args.batch_size}_cpu{data.workers}_opt{args.precision}"
         )
-        same = len(list(runs.glob(f"{name}*")))  # started in the same second
-        folder = runs / (f"{name}_{same + 1}" if same else name)
+        folder, serial = runs / name, 1
+        while not make_folder(folder):  # another run started in the same second
+            folder, serial = runs / f"{name}_{serial + 1}", serial + 1
     log = SummaryWriter(folder)
     here, commit = Path(__file__).resolve(), ""
     git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
