@@ -62,8 +62,8 @@ def add_parallel_options(parser):
     add("--opt-level", dest="precision", type=_opt_level, default="O1", help="O0 to O3 (O1)")
     add("--keep-batchnorm-fp32", choices=["True", "False"], help="else: True under O2 alone")
     add("--loss-scale", type=_loss_scale, help="dynamic, or a number (else: the level's)")
-    types = ["float16", "bfloat16"]
-    add("--half-dtype", choices=types, help="else: float16, on the CPU bfloat16; no loss scaling")
+    types, why = ["float16", "bfloat16"], "else: float16, but on the CPU bfloat16, scaling no loss"
+    add("--half-dtype", choices=types, help=why)
 
 
 def _opt_level(text):
@@ -719,7 +719,7 @@ class Meter:
         self.title, self.run, self.reduce = title, run, reduce
         self.totals = torch.zeros(4, dtype=exact_dtype(run.place.device), device=run.place.device)
         self.steps, self.waited = 0, 0.0
-        live = run.place.rank == 0 and sys.stderr.isatty()
+        live = run.place.rank == 0 and sys.stdout.isatty() and sys.stderr.isatty()
         batches = on_device(loader, run.args, run.place)
         self.bar = tqdm(batches, title, len(loader), False, disable=not live, dynamic_ncols=True)
         self.started = self.before = time.perf_counter()

@@ -569,7 +569,7 @@ class Meter:
         self.title, self.run, self.reduce = title, run, reduce
         self.totals = torch.zeros(4, dtype=exact_dtype(run.place.device), device=run.place.device)
         self.steps, self.waited = 0, 0.0
-        live = run.place.rank == 0 and sys.stderr.isatty()
+        live = run.place.rank == 0 and sys.stdout.isatty() and sys.stderr.isatty()
         batches = on_device(loader, run.args, run.place)
         self.bar = tqdm(batches, title, len(loader), False, disable=not live, dynamic_ncols=True)
         self.started = self.before = time.perf_counter()

@@ -58,6 +58,7 @@ OPTIONS = {
         (["-b", "100"], "global batch"),
         (["--sync-bn"], "GPUs only"),
         (["--prof", "5"], "--prof"),
+        (["--log-dir", "/dev/null/runs"], "--log-dir"),
     ],
     "imagenet_dp.py": [(["--sync-bn"], "imagenet_ddp.py")],
     "imagenet_ddp_apex.py": [
