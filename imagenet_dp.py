@@ -70,6 +70,10 @@ def join(args):
 def prepare(model, build_optimizer, args, place):
     """Returns (model, optimizer, scaler); this model splits a batch over the devices."""
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
+    if args.precision != "float32":  # DataParallel's threads take over autocast, but not its type
+        half = getattr(torch, args.precision)
+        set_type = functools.partial(torch.set_autocast_dtype, place.device.type, half)
+        model.register_forward_pre_hook(lambda *_: set_type())
     optimizer = build_optimizer(model.parameters())
     return nn.DataParallel(model) if place.devices > 1 else model, optimizer, scaler
 
@@ -223,6 +227,8 @@ def parse_args(argv=None):
     if args.arch not in known:
         near = ", ".join(difflib.get_close_matches(args.arch, known, cutoff=0.4) or known)
         parser.error(f"-a {args.arch}: torchvision has no such classifier; near: {near}")
+    if args.start_epoch is not None and args.start_epoch >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if args.gpu is not None and args.no_accel:
         parser.error("--gpu and --no-accel exclude each other")
     return args
@@ -271,7 +277,8 @@ def draw_demo_set(folder):
     if folder.exists():
         return
     rng = np.random.default_rng(0)
-    unfinished = Path(f"{folder}.{os.getpid()}")  # several ranks may draw: one renames, all have it
+    # Several ranks may draw, of several nodes: one of them renames, and all have it.
+    unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
     for part, images in ("train", 128), ("val", 32):
         for label in range(10):
             (unfinished / part / f"class{label}").mkdir(parents=True)
@@ -409,6 +416,8 @@ def load_data(args, place):
     small = demo and own_size == 224 and args.arch != "maxvit_t"
     image_size = args.image_size or (64 if small else own_size)
     val_resize = args.val_resize or round(image_size * own_resize / own_size)
+    if val_resize < image_size:
+        raise BadInput(f"--val-resize {val_resize} is less than the crop, {image_size}")
     if args.dummy:
         num_classes = args.num_classes or 1000
         train_size = 1_281_167
@@ -445,10 +454,10 @@ def load_data(args, place):
         options = {
             "num_workers": workers,
             "pin_memory": place.device.type == "cuda",
-            "persistent_workers": workers > 0,
             "generator": torch.Generator(),  # else each epoch would draw from the global one
         }
-        train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options)
+        kept = {"persistent_workers": workers > 0}  # validation's end with it, to free memory
+        train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options, **kept)
         val = torch.utils.data.DataLoader(val_set, batch_sampler=val_order, **options)
     return Data(train, order, val, val_size, num_classes, image_size, workers, global_batch)
 
@@ -504,6 +513,8 @@ def build_model(args, data):
     initialise = {"init_weights": True} if args.arch in AUXILIARY_WEIGHT else {}
     try:
         model = models.get_model(args.arch, num_classes=data.num_classes, **options, **initialise)
+        shapes = torch.empty(2, 3, data.image_size, data.image_size, device="meta")
+        copy.deepcopy(model).to("meta")(shapes)  # fails where images are too small
         if args.pretrained:
             weights = next(iter(models.get_model_weights(args.arch)))
             donor = models.get_model(args.arch, weights=weights, **options).state_dict()
@@ -511,9 +522,12 @@ def build_model(args, data):
             fitting = {name: donor[name] for name in own if donor[name].shape == own[name].shape}
             own.update(fitting)
             model.load_state_dict(own)
-    except (ValueError, AssertionError) as error:
+    except OSError as error:  # no network, no such file
+        where = f"{torch.hub.get_dir()}/checkpoints"
+        raise BadInput(f"--pretrained: cannot fetch {weights.url} into {where}: {error}") from None
+    except (ValueError, AssertionError, RuntimeError) as error:
         size = f"--image-size {data.image_size}"
-        raise BadInput(f"{args.arch} cannot be built for {size}: {error}") from None
+        raise BadInput(f"{args.arch} does not go with {size}: {first_line(error)}") from None
     return model
 
 
@@ -746,7 +760,8 @@ def load_checkpoint(args, data, model):
     try:
         saved = torch.load(args.resume, map_location="cpu", weights_only=True)
         held = (saved["arch"], saved["num_classes"])
-        saved["epoch"], saved["optimizer"], saved["scaler"], saved["best_acc1"]  # all are there
+        for name in ("epoch", "optimizer", "scaler", "best_acc1", "best_acc5", "seconds"):
+            saved[name]  # or KeyError
         if held == wanted:
             model.load_state_dict(saved["state_dict"])
     except FileNotFoundError:
@@ -784,20 +799,20 @@ def open_log(args, place, data):
     """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
     and under --evaluate.
 
-    A run that goes on from a checkpoint in --log-dir goes on in that checkpoint's folder.
+    A run that goes on from checkpoint.pt of a run in --log-dir goes on in that run's folder, if
+    the folder's name still says the truth.
     """
     if place.rank != 0 or args.evaluate:
         return None, None
-    runs = Path(args.log_dir)
-    if args.resume and runs.absolute() in Path(args.resume).absolute().parents:
-        folder = Path(args.resume).parent
+    runs, before = Path(args.log_dir), Path(args.resume or "").resolve()
+    what = f"{args.arch}_gpux{place.ranks * place.devices}_b{args.batch_size}_cpu{data.workers}"
+    what += f"_opt{args.precision}"
+    name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}_{what}"
+    folder, serial = runs / name, 1
+    known = before.name == "checkpoint.pt" and before.parent.parent == runs.resolve()
+    if known and f"_{what}" in before.parent.name:
+        folder = before.parent
     else:
-        devices = place.ranks * place.devices
-        name = (
-            f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}_{args.arch}_gpux{devices}"
-            f"_b{args.batch_size}_cpu{data.workers}_opt{args.precision}"
-        )
-        folder, serial = runs / name, 1
         while not make_folder(folder):  # another run started in the same second
             folder, serial = runs / f"{name}_{serial + 1}", serial + 1
     log = SummaryWriter(folder)
@@ -861,23 +876,38 @@ def set_up(args, place):
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
-        for weight, state in optimizer.state.items():  # the fused step walks both as flat memory
-            state["momentum_buffer"] = torch.empty_like(weight).copy_(state["momentum_buffer"])
         if "scale" in saved["scaler"]:  # a dynamic loss scale
             scaler.load_state_dict(saved["scaler"])
         run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
         run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
+    if args.momentum:
+        fill_momentum(optimizer)
     if args.start_epoch is not None:
         run.epochs_done = args.start_epoch
     devices = place.ranks * place.devices
+    rate = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     say(
         place,
         f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}: -b "
         f"{args.batch_size} x {devices} devices x {args.accumulation} parts = global batch "
-        f"{data.global_batch}; --lr {args.lr:g} {args.lr_scaling} -> peak learning rate "
-        f"{peak_learning_rate(args, data):g}\nLogs and checkpoints: {folder}",
+        f"{data.global_batch}; {rate} -> peak learning rate {peak_learning_rate(args, data):g}"
+        + (f"\nLogs and checkpoints: {folder}" if folder else ""),
     )
     return run
+
+
+def fill_momentum(optimizer):
+    """Gives every weight a momentum in its own layout, zero where none was loaded.
+
+    PyTorch's fused SGD walks weight and momentum as flat memory, whatever their layouts; and where
+    float16 overflows in the very first step, it leaves new momentum uninitialised.
+    """
+    for weight in (each for group in optimizer.param_groups for each in group["params"]):
+        state = optimizer.state[weight]
+        momentum = torch.zeros_like(weight)
+        if state.get("momentum_buffer") is not None:
+            momentum.copy_(state["momentum_buffer"])
+        state["momentum_buffer"] = momentum
 
 
 def fit(run):

@@ -59,6 +59,10 @@ OPTIONS = {
         (["--sync-bn"], "GPUs only"),
         (["--prof", "5"], "--prof"),
         (["--log-dir", "/dev/null/runs"], "--log-dir"),
+        (["--start-epoch", "1"], "--start-epoch 1"),
+        (["--val-resize", "16"], "--val-resize 16"),
+        (["-a", "alexnet"], "alexnet does not go with --image-size 32"),
+        (["-a", "inception_v3", "--image-size", "64"], "inception_v3 does not go with"),
     ],
     "imagenet_dp.py": [(["--sync-bn"], "imagenet_ddp.py")],
     "imagenet_ddp_apex.py": [
@@ -211,9 +215,17 @@ def test_checkpoint_of_another_model(trained, images, tmp_path):
     assert "damaged" in complaint([*other, "--image-size", "64"], tmp_path)
 
 
+def test_pretrained_weights_that_cannot_be_fetched(images, tmp_path):
+    environment = {"TORCH_HOME": str(tmp_path), "http_proxy": "", "https_proxy": "127.0.0.1:9"}
+    words = [*command("imagenet_nd.py"), *TINY, "-a", "resnet18", "--pretrained", images]
+    lines = run(words, tmp_path, status=2, env=environment).strip().splitlines()
+    assert "Traceback" not in " ".join(lines)
+    assert lines[-1].startswith("imagenet_nd.py: error: --pretrained: cannot fetch https://")
+
+
 def test_image_size_that_does_not_suit_the_model(images, tmp_path):
     words = [*command("imagenet_nd.py"), *TINY, "--image-size", "30", images]
-    assert "vit_b_16 cannot be built for --image-size 30" in complaint(words, tmp_path)
+    assert "vit_b_16 does not go with --image-size 30" in complaint(words, tmp_path)
 
 
 def test_port_in_use(images, tmp_path):
@@ -247,7 +259,9 @@ def test_world_sizes_that_do_not_match(images, tmp_path):
 def test_launcher_and_options_that_contradict(images, tmp_path):
     environment = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     words = [sys.executable, ROOT / "imagenet_ddp.py", *TINY, "--world-size", "2", images]
-    assert "leave out --world-size" in complaint(words, tmp_path, env=environment)
+    assert "leave out --dist-url" in complaint(words, tmp_path, env=environment)
+    words[-3:-1] = ["--dist-url", "tcp://127.0.0.1:1"]
+    assert "leave out --dist-url" in complaint(words, tmp_path, env=environment)
 
 
 def test_without_horovod(images, tmp_path):

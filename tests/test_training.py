@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -183,6 +184,15 @@ def test_a_run_goes_on_in_its_folder(demo, tmp_path):
     assert checkpoint(tmp_path / "runs") == first
     assert list(scalars(tmp_path / "runs", "Top1/val")) == [1, 2, 3]
     assert not list(first.parent.glob("*.tmp"))
+    best = first.parent / "model_best.pt"
+    newest = first.read_bytes()
+    for elsewhere in best, shutil.copy(first, tmp_path / "runs" / "moved.pt"):
+        run(
+            [*command("imagenet_nd.py"), *options, "--epochs", "4", "--resume", elsewhere, demo],
+            tmp_path,
+        )
+        assert first.read_bytes() == newest, "another file's run has a folder of its own"
+    assert not list((tmp_path / "runs").glob("*tfevents*"))
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -357,10 +367,30 @@ def test_slurm_variables(monkeypatch):
     slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
     slurm |= {"SLURM_STEP_NODELIST": "gpu[07-09,12],cpu1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
     slurm |= {"SLURM_JOB_ID": "1234567"}
-    script._follow_slurm(slurm)
+    bound = {**slurm, "SLURM_GPUS_PER_TASK": "1"}
+    script._follow_slurm(slurm, slurm["SLURM_NTASKS"])
     assert (slurm["MASTER_ADDR"], slurm["MASTER_PORT"]) == ("gpu07", "24567")
     assert (slurm["RANK"], slurm["WORLD_SIZE"]) == ("5", "8")
     assert (slurm["LOCAL_RANK"], slurm["LOCAL_WORLD_SIZE"]) == ("1", "4")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    script._follow_slurm(bound, bound["SLURM_NTASKS"])  # each task sees its own GPU alone
+    assert (bound["LOCAL_RANK"], bound["LOCAL_WORLD_SIZE"]) == ("0", "1")
+
+
+def test_a_batch_script_without_srun_is_one_node(monkeypatch):
+    """sbatch sets SLURM_PROCID and SLURM_NTASKS in the batch step too: nobody else will come."""
+    script = importlib.import_module("imagenet_ddp")
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "ENVIRONMENT": "BATCH"}
+    seen = []
+    monkeypatch.setattr(script, "_start_this_node", lambda worker, args: seen.append("own"))
+    monkeypatch.setattr(script, "_follow_slurm", lambda env, tasks: seen.append(tasks))
+    args = script.parse_args([])
+    for name, value in batch.items():
+        monkeypatch.setenv(name, value)
+    script.launch(lambda args: None, args)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    script.launch(lambda args: None, args)
+    assert seen == ["own", "2"]
 
 
 @pytest.mark.parametrize("written", ["--local_rank=0", "--local-rank=0"])
@@ -384,6 +414,52 @@ def test_amp(script, precision, demo, tmp_path):
     saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
     assert (saved["scaler"] != {}) == (precision == "float16")
     assert checkpoint(tmp_path / "runs").parent.name.endswith(f"_opt{precision}")
+
+
+@pytest.mark.parametrize("module", ["imagenet_nd", "imagenet_dp"])
+def test_float16_may_overflow_in_the_first_step(module):
+    """PyTorch's fused SGD then leaves momentum that it has just made uninitialised."""
+    script = importlib.import_module(module)
+    args = script.parse_args(["--amp", "float16", "--no-accel", "--wd", "0"])
+    weights = {}
+    for fused in True, False:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(64, 10)
+        build = lambda w, fused=fused: torch.optim.SGD(w, 0.1, 0.9, fused=fused)  # noqa: E731
+        model, optimizer, scaler = script.prepare(
+            net, build, args, script.Place(torch.device("cpu"))
+        )
+        if fused:
+            script.fill_momentum(optimizer)
+        for step in range(5):
+            dirt = [torch.full((640,), 1e6) for _ in range(50)]  # for uninitialised memory to show
+            del dirt
+            x = torch.full((8, 64), 1e4 if step == 0 else 0.1)
+            target = torch.arange(8)
+            criterion = script.build_criterion(args)
+            script.train_step(model, criterion, optimizer, scaler, x, target, args)
+        assert scaler.get_scale() < 2**16, "the first step must overflow"
+        weights[fused] = net.weight.detach().clone()
+    torch.testing.assert_close(weights[True], weights[False])
+
+
+def test_data_parallel_threads_take_over_the_type_of_autocast():
+    """What torch.nn.parallel.parallel_apply does in each thread: autocast without its dtype."""
+    script = importlib.import_module("imagenet_dp")
+    args = script.parse_args(["--amp", "float16", "--no-accel"])
+    build = lambda weights: torch.optim.SGD(weights, 0.1)  # noqa: E731
+    place = script.Place(torch.device("cpu"), devices=2)
+    model, _, _ = script.prepare(torch.nn.Linear(4, 2), build, args, place)
+    seen = []
+
+    def replica():
+        with torch.amp.autocast("cpu", enabled=True):
+            seen.append(model.module(torch.ones(1, 4)).dtype)
+
+    thread = threading.Thread(target=replica)
+    thread.start()
+    thread.join()
+    assert seen == [torch.float16]
 
 
 @needs_horovod

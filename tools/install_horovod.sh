@@ -3,6 +3,7 @@
 #
 #   bash tools/install_horovod.sh [PYTHON]                      # CPU (gloo)
 #   HOROVOD_GPU_OPERATIONS=NCCL bash tools/install_horovod.sh   # with a CUDA toolkit and NCCL
+#   HOROVOD_WITH_MPI=1 bash tools/install_horovod.sh            # with MPI too, for --use-adasum
 #
 # pip alone cannot: Horovod's last release (2023) asks for C++14, PyTorch 2.1 and later need more
 # (horovod#3996, #4014). Needs g++ and make; takes minutes, once: the wheel is kept, one for each
@@ -21,7 +22,7 @@ command -v g++ >/dev/null || {
   exit 2
 }
 tag=$("$python" -c 'import sys; print(f"cp{sys.version_info[0]}{sys.version_info[1]}")')
-label=torch$built_for${HOROVOD_GPU_OPERATIONS:+.gpu}
+label=torch$built_for${HOROVOD_GPU_OPERATIONS:+.gpu}${HOROVOD_WITH_MPI:+.mpi}
 pip=("$python" -m pip --disable-pip-version-check -q)
 mkdir -p "$wheels"
 shopt -s nullglob
@@ -33,7 +34,7 @@ if [ ${#found[@]} -eq 0 ]; then
   trap 'rm -rf "$work"' EXIT
   "${pip[@]}" install 'setuptools<80' wheel cloudpickle psutil pyyaml packaging 'cffi>=1.4'
   command -v cmake >/dev/null || "${pip[@]}" install 'cmake<4'
-  "${pip[@]}" download --no-deps --no-binary :all: -d "$work" "horovod==$version"
+  "${pip[@]}" download --no-deps --no-binary horovod -d "$work" "horovod==$version"
   tar -xzf "$work/horovod-$version.tar.gz" -C "$work"
   cd "$work/horovod-$version"
   sed -i 's/CMAKE_CXX_STANDARD 1[47])/CMAKE_CXX_STANDARD 20)/' \
@@ -43,8 +44,9 @@ if [ ${#found[@]} -eq 0 ]; then
     sed -i -e 's/^string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)/set(Pytorch_CUDA FALSE)/' \
       -e 's/CUDAExtension/CppExtension/' cmake/Modules/FindPytorch.cmake
   fi
+  [ -n "${HOROVOD_WITH_MPI:-}" ] || export HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO
   export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-    HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO \
+    HOROVOD_WITH_GLOO=1 \
     HOROVOD_LOCAL_VERSION=$label PATH="$(dirname "$(command -v "$python")"):$PATH"
   if ! "${pip[@]}" wheel --no-build-isolation --no-deps -w "$work" . >"$work/log" 2>&1; then
     tail -n 40 "$work/log" >&2
