@@ -76,7 +76,7 @@ def test_copy_tool(tmp_path):
 
 
 def test_diff_is_one_region():
-    """What differs between any two scripts stands above the divider, and nowhere else."""
+    """What differs stands in one region, from the docstring to the divider, and nowhere else."""
     for name in SCRIPTS[1:]:
         words = ["diff", ROOT / "imagenet_nd.py", ROOT / name]
         hunks = re.findall(
