@@ -45,18 +45,20 @@ def command(script, ranks=1):
     return [sys.executable, path]
 
 
+def environment(**more):
+    """Returns this environment less what would lead the scripts astray, with the small ViTs."""
+    led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH")
+    env = {name: value for name, value in os.environ.items() if name not in led}
+    env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
+    return {**env, "PYTHONPATH": str(ROOT / "tests" / "small_models"), **more}
+
+
 def run(words, cwd, status=0, env=(), timeout=300):
-    """Runs a command with the small ViTs; returns its output, having checked its exit status."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **dict(env)}
-    env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
-    env.setdefault("PYTHONPATH", str(ROOT / "tests" / "small_models"))
-    for name in ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        if name not in dict(env):
-            env.pop(name, None)
+    """Runs a command; returns its output, having checked its exit status."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
-        env=env,
+        env=environment(**dict(env)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import HOROVOD, ROOT, command, free_port, run, write_images
+from conftest import HOROVOD, ROOT, command, environment, free_port, run, write_images
 
 TINY = ["-a", "vit_b_16", "--image-size", "32", "-b", "2", "--epochs", "1", "-j", "0"]
 
@@ -250,7 +250,8 @@ def test_world_sizes_that_do_not_match(images, tmp_path):
     for rank, size in (0, 2), (1, 3):
         words = [sys.executable, ROOT / "imagenet_ddp.py", *TINY, *url, images]
         words += ["--world-size", str(size), "--rank", str(rank)]
-        nodes.append(subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
+        pipe = {"stderr": subprocess.PIPE, "text": True, "env": environment()}
+        nodes.append(subprocess.Popen(words, cwd=tmp_path, **pipe))
     said = [node.communicate(timeout=120)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [2, 2], said
     assert any("--world-size" in each for each in said), said

@@ -16,6 +16,7 @@ from conftest import (
     SCRIPTS,
     checkpoint,
     command,
+    environment,
     free_port,
     needs_horovod,
     run,
@@ -315,7 +316,7 @@ def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, t
 
 
 def test_two_nodes_by_dist_url(demo, tmp_path):
-    """imagenet_ddp.py on two nodes of one process each, as four other words of peers put it."""
+    """imagenet_ddp.py on two nodes of one process each, by pytorch/examples' options."""
     url = ["--dist-url", f"tcp://127.0.0.1:{free_port()}", "--dist-backend", "gloo"]
     options = [
         *VIT,
@@ -331,11 +332,34 @@ def test_two_nodes_by_dist_url(demo, tmp_path):
     ]
     words = [sys.executable, str(ROOT / "imagenet_ddp.py"), *options, str(demo)]
     nodes = [
-        subprocess.Popen([*words, "--rank", str(rank), "--log-dir", f"log{rank}"], cwd=tmp_path)
+        subprocess.Popen(
+            [*words, "--rank", str(rank), "--log-dir", f"log{rank}"],
+            cwd=tmp_path,
+            env=environment(),
+        )
         for rank in (0, 1)
     ]
     assert [node.wait(120) for node in nodes] == [0, 0]
     assert checkpoint(tmp_path / "log0").exists()
+    assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"
+
+
+def test_two_nodes_by_launch(demo, tmp_path):
+    """imagenet_ddp_apex.py by one torch.distributed.launch per node, two processes each."""
+    options = [*VIT, "--b", "2", "--opt-level", "O2", "--epochs", "1", "--steps-per-epoch", "2"]
+    master = ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
+    launcher = [sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=2", *master]
+    script = [str(ROOT / "imagenet_ddp_apex.py"), *options, str(demo)]
+    nodes = [
+        subprocess.Popen(
+            [*launcher, "--nnodes=2", f"--node_rank={node}", *script, "--log-dir", f"log{node}"],
+            cwd=tmp_path,
+            env=environment(),
+        )
+        for node in (0, 1)
+    ]
+    assert [node.wait(120) for node in nodes] == [0, 0]
+    assert "_gpux4_b2_" in checkpoint(tmp_path / "log0").parent.name
     assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"
 
 
@@ -356,8 +380,8 @@ def test_slurm(demo, tmp_path):
     for task in 0, 1:
         slurm = {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task), "SLURM_NTASKS": "2"}
         slurm |= {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
-        slurm |= {"MASTER_PORT": str(port), "PATH": str(BIN)}
-        tasks.append(subprocess.Popen(words, cwd=tmp_path, env=slurm))
+        slurm |= {"MASTER_PORT": str(port)}
+        tasks.append(subprocess.Popen(words, cwd=tmp_path, env=environment(**slurm)))
     assert [task.wait(120) for task in tasks] == [0, 0]
     assert "_gpux2_" in checkpoint(tmp_path / "runs").parent.name
 
