@@ -34,6 +34,25 @@ def complaint(words, cwd, only=True, **options):
     return lines[-1]
 
 
+@pytest.fixture
+def complaint_here(tmp_path, monkeypatch, capfd):
+    """complaint(), in this process: it saves the imports. All these end before others start."""
+
+    def complain(words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(words[0].removesuffix(".py")).main()
+        out, error = capfd.readouterr()
+        assert ended.value.code == 2
+        assert (out + error).count("\n") == 1
+        assert ".py: error: " in error
+        assert not (tmp_path / "runs").exists()
+        return error
+
+    return complain
+
+
 OPTIONS = {
     "imagenet_nd.py": [
         (["-a", "resnet51"], "resnet50"),
@@ -94,21 +113,8 @@ OPTIONS = {
     [(script, *case) for script, cases in OPTIONS.items() for case in cases],
     ids=str,
 )
-def test_options(script, options, say, images, tmp_path, monkeypatch, capfd):
-    """In this process, to save the imports, but where the script starts others."""
-    words = [*TINY, *options, str(images)]
-    if script == "imagenet_ddp.py":
-        assert say in complaint([sys.executable, ROOT / script, *words], tmp_path)
-        return
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [script, *words])
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(script.removesuffix(".py")).main()
-    out, error = capfd.readouterr()
-    assert ended.value.code == 2
-    assert say in error.strip().splitlines()[0]
-    assert (out + error).count("\n") == 1
-    assert not (tmp_path / "runs").exists()
+def test_options(script, options, say, images, complaint_here):
+    assert say in complaint_here([script, *TINY, *options, images])
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU")
@@ -162,10 +168,14 @@ def broken(folder, how):
 @pytest.mark.parametrize(
     "how", ["missing", "no train", "no val", "empty class", "no class", "other classes"]
 )
-def test_folder(how, tmp_path):
+def test_folder(how, tmp_path, complaint_here):
     folder, say = broken(tmp_path / "images", how)
-    words = [*command("imagenet_ddp.py", 2 if how == "missing" else 1), *TINY, folder]
-    assert say in complaint(words, tmp_path)
+    assert say in complaint_here(["imagenet_nd.py", *TINY, folder])
+
+
+def test_one_rank_speaks_for_all(tmp_path):
+    words = [*command("imagenet_ddp.py", 2), *TINY, tmp_path / "nowhere"]
+    assert "nowhere" in complaint(words, tmp_path)
 
 
 @pytest.mark.parametrize("script", ["imagenet_nd.py", "imagenet_ddp.py"])
@@ -180,20 +190,20 @@ def test_file_that_is_no_image(script, workers, tmp_path):
     assert str(bad) in complaint(words, tmp_path, only=False)
 
 
-def test_checkpoints(trained, images, tmp_path):
-    resume = [*command("imagenet_nd.py"), *TINY, images, "--resume"]
+def test_checkpoints(trained, images, tmp_path, complaint_here):
+    resume = ["imagenet_nd.py", *TINY, images, "--resume"]
     whole = trained.read_bytes()
     cut = tmp_path / "cut.pt"
     for size in 0, 1, 100, len(whole) // 2, len(whole) - 1:
         cut.write_bytes(whole[:size])
-        assert "cut.pt: damaged" in complaint([*resume, cut], tmp_path)
+        assert "cut.pt: damaged" in complaint_here([*resume, cut])
     torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "foreign.pt")
-    assert "foreign.pt: damaged, or no" in complaint([*resume, tmp_path / "foreign.pt"], tmp_path)
+    assert "foreign.pt: damaged, or no" in complaint_here([*resume, tmp_path / "foreign.pt"])
     torch.save([1, 2], tmp_path / "list.pt")
-    assert "list.pt" in complaint([*resume, tmp_path / "list.pt"], tmp_path)
+    assert "list.pt" in complaint_here([*resume, tmp_path / "list.pt"])
     (tmp_path / "text.pt").write_text("weights")
-    assert "text.pt" in complaint([*resume, tmp_path / "text.pt"], tmp_path)
-    assert "damaged" in complaint([*resume, tmp_path], tmp_path)
+    assert "text.pt" in complaint_here([*resume, tmp_path / "text.pt"])
+    assert "damaged" in complaint_here([*resume, tmp_path])
     assert trained.read_bytes() == whole
 
 
