@@ -104,11 +104,14 @@ def _start_this_node(worker, args):
     """Starts the processes of this node; ends with the status of the first that fails."""
     nodes, node = 1 if args.world_size is None else args.world_size, args.rank or 0
     devices = 0 if args.no_accel else torch.accelerator.device_count()
-    processes = args.nproc_per_node or (1 if args.gpu is not None else devices or 1)
+    processes = args.nproc_per_node
+    if processes is None:
+        processes = 1 if args.gpu is not None else devices or 1
     if not 0 <= node < nodes:
         raise BadInput(f"--rank {node} is not below the {nodes} nodes of --world-size")
     if processes < 1 or processes > (devices or processes):
-        raise BadInput(f"--nproc-per-node {processes}: 1 to {devices} GPUs, or give --no-accel")
+        wanted = f"1 to {devices}, its GPUs, or any with --no-accel" if devices else "1 or more"
+        raise BadInput(f"--nproc-per-node {processes}: this node takes {wanted}")
     if args.dist_url is None and nodes > 1:
         raise BadInput("--world-size counts nodes: give all of them node 0's --dist-url")
     url = args.dist_url or "tcp://127.0.0.1:0"

@@ -103,7 +103,8 @@ OPTIONS = {
         (["--dist-url", "tcp://localhost:port"], "tcp://HOST:PORT"),
         (["--dist-url", "tcp://no.such.host.invalid:9876"], "not known"),
         (["--dist-backend", "carrier-pigeon"], "carrier-pigeon"),
-        (["--nproc-per-node", "-1"], "--nproc-per-node"),
+        (["--nproc-per-node", "-1"], "1 or more"),
+        (["--nproc-per-node", "0"], "1 or more"),
     ],
 }
 

@@ -39,15 +39,13 @@ if [ ${#found[@]} -eq 0 ]; then
   cd "$work/horovod-$version"
   sed -i 's/CMAKE_CXX_STANDARD 1[47])/CMAKE_CXX_STANDARD 20)/' \
     CMakeLists.txt horovod/torch/CMakeLists.txt
-  sed -i 's/CMAKE_CXX_STANDARD 17)\\n/CMAKE_CXX_STANDARD 20)\\n/' CMakeLists.txt
   if [ -z "${HOROVOD_GPU_OPERATIONS:-}" ]; then # a CUDA build of PyTorch, but no CUDA toolkit
     sed -i -e 's/^string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)/set(Pytorch_CUDA FALSE)/' \
       -e 's/CUDAExtension/CppExtension/' cmake/Modules/FindPytorch.cmake
   fi
   [ -n "${HOROVOD_WITH_MPI:-}" ] || export HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO
   export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-    HOROVOD_WITH_GLOO=1 \
-    HOROVOD_LOCAL_VERSION=$label PATH="$(dirname "$(command -v "$python")"):$PATH"
+    HOROVOD_WITH_GLOO=1 HOROVOD_LOCAL_VERSION=$label PATH="$(dirname "$(command -v "$python")"):$PATH"
   if ! "${pip[@]}" wheel --no-build-isolation --no-deps -w "$work" . >"$work/log" 2>&1; then
     tail -n 40 "$work/log" >&2
     echo "install_horovod.sh: the build failed, see above" >&2
