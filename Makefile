@@ -1,28 +1,39 @@
 # make demo: train on the demo set.  make test: check everything.  Both make .venv first.
+# make results: RESULTS.md and figures/ from logs/.  make study-scaling_cpu: its runs anew, in logs/.
 PYTHON ?= python3
 BIN := .venv/bin
+CIFAR10 ?= cifar10
+LOGS ?= logs
 
 demo: .venv/installed
 	$(BIN)/python -m torch.distributed.launch --nproc_per_node=2 imagenet_ddp_apex.py \
 		-a resnet18 --opt-level O1 -b 32 --lr 0.4 --lr-schedule cosine --epochs 10 \
 		--desired-acc 0.9 --no-accel
+	$(BIN)/python make_results.py runs --out demo_results
 	@echo "To see the curves: $(BIN)/tensorboard --logdir runs, then open http://localhost:6006"
 
 test: .venv/installed-dev .venv/installed-horovod
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/sync_copies.py
+	$(BIN)/python make_results.py logs --check
 	$(BIN)/python -m pytest $(PYTEST)
 
 test-all: PYTEST += -m "slow or not slow"
 test-all: test
 
+results: .venv/installed
+	$(BIN)/python make_results.py $(LOGS) $(if $(OUT),--out "$(OUT)")
+
+study-%: .venv/installed .venv/installed-horovod
+	$(BIN)/python benchmarks/studies.py $* --dir "$(CIFAR10)"
+
 horovod: .venv/installed-horovod
 
-.venv/installed: requirements.txt
+.venv/installed: requirements.txt requirements-results.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -r requirements.txt
+	$(BIN)/python -m pip install -q -r requirements.txt -r requirements-results.txt
 	@touch $@
 
 .venv/installed-dev: .venv/installed requirements-dev.txt
@@ -33,4 +44,4 @@ horovod: .venv/installed-horovod
 	bash tools/install_horovod.sh $(BIN)/python
 	@touch $@
 
-.PHONY: demo test test-all horovod
+.PHONY: demo test test-all results horovod

@@ -25,6 +25,7 @@ import functools
 import importlib.util
 import json
 import math
+import multiprocessing
 import os
 import platform
 import re
@@ -39,6 +40,7 @@ from typing import NamedTuple
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
+import psutil
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -106,7 +108,7 @@ def join(args):
     except (ValueError, RuntimeError) as error:  # a port in use, a host not found, a time-out
         why = first_line(error)
         raise BadInput(f"rank {rank} of {ranks} cannot meet the others: {why}") from None
-    return Place(device, rank, ranks, local_ranks)
+    return Place(device, rank, ranks, local_rank, local_ranks)
 
 
 class LossScaler:
@@ -262,6 +264,7 @@ class Place(NamedTuple):
     device: torch.device
     rank: int = 0  # of this process, among all
     ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
     local_ranks: int = 1  # processes on this node
     devices: int = 1  # that this process drives
 
@@ -451,8 +454,9 @@ def find_data(args, place):
 
 def decode(path):
     """Reads an image file → uint8 (3, H, W); with Pillow what torchvision does not read so."""
-    with contextlib.suppress(RuntimeError):
-        image = torchvision.io.decode_image(path, torchvision.io.ImageReadMode.RGB)
+    with contextlib.suppress(RuntimeError, OSError):
+        encoded = torch.from_numpy(np.fromfile(path, np.uint8))  # not memory-mapped: `Traffic`
+        image = torchvision.io.decode_image(encoded, torchvision.io.ImageReadMode.RGB)
         if image.dtype == torch.uint8 and image.ndim == 3:  # not 16 bits, not animated
             return image
     try:
@@ -537,6 +541,7 @@ class Data(NamedTuple):
     image_size: int
     workers: int
     global_batch: int
+    source: str  # the folder, or what stands for it
 
 
 def preset_of(arch):
@@ -598,7 +603,9 @@ def load_data(args, place):
         kept = {"persistent_workers": workers > 0}  # validation's end with it, to free memory
         train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options, **kept)
         val = torch.utils.data.DataLoader(val_set, batch_sampler=val_order, **options)
-    return Data(train, order, val, val_size, num_classes, image_size, workers, global_batch)
+    source = "synthetic images" if args.dummy else "the demo set" if demo else str(folder)
+    sizes = (val_size, num_classes, image_size, workers, global_batch)
+    return Data(train, order, val, *sizes, source)
 
 
 def on_device(loader, args, place):
@@ -747,8 +754,7 @@ class Meter:
         self.steps += 1
         if (self.steps - 1) % self.run.args.print_freq == 0:
             both = self.reduce(torch.stack([sums, self.totals])).tolist()  # sync point
-            if self.run.place.rank == 0:
-                return self.show(seconds, averages(both[0]), averages(both[1]))
+            return self.show(seconds, averages(both[0]), averages(both[1]))
 
     def show(self, seconds, now, mean):
         width, step = len(str(self.bar.total)), self.steps - 1
@@ -758,7 +764,7 @@ class Meter:
         quality = f"Loss {now[0]:.4e} ({mean[0]:.4e})"
         quality += f"\tAcc@1 {now[1]:6.2f} ({mean[1]:6.2f})\tAcc@5 {now[2]:6.2f} ({mean[2]:6.2f})"
         if self.bar.disable:
-            print(f"{line}\t{quality}", flush=True)
+            say(self.run.place, f"{line}\t{quality}")
         else:
             self.bar.set_postfix_str(quality.replace("\t", "  "))
         return now
@@ -794,6 +800,7 @@ class Run:
     scaler: object  # torch.amp.GradScaler, or what has its methods
     folder: Path | None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None  # the same
+    traffic: "Traffic"
     epochs_done: int = 0
     best_top1: float = 0.0  # validation, %
     best_top5: float = 0.0
@@ -814,9 +821,13 @@ def train_one_epoch(run, epoch):
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(mix(args.seed, epoch, step, run.place.rank))
         sums = train_step(run.model, run.criterion, run.optimizer, run.scaler, images, target, args)
-        shown = meter.update(sums)
-        if shown:
-            run.log.add_scalar("Loss/step", shown[0], epoch * order.steps + step)
+        at = epoch * order.steps + step
+        if at == 0 and run.log and not args.dummy:
+            log_images(run, images)
+        if shown := meter.update(sums):
+            run.traffic.sample(run.log, at + 1, after_seconds=5)  # or days would log millions
+            if run.log:
+                run.log.add_scalar("Loss/step", shown[0], at)
     average_buffers(run.model, run.place)
     entries = meter.close("train")
     return entries | {"Data/wait": meter.waited / meter.seconds, "Lr": lr}
@@ -917,6 +928,81 @@ def load_checkpoint(args, data, model):
 # -------------------------------------------------------------------------------------------- log
 
 
+class Traffic:
+    """Logs what each node reads and sends over time, from the kernel's counters.
+
+    `IO/read_MBps`, 10^6 bytes/s, is what a node's ranks and their loader workers read, and
+    `IO/disk_MBps` the part that the page cache did not hold; `IO/read_iops` is read calls/s.
+    `Network/{sent,received}_MB_per_step` is all that the node's interfaces carried, loopback too,
+    and `expected` what its ranks send in a ring all-reduce of the gradients, 2 (N - 1) / N of their
+    bytes each (Patarasuk and Yuan 2009). Tags of further nodes end in /node1, /node2, ...
+    """
+
+    def __init__(self, place, gradient_bytes):
+        self.place, self.last = place, None
+        self.expected = place.local_ranks * gradient_bytes * 2 * (place.ranks - 1) / place.ranks
+
+    def sample(self, log, step, after_seconds=0):
+        """Logs the means since the last sample, unless it is newer than that; `step` steps are
+        done. All ranks call it."""
+        place, now = self.place, time.perf_counter()
+        exact = {"dtype": exact_dtype(place.device), "device": place.device}
+        counts = torch.zeros(place.ranks, 5, **exact)
+        counts[place.rank - place.local_rank] = torch.tensor(count_traffic(place), **exact)
+        counts = sum_over_ranks(counts)  # sync point; a row for the first rank of each node
+        counts = counts[counts.any(1)].cpu()
+        if not self.last:
+            self.last = now, step, counts
+        before, first_step, counted = self.last
+        seconds, steps = now - before, step - first_step
+        if not log or not steps or seconds < after_seconds:
+            return
+        self.last = now, step, counts
+        for node, (read, disk, calls, sent, received) in enumerate((counts - counted).tolist()):
+            values = {
+                "IO/read_MBps": read / seconds / 1e6,
+                "IO/disk_MBps": disk / seconds / 1e6,
+                "IO/read_iops": calls / seconds,
+                "Network/sent_MB_per_step": sent / steps / 1e6,
+                "Network/received_MB_per_step": received / steps / 1e6,
+                "Network/expected_MB_per_step": self.expected / 1e6,
+            }
+            for tag, value in values.items():
+                if math.isfinite(value):
+                    log.add_scalar(f"{tag}/node{node}" if node else tag, value, step)
+
+
+def count_traffic(place):
+    """Returns [bytes read, bytes read from a disk, read calls] so far by this rank and its loader
+    workers, and for the first rank of a node [bytes sent, bytes received] by the node.
+
+    NaN stands for what this system does not count.
+    """
+    names = ("read_chars", "read_bytes", "read_count")
+    counts = np.zeros(5)
+    # Those of workers that have ended, the kernel has added to this process's.
+    for process in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        try:
+            read = psutil.Process(process).io_counters()
+            counts[:3] += [getattr(read, name, math.nan) for name in names]
+        except psutil.NoSuchProcess:
+            pass
+        except (AttributeError, OSError, NotImplementedError, psutil.Error):
+            counts[:3] = math.nan
+    if place.local_rank == 0:
+        network = psutil.net_io_counters() or (math.nan, math.nan)
+        counts[3:] = network[:2]
+    return counts.tolist()
+
+
+def log_images(run, images):
+    """Logs a grid of the first images that the model sees, with their normalisation undone."""
+    preset = preset_of(run.args.arch)
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (preset.mean, preset.std))
+    seen = (images[:16].cpu() * std + mean).clamp(0, 1)
+    run.log.add_image("first_batch", torchvision.utils.make_grid(seen, nrow=8))
+
+
 def say(place, line):
     """Prints a line, once for all ranks."""
     if place.rank == 0:
@@ -934,7 +1020,22 @@ def make_folder(folder):
     return True
 
 
-def open_log(args, place, data):
+# What launchers leave in the environment that a repetition needs to know.
+LAUNCH = ("OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS")
+# Charts of several tags in one, under TensorBoard's "custom scalars".
+CHARTS = {
+    "train and val": {
+        tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]]
+        for tag in ("Loss", "Top1", "Top5", "Throughput", "Time")
+    },
+    "traffic": {
+        "reads, MB/s": ["Multiline", ["IO/read_MBps", "IO/disk_MBps"]],
+        "network, MB per step": ["Multiline", ["Network/.*_MB_per_step"]],
+    },
+}
+
+
+def open_log(args, place, data, gradient_bytes, saved):
     """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
     and under --evaluate.
 
@@ -961,12 +1062,20 @@ def open_log(args, place, data):
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
+        "resumed": {name: saved[name] for name in ("epoch", "seconds")} if saved else None,
         "options": vars(args),
+        "data": data.source,
         "global_batch": data.global_batch,
+        "steps_per_epoch": len(data.train),
+        "num_classes": data.num_classes,
+        "image_size": data.image_size,
+        "gradient_bytes": gradient_bytes,
         "place": {**place._asdict(), "device": str(place.device)},
         "device": device_name(place.device),
         "node": platform.node(),
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "environment": {name: os.environ[name] for name in LAUNCH if name in os.environ},
         "system": platform.platform(),
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
@@ -975,6 +1084,7 @@ def open_log(args, place, data):
     }
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
     log.add_text("script", f"```python\n{here.read_text()}\n```")
+    log.add_custom_scalars(CHARTS)
     return folder, log
 
 
@@ -1009,8 +1119,10 @@ def set_up(args, place):
     options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd, "fused": True}
     build_optimizer = functools.partial(torch.optim.SGD, **options)
     model, optimizer, scaler = prepare(model, build_optimizer, args, place)
-    folder, log = open_log(args, place, data)
-    run = Run(args, place, data, model, build_criterion(args), optimizer, scaler, folder, log)
+    gradient_bytes = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    folder, log = open_log(args, place, data, gradient_bytes, saved)
+    traffic, criterion = Traffic(place, gradient_bytes), build_criterion(args)
+    run = Run(args, place, data, model, criterion, optimizer, scaler, folder, log, traffic)
     if saved:
         # The moments come from the file, the learning rate and its kin from the command line.
         groups = optimizer.state_dict()["param_groups"]
@@ -1053,6 +1165,7 @@ def fit(run):
     """Trains until --epochs or --desired-acc, saving and logging after every epoch."""
     args, place = run.args, run.place
     reason = f"all {args.epochs} epochs are done"
+    run.traffic.sample(run.log, run.epochs_done * run.data.order.steps)
     for epoch in range(run.epochs_done, args.epochs):
         started = time.perf_counter()
         entries = train_one_epoch(run, epoch) | validate(run)
@@ -1062,6 +1175,7 @@ def fit(run):
         run.best_top1 = max(run.best_top1, entries["Top1/val"])
         run.best_top5 = max(run.best_top5, entries["Top5/val"])
         save_checkpoint(run, is_best)
+        run.traffic.sample(run.log, run.epochs_done * run.data.order.steps)
         if place.rank == 0:
             for tag, value in entries.items():
                 run.log.add_scalar(tag, value, run.epochs_done)
@@ -1118,7 +1232,7 @@ def worker(args):
 def complain(error):
     """Ends with status 2 and one line: the last of an error that quotes a worker's traceback."""
     if int(os.environ.get("RANK", 0)):
-        time.sleep(1)  # rank 0 speaks for all, and its launcher ends the others
+        time.sleep(5)  # rank 0 speaks for all, if it is slow too; its launcher ends the others
     message = str(error).split("BadInput: ")[-1].strip()
     print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)

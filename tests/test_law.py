@@ -77,7 +77,7 @@ def digests(demo, ranks, workers, steps=3):
     args = script.parse_args([*options, "--seed", "5", str(demo)])
     shares = []
     for rank in range(ranks):
-        place = script.Place(torch.device("cpu"), rank, ranks, ranks)
+        place = script.Place(torch.device("cpu"), rank, ranks, rank, ranks)
         data = script.load_data(args, place)
         data.order.epoch = 2
         shares.append(

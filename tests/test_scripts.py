@@ -63,15 +63,15 @@ def test_copy_tool(tmp_path):
     for name in SCRIPTS:
         shutil.copy(ROOT / name, tmp_path)
     changed = tmp_path / "imagenet_dp.py"
-    changed.write_text(changed.read_text().replace("if shown:", "if shown is not None:"))
+    changed.write_text(changed.read_text().replace("at == 0 and", "at == 1 and"))
     before = {name: (tmp_path / name).read_bytes() for name in SCRIPTS}
-    assert "+        if shown is not None:" in run(tool, tmp_path, status=1)
+    assert "+        if at == 1 and" in run(tool, tmp_path, status=1)
     assert before == {name: (tmp_path / name).read_bytes() for name in SCRIPTS}, "it only reads"
     run([*tool, "--from", "imagenet_dp.py"], tmp_path)
     for name in SCRIPTS:
         head, _, tail = sync_copies.split((tmp_path / name).read_text())
         assert head == sync_copies.split(texts()[name])[0]
-        assert "if shown is not None:" in tail
+        assert "if at == 1 and" in tail
     assert "no such script" in run([*tool, "--from", "imagenet_xx.py"], tmp_path, status=2)
 
 
@@ -175,6 +175,25 @@ def test_peers_commands_parse(script):
         module.parse_args(shlex.split(line))
 
 
+def test_studies_parse(tmp_path):
+    """The commands of benchmarks/studies.py, those for a GPU too."""
+    studies = argparse.Namespace(**runpy.run_path(str(ROOT / "benchmarks" / "studies.py")))
+    assert {study: len(commands) for study, commands in studies.STUDIES.items()} == {
+        "scaling_cpu": 7,
+        "precision_cpu": 4,
+        "precision_gpu": 8,
+        "throughput_gpu": 48,
+    }
+    for words in (words for commands in studies.STUDIES.values() for words in commands):
+        script = next(word for word in words if word.endswith(".py"))
+        module = importlib.import_module(script.removesuffix(".py"))
+        args = module.parse_args(words[words.index(script) + 1 :])
+        assert args.desired_acc or args.dummy
+    words = [sys.executable, ROOT / "benchmarks" / "studies.py", "scaling_cpu", "--dir", "nowhere"]
+    assert "holds no train/" in run([*words, "--logs", tmp_path / "logs"], tmp_path, status=2)
+    assert not (tmp_path / "logs").exists()
+
+
 def test_defaults_are_frozen():
     """A change of a default changes what people's commands do: it must be meant."""
     shared = {
@@ -222,7 +241,7 @@ def test_every_classifier_can_be_built(arch, nd):
     args = nd.parse_args(["-a", arch])
     size = nd.preset_of(arch).crop_size[0]
     with torch.device("cpu" if arch.startswith("regnet") else "meta"):
-        data = nd.Data(None, None, None, 0, 7, size, 0, 0)
+        data = nd.Data(None, None, None, 0, 7, size, 0, 0, "")
         model = nd.build_model(args, data).eval()
         assert model(torch.empty(2, 3, size, size)).shape == (2, 7)
 
@@ -233,7 +252,7 @@ def test_auxiliary_loss(arch, weight, nd):
     size = nd.preset_of(arch).crop_size[0]
     assert size == {"inception_v3": 299, "googlenet": 224}[arch]
     torch.manual_seed(0)
-    model = nd.build_model(args, nd.Data(None, None, None, 0, 6, size, 0, 0))
+    model = nd.build_model(args, nd.Data(None, None, None, 0, 6, size, 0, 0, ""))
     target = torch.tensor([1, 5])
     output = model(torch.randn(2, 3, size, size))
     loss, sums = nd.build_criterion(args)(output, target)
@@ -264,7 +283,7 @@ def test_pretrained(arch, classes, nd, tmp_path, monkeypatch):
     args = nd.parse_args(["-a", arch, "--pretrained"])
     size = nd.preset_of(arch).crop_size[0]
     torch.manual_seed(2)
-    model = nd.build_model(args, nd.Data(None, None, None, 0, classes, size, 0, 0)).state_dict()
+    model = nd.build_model(args, nd.Data(None, None, None, 0, classes, size, 0, 0, "")).state_dict()
     new = {name for name, tensor in donor.state_dict().items() if not same(tensor, model[name])}
     assert model.keys() == donor.state_dict().keys()
     if classes == 1000:
@@ -283,7 +302,7 @@ def same(one, other):
 
 
 def test_learning_rate(nd):
-    data = nd.Data(None, None, None, 0, 10, 224, 0, 1024)
+    data = nd.Data(None, None, None, 0, 10, 224, 0, 1024, "")
     rate = lambda *words: nd.peak_learning_rate(nd.parse_args([*words]), data)  # noqa: E731
     assert rate("--lr", "0.1") == pytest.approx(0.4)
     assert rate("--lr", "0.1", "--lr-scaling", "sqrt") == pytest.approx(0.2)

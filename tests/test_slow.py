@@ -46,3 +46,15 @@ def test_opt_levels_benchmark(tmp_path):
     rows = [line for line in table.splitlines() if line.startswith("| imagenet_")]
     assert len(rows) == 12
     assert all(float(row.split("|")[3]) > 0 for row in rows)
+
+
+def test_gpu_study_and_its_results_on_the_cpu(demo, tmp_path):
+    """make study-precision_gpu, with options that a CPU bears, and what make_results.py makes."""
+    words = [sys.executable, ROOT / "benchmarks" / "studies.py", "precision_gpu", "--dir", demo]
+    trial = "--no-accel --epochs 1 --steps-per-epoch 2 -b 4 --image-size 32 --val-resize 32"
+    run([*words, "--logs", tmp_path / "logs", "--", *trial.split()], tmp_path, timeout=1200)
+    assert not list(tmp_path.rglob("*.pt"))
+    run([sys.executable, ROOT / "make_results.py", tmp_path / "logs", "--out", tmp_path], tmp_path)
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert text.count("torchrun --nproc_per_node=1 imagenet_ddp_apex.py") == 8
+    assert "Images/s, and how many times those of full precision:" in text

