@@ -1,5 +1,6 @@
 # make demo: train on the demo set.  make test: check everything.  Both make .venv first.
 # make results: RESULTS.md and figures/ from logs/.  make study-scaling_cpu: its runs anew, in logs/.
+# make bench DIR=FOLDER, make bench-gpu: the benchmarks, in logs/benchmarks/.
 PYTHON ?= python3
 BIN := .venv/bin
 CIFAR10 ?= cifar10
@@ -28,6 +29,16 @@ results: .venv/installed
 study-%: .venv/installed .venv/installed-horovod
 	$(BIN)/python benchmarks/studies.py $* --dir "$(CIFAR10)"
 
+# What the data path and the loop gain over others': DIR=FOLDER with JPEGs of ImageNet's size.
+bench: .venv/installed-bench .venv/installed-horovod
+	$(BIN)/python benchmarks/decoders.py "$(DIR)"
+	$(BIN)/python benchmarks/data_loading.py "$(DIR)"
+	$(BIN)/python benchmarks/training.py "$(DIR)"
+
+# On a CUDA device, in under eight minutes; DIR is optional.
+bench-gpu: .venv/installed
+	$(BIN)/python benchmarks/gpu.py $(if $(DIR),"$(DIR)")
+
 horovod: .venv/installed-horovod
 
 .venv/installed: requirements.txt requirements-results.txt
@@ -40,8 +51,12 @@ horovod: .venv/installed-horovod
 	$(BIN)/python -m pip install -q -r requirements-dev.txt
 	@touch $@
 
+.venv/installed-bench: .venv/installed requirements-bench.txt
+	$(BIN)/python -m pip install -q -r requirements-bench.txt
+	@touch $@
+
 .venv/installed-horovod: .venv/installed tools/install_horovod.sh
 	bash tools/install_horovod.sh $(BIN)/python
 	@touch $@
 
-.PHONY: demo test test-all results horovod
+.PHONY: demo test test-all results bench bench-gpu horovod

@@ -15,22 +15,29 @@ shows what distribution adds, and nothing else. DIR holds train/<class>/*.JPEG a
 import argparse
 import contextlib
 import copy
+import ctypes
 import dataclasses
 import datetime
 import difflib
 import functools
+import hashlib
+import io
+import itertools
 import json
 import logging
 import math
 import multiprocessing
 import os
 import platform
+import random
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import time
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -44,10 +51,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torchvision
+from filelock import FileLock
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import models
-from torchvision.transforms import v2
 from tqdm import tqdm
 
 # ------------------------------------------------------------------------------- parallel section
@@ -297,12 +304,17 @@ def parse_args(argv=None):
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
     add("--num-classes", type=count, help="of the last layer (else: as many as train/ has)")
     add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
+    decoders = "of training JPEGs: by the loader's workers, or by nvJPEG on the GPU (%(default)s)"
+    add("--decode", choices=["cpu", "cuda"], default="cpu", help=decoders)
 
     add = parser.add_argument_group("model").add_argument
     add("-a", "--arch", default="resnet18", help="any torchvision classifier (%(default)s)")
     add("--pretrained", **flag, help="start from torchvision's weights; the last layer may be new")
     add("--sync-bn", "--sync_bn", **flag, help="BatchNorm statistics over all ranks' batches")
     add("--channels-last", **flag, help="lay tensors out as NHWC")
+    add("--compile", **flag, help="by torch.compile, in the first steps")
+    modes = ["default", "reduce-overhead", "max-autotune"]
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
 
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=count, default=90, help="in all (%(default)s)")
@@ -331,6 +343,7 @@ def parse_args(argv=None):
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
     add("--prof", type=whole, help="profile ten steps from this one on, and end")
+    add("--bench", **flag, help="measure loader, model and both, some seconds each, and end")
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--gpu", type=whole, help="use this GPU alone, counted from 0")
@@ -414,9 +427,458 @@ def draw_demo_set(folder):
         shutil.rmtree(unfinished)
 
 
-def find_data(args, place):
-    """Returns (folder with train/ and val/, whether it is the demo set)."""
+@functools.cache
+def region_decoder():
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it.
+
+    Of a JPEG it decodes the rows and columns of a crop alone, to the same pixels as libjpeg-turbo
+    the whole. Called where images are decoded, so that every loader worker makes its own.
+    """
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # what it cannot read, Pillow will tell
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # it complains of absent libraries of GPUs
+    try:
+        import nvidia.nvimgcodec as codec
+
+        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
+        backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
+        decoder = codec.Decoder(**on_cpu, backends=backends)
+        # EXIF's orientation is left out, as ImageFolder does.
+        rgb = codec.ColorSpec.SRGB
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=rgb)
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
+        return None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def decode(encoded, name, choose):
+    """Returns a part of an image, uint8 (height, width, 3), as Pillow converts it to RGB.
+
+    `encoded` is a file's bytes, or an array of pixels, uint8 (H, W, 3), and choose(H, W) returns
+    (top, left, height, width). JPEGs are decoded by nvImageCodec where it is installed, else by
+    torchvision; what that does not read as 8-bit RGB, by Pillow.
+    """
+    image = torch.from_numpy(encoded) if isinstance(encoded, np.ndarray) else None
+    if image is None and encoded[:2] == b"\xff\xd8" and region_decoder():
+        codec, decoder, plain = region_decoder()
+        with contextlib.suppress(RuntimeError):
+            stream = codec.CodeStream(encoded)
+            top, left, height, width = choose(stream.height, stream.width)
+            region = codec.Region(top, left, top + height, left + width)
+            part = decoder.decode(stream.get_sub_code_stream(region=region), params=plain)
+            if part is not None:
+                return torch.from_numpy(np.asarray(part))
+    if image is None:
+        with contextlib.suppress(RuntimeError):
+            rgb = torchvision.io.ImageReadMode.RGB
+            file = torch.frombuffer(bytearray(encoded or b" "), dtype=torch.uint8)
+            planes = torchvision.io.decode_image(file, rgb)
+            if planes.dtype == torch.uint8 and planes.ndim == 3:  # not 16 bits, not animated
+                image = planes.permute(1, 2, 0)
+    if image is None:
+        try:
+            with PIL.Image.open(io.BytesIO(encoded)) as opened:
+                image = torch.from_numpy(np.array(opened.convert("RGB")))
+        except Exception as error:  # Pillow's decoders raise what they like
+            why = f"({first_line(error)}): mend or remove it"
+            raise BadInput(f"{name} cannot be read as an image {why}") from None
+    top, left, height, width = choose(*image.shape[:2])
+    return image[top : top + height, left : left + width]
+
+
+def resize(image, size, mode):
+    """Returns uint8 (H, W, 3) in another size (height, width), antialiased as Pillow does."""
+    planes = image.permute(2, 0, 1)[None]  # a view, channels last: PyTorch's fast path
+    planes = nn.functional.interpolate(planes, size, mode=mode, antialias=True)
+    return planes[0].permute(1, 2, 0)
+
+
+class Crop(NamedTuple):
+    """Makes what the model trains on from an image: a random part in one size, often mirrored."""
+
+    size: int  # pixels
+    mode: str  # of interpolation
+
+    def box(self, height, width, seed):
+        """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: 8 to
+        100 % of the area, of a shape from 3:4 to 4:3 (Szegedy et al. 2014, section 6).
+
+        Python's own arithmetic takes a tenth of the time of PyTorch's, which is half a resize's.
+        """
+        rng = random.Random(seed)
+        for _ in range(10):
+            area = height * width * rng.uniform(0.08, 1)
+            ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return rng.randint(0, height - h), rng.randint(0, width - w), h, w
+        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+        return (height - h) // 2, (width - w) // 2, h, w
+
+    def mirrored(self, seed):
+        """Returns whether the image is mirrored, as half of them are."""
+        return random.Random(f"{seed} mirrored").random() < 0.5
+
+    def __call__(self, encoded, name, seed):
+        """Returns uint8 (size, size, 3)."""
+        image = decode(encoded, name, functools.partial(self.box, seed=seed))
+        image = resize(image, (self.size, self.size), self.mode)
+        return image.flip(1) if self.mirrored(seed) else image
+
+
+class Centre(NamedTuple):
+    """Makes what validation sees: the centre of the image, whose shorter side is resized."""
+
+    size: int  # pixels
+    mode: str
+    shorter: int  # pixels
+
+    def __call__(self, encoded, name, seed):
+        """Returns uint8 (size, size, 3)."""
+        image = decode(encoded, name, lambda height, width: (0, 0, height, width))
+        height, width = (self.shorter * side // min(image.shape[:2]) for side in image.shape[:2])
+        image = resize(image, (height, width), self.mode)
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        return image[top : top + self.size, left : left + self.size]
+
+
+class EncodedCrop(Crop):
+    """Draws the crop of a JPEG, and leaves decoding to the GPU: see decode_on_device()."""
+
+    def __call__(self, encoded, name, seed):
+        """Returns (file or finished image, uint8 (N,), name, box or None, whether to mirror)."""
+        with contextlib.suppress(Exception):  # whatever it is, decode() will tell
+            with PIL.Image.open(io.BytesIO(encoded)) as opened:  # reads the header alone
+                if opened.format == "JPEG" and opened.mode in ("RGB", "L"):
+                    file = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+                    return file, name, self.box(*opened.size[::-1], seed), self.mirrored(seed)
+        return super().__call__(encoded, name, seed).flatten(), name, None, False
+
+
+def pack(items):
+    """Collates EncodedCrops, targets and seconds: files of any length in one tensor."""
+    views, target, seconds = zip(*items, strict=True)
+    files, names, boxes, mirrored = zip(*views, strict=True)
+    lengths = [len(file) for file in files]
+    batch = torch.cat(files), lengths, names, boxes, mirrored
+    return batch, torch.tensor(target), torch.tensor(seconds)
+
+
+def decode_on_device(batch, crop, device):
+    """Decodes a batch of EncodedCrops by nvJPEG, crops and resizes them there → uint8 (N, size,
+    size, 3) on the device. An image that nvJPEG refuses is decoded on the CPU."""
+    blob, lengths, names, boxes, mirrored = batch
+    files = blob.split(lengths)
+    rgb = torchvision.io.ImageReadMode.RGB
+
+    def on_gpu(indices):
+        return torchvision.io.decode_jpeg([files[each] for each in indices], rgb, device=device)
+
+    jpegs = [index for index, box in enumerate(boxes) if box]
+    try:
+        decoded = dict(zip(jpegs, on_gpu(jpegs), strict=True)) if jpegs else {}
+    except RuntimeError:  # all fail with one
+        decoded = {}
+        for index in jpegs:
+            with contextlib.suppress(RuntimeError):
+                decoded[index] = on_gpu([index])[0]
+    images = []
+    for index, (file, box, mirror) in enumerate(zip(files, boxes, mirrored, strict=True)):
+        if box is None:
+            image = file.view(crop.size, crop.size, 3).to(device)
+        elif index in decoded:
+            top, left, height, width = box
+            part = decoded[index][:, top : top + height, left : left + width].permute(1, 2, 0)
+            # CUDA resizes no uint8, so rounding is ours.
+            image = resize(part.float(), (crop.size, crop.size), crop.mode)
+            image = image.round_().clamp_(0, 255).to(torch.uint8)
+        else:
+            part = decode(file.numpy().tobytes(), names[index], lambda *_, box=box: box)
+            image = resize(part, (crop.size, crop.size), crop.mode).to(device)
+        images.append(image.flip(1) if mirror else image)
+    return torch.stack(images)
+
+
+# What an index holds: the arrays of list_images().
+INDEX = ("classes", "folders", "times", "names", "starts", "places", "targets")
+# torchvision's IMG_EXTENSIONS, after ImageNet's own.
+SUFFIXES = (b".JPEG", b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff")
+SUFFIXES += (b".webp",)
+
+
+def list_images(folder):
+    """Lists the images of train/ or val/ as ImageFolder does: by class, folder within it, name.
+
+    Returns a dict of arrays: classes (C,); all folders (F,) below this one, it included, with the
+    times (F,) of their last changes in ns; names, one after another with a zero byte behind each,
+    where each starts (N + 1,), the numbers of their folders (N,) and of their classes (N,).
+    """
+    top = os.fsencode(folder)
+
+    def read(inside):
+        path = os.path.join(top, inside)
+        changed = os.stat(path).st_mtime_ns  # before reading: a later change will show
+        names, folders = [], []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                (folders if entry.is_dir() else names).append(entry.name)
+        suffixed = [
+            each for each in names if each.endswith(SUFFIXES) or each.lower().endswith(SUFFIXES)
+        ]
+        return inside, changed, sorted(suffixed), sorted(folders)
+
+    def read_class(name):
+        found, inside = [], [name]
+        for each in inside:  # grows
+            found.append(read(each))
+            inside += [os.path.join(each, folder) for folder in found[-1][-1]]
+        return sorted(found)
+
+    try:
+        root = read(b"")
+        classes = root[-1]
+        by_class = [read_class(name) for name in classes]
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be listed: {error}") from None
+    for name, found in zip(classes, by_class, strict=True):
+        if not any(names for _, _, names, _ in found):
+            raise BadInput(f"{folder}: class {os.fsdecode(name)} has no images")
+    if not classes:
+        raise BadInput(f"{folder} holds no class: it must hold <class>/<image>.JPEG")
+    found = [root, *itertools.chain(*by_class)]
+    counts = [0, *(len(names) for _, _, names, _ in found[1:])]  # images beside classes are of none
+    of_class = np.repeat(np.arange(len(classes)), [len(each) for each in by_class])
+    names = b"".join(b"\0".join([*names, b""]) for _, _, names, _ in found[1:])
+    names = np.frombuffer(names, np.uint8)
+    return {
+        "classes": np.array(classes),
+        "folders": np.array([inside for inside, *_ in found]),
+        "times": np.array([changed for _, changed, *_ in found]),
+        "names": names,
+        "starts": np.append(0, np.flatnonzero(names == 0) + 1),
+        "places": np.repeat(np.arange(len(found), dtype=np.int32), counts),
+        "targets": np.repeat(of_class.astype(np.int32), counts[1:]),
+    }
+
+
+def load_index(index, folder):
+    """Returns what list_images() found before, or None where the folder or the index changed."""
+    with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+        with np.load(index) as file:
+            listed = {name: file[name] for name in INDEX}
+        top = os.fsencode(folder)
+        times = [os.stat(os.path.join(top, each)).st_mtime_ns for each in listed["folders"]]
+        if np.array_equal(times, listed["times"]):
+            return listed
+    return None
+
+
+def find_images(folder, keep, place):
+    """Returns list_images(folder), made once on each node: the first rank to come lists, and leaves
+    an index in the folder `keep`, for the others and for the next run."""
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+    index, listed = keep / f"{name}.npz", None
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{index}.lock"):
+            if listed := load_index(index, folder):
+                return listed
+            if index.exists():
+                say(place, f"{folder} has changed since {index} was made: listing it anew")
+            now, listed = time.time_ns(), list_images(folder)
+            # A change within one tick of the clock after the listing would not show.
+            if listed["times"].max() < now - 2e9:
+                unfinished = index.with_suffix(f".{platform.node()}.npz")
+                np.savez(unfinished, **listed)
+                os.replace(unfinished, index)
+    except (OSError, NotImplementedError):  # nowhere to keep it, or no locks there
+        listed = listed or list_images(folder)
+    return listed
+
+
+class Folder:
+    """train/ or val/ with a folder of images for each class.
+
+    What list_images() found is kept in arrays: loader workers share them, where a list's reference
+    counts would have every worker copy it in the end.
+    """
+
+    def __init__(self, folder, listed):
+        self.top, self.targets = os.fsencode(folder), listed["targets"]
+        self.names, self.starts = listed["names"], listed["starts"]
+        self.folders, self.places = listed["folders"], listed["places"]
+        self.classes = [os.fsdecode(name) for name in listed["classes"]]
+
+    def __len__(self):
+        return len(self.targets)
+
+    def path(self, index):
+        """Returns where an image is."""
+        name = self.names[self.starts[index] : self.starts[index + 1] - 1].tobytes()
+        return os.fsdecode(os.path.join(self.top, self.folders[self.places[index]], name))
+
+    def read(self, epoch, index):
+        """Returns (encoded image, its path, class number, the image's number)."""
+        path = self.path(index)
+        try:
+            with open(path, "rb", buffering=0) as file:  # not memory-mapped: `Traffic` counts it
+                return file.read(), path, int(self.targets[index]), index
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
+
+
+class Raw:
+    """train.raw or val.raw of tools/make_shards.py --raw: decoded images, in one mapped file."""
+
+    def __init__(self, folder, part, classes):
+        with np.load(folder / f"{part}.npz") as index:
+            self.offsets, self.shapes, self.targets = (
+                index[name] for name in ("offsets", "shapes", "targets")
+            )
+        self.path, self.classes = folder / f"{part}.raw", classes
+        self.pixels = np.memmap(self.path, np.uint8, "c")  # c: PyTorch wants it writable
+        if len(self.pixels) != self.offsets[-1]:
+            raise BadInput(f"{self.path} is not as long as its index says: make it anew")
+
+    def __len__(self):
+        return len(self.targets)
+
+    def read(self, epoch, index):
+        """Returns (pixels (H, W, 3), where they are, class number, the image's number)."""
+        pixels = self.pixels[self.offsets[index] : self.offsets[index + 1]]
+        name = f"{self.path}, image {index},"
+        return pixels.reshape(*self.shapes[index], 3), name, int(self.targets[index]), index
+
+
+class Shards:
+    """WebDataset shards (tar files), each read from its start to its end.
+
+    The shards of an epoch are in an order from (seed, epoch), and follow one another in a virtual
+    sequence of which each loader worker reads a run of its own: see ShardOrder. Training images are
+    shuffled in blocks of that run.
+    """
+
+    def __init__(self, url, shards, classes, seed, shuffle):
+        self.url, self.classes, self.seed = url, classes, seed
+        self.names = [shard["name"] for shard in shards]
+        self.counts = [shard["images"] for shard in shards]
+        self.firsts = np.cumsum([0, *self.counts]).tolist()  # number of each one's first image
+        self.shuffle, self.block_size = shuffle, 1000 if shuffle else 1  # as WebDataset's examples
+        self.here, self.next, self.stream, self.block = None, None, None, []
+
+    def __len__(self):
+        return self.firsts[-1]
+
+    def read(self, epoch, key):
+        """Returns (encoded image, its name, class number, the image's number) at an offset of the
+        run key = (start, end, offset), which is read in sequence, each shard once."""
+        start, end, offset = key
+        serial, inside = divmod(offset, self.block_size)
+        first = start + serial * self.block_size
+        if self.here != (epoch, first):
+            if self.next != (epoch, first):  # a new epoch, or a resumed one
+                self.stream = self._samples(epoch, first)
+            size = min(self.block_size, end - first)
+            self.block = list(itertools.islice(self.stream, size))
+            if self.shuffle:
+                rng = np.random.default_rng((self.seed, epoch, first))
+                self.block = [self.block[each] for each in rng.permutation(size)]
+            self.here, self.next = (epoch, first), (epoch, first + size)
+        return self.block[inside]
+
+    def _samples(self, epoch, position):
+        """Yields an epoch's images from this position of its sequence on."""
+        webdataset, order = open_webdataset(), range(len(self.names))
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, epoch)).permutation(len(self.names))
+        for shard in order:
+            name, count, first = self.names[shard], self.counts[shard], self.firsts[shard]
+            if position >= count:
+                position -= count
+                continue
+            url, serial = self.url(name), -1
+            why = f"has not the {count} images that shards.json says"
+            stages = webdataset.SimpleShardList([url]), webdataset.tarfile_to_samples()
+            try:
+                for serial, sample in enumerate(webdataset.DataPipeline(*stages)):
+                    (image,) = {key for key in sample if f".{key}".encode() in SUFFIXES}
+                    if position <= serial < count:
+                        where = f"{url}: {sample['__key__']}.{image}"
+                        yield sample[image], where, int(sample["cls"]), first + serial
+            except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+                why = f"cannot be read: {first_line(error)}"
+            if serial + 1 != count:
+                raise BadInput(f"{url} {why}")
+            position = 0
+
+
+class Url(NamedTuple):
+    """Where the files are that tools/make_shards.py wrote."""
+
+    before: str
+    after: str = ""
+
+    def __call__(self, name):
+        """Returns the URL or path of a file, such as train/000000.tar."""
+        return f"{self.before}{name}{self.after}"
+
+
+def shard_source(chosen):
+    """Returns (Url, pattern of training shards or None) for DIR such as data/shards, s3://bucket/x,
+    or 'pipe:curl -sf https://host/train/{000000..001281}.tar'; (None, None) for folders."""
+    if pattern := re.fullmatch(r"(.*?)(train/[^/\s]*\.tar)(.*)", chosen):
+        return Url(pattern[1], pattern[3]), pattern[2]
+    if "://" in chosen or (Path(chosen) / "shards.json").exists():
+        return Url(f"{chosen.rstrip('/')}/"), None
+    return None, None
+
+
+def open_webdataset():
+    """Returns the webdataset module, with s3:// by AWS's command line, which it has not."""
+    import webdataset
+    from webdataset.gopen import Pipe, gopen_schemes
+
+    def s3(url, mode="rb", bufsize=8192):
+        return Pipe(["aws", "s3", "cp", url, "-"], mode=mode, bufsize=bufsize, ignore_status=[141])
+
+    gopen_schemes.setdefault("s3", s3)
+    return webdataset
+
+
+def open_shards(url, wanted, seed):
+    """Returns the sources of train/ and val/."""
+    try:
+        webdataset = open_webdataset()
+        with webdataset.gopen(url("shards.json")) as file:
+            listed = json.load(file)
+        if listed.get("raw"):
+            return [Raw(Path(url("")), part, listed["classes"]) for part in ("train", "val")]
+        train = {each["name"]: each for each in listed["train"]}
+        if wanted:
+            names = webdataset.SimpleShardList(wanted).urls  # the pattern's
+            if absent := [name for name in names if name not in train]:
+                raise BadInput(f"{url('shards.json')} lists no {absent[0]}")
+            train = {name: train[name] for name in names}
+        return [
+            Shards(url, shards, listed["classes"], seed, shuffle)
+            for shards, shuffle in ((list(train.values()), True), (listed["val"], False))
+        ]
+    except ImportError:
+        raise BadInput("shards need the webdataset package: pip install webdataset") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"({first_line(error)}): tools/make_shards.py makes it"
+        raise BadInput(f"{url('shards.json')} cannot be read {why}") from None
+
+
+def open_data(args, place):
+    """Returns the sources of train/ and val/, what to call them, whether it is the demo set."""
     chosen = args.dir or os.environ.get("IMAGENET_DIR")
+    url, wanted = shard_source(chosen or "")
+    if url:
+        return *open_shards(url, wanted, args.seed), chosen, False
     folder = Path(chosen or "demo_data")
     if not chosen:
         say(place, f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
@@ -424,92 +886,138 @@ def find_data(args, place):
     for part in folder, folder / "train", folder / "val":
         if not part.is_dir():
             raise BadInput(f"{part} is no folder: DIR must hold train/<class>/ and val/<class>/")
-    return folder, not chosen
+    if any((folder / "train").glob("*.tar")):
+        why = "holds shards, and no shards.json: tools/make_shards.py makes both"
+        raise BadInput(f"{folder} {why}")
+    keep = Path(args.log_dir) / ".index"
+    train, val = (
+        Folder(part, find_images(part, keep, place)) for part in (folder / "train", folder / "val")
+    )
+    return train, val, str(folder) if chosen else "the demo set", not chosen
 
 
-def decode(path):
-    """Reads an image file → uint8 (3, H, W); with Pillow what torchvision does not read so."""
-    with contextlib.suppress(RuntimeError, OSError):
-        encoded = torch.from_numpy(np.fromfile(path, np.uint8))  # not memory-mapped: `Traffic`
-        image = torchvision.io.decode_image(encoded, torchvision.io.ImageReadMode.RGB)
-        if image.dtype == torch.uint8 and image.ndim == 3:  # not 16 bits, not animated
-            return image
-    try:
-        with PIL.Image.open(path) as image:
-            return v2.functional.pil_to_tensor(image.convert("RGB"))
-    except Exception as error:  # Pillow's decoders raise what they like
-        why = first_line(error)
-        raise BadInput(f"{path} cannot be read as an image ({why}): mend or remove it") from None
+class Images(torch.utils.data.Dataset):
+    """What the loader's workers do for a key (epoch, place in the source): what is drawn for an
+    image, such as its crop, comes from (seed, epoch, its number) alone, whoever loads it.
 
-
-class Images(torchvision.datasets.ImageFolder):
-    """ImageFolder whose keys are (epoch, index): what is drawn for an image, such as its crop,
-    comes from (seed, epoch, index) alone, whichever worker of whichever rank loads it.
-
-    Items are (uint8 (3, H, W), class number).
+    Items are (uint8 (H, W, 3), class number, seconds that it took).
     """
 
-    def __init__(self, folder, transform, seed):
-        try:
-            super().__init__(folder, transform)
-        except FileNotFoundError as error:  # no class, or a class without images
-            raise BadInput(f"{folder}: {error}") from None
-        self.seed = seed
+    def __init__(self, source, view, seed):
+        self.source, self.view, self.seed = source, view, seed
 
     def __getitem__(self, key):
+        started = time.perf_counter()
         epoch, index = key
-        path, target = self.samples[index]
-        image = decode(path)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(mix(self.seed, epoch, index))
-            return self.transform(image), target
+        encoded, name, target, number = self.source.read(epoch, index)
+        image = self.view(encoded, name, f"{self.seed} {epoch} {number}")
+        return image, target, time.perf_counter() - started
 
 
-class TrainOrder(torch.utils.data.Sampler):
-    """The keys of this rank's images, step by step, for one epoch.
+class Order(torch.utils.data.Sampler):
+    """The keys of this rank's images, batch by batch, from `first` to `end` of an epoch's."""
 
-    The order of an epoch is one permutation from (seed, epoch), and step k of all ranks together
-    takes its positions [k * global_batch, (k + 1) * global_batch): the ranks, their workers and
-    devices only share out a step. The ragged last batch is dropped.
-    """
-
-    def __init__(self, size, steps, global_batch, place, seed):
-        self.size, self.steps, self.global_batch = size, steps, global_batch
-        self.place, self.seed = place, seed
-        self.epoch, self.first, self.end = 0, 0, steps
+    def __init__(self, batches):
+        self.steps = batches
+        self.epoch, self.first, self.end = 0, 0, batches
 
     def __len__(self):
         return self.end - self.first
 
     def __iter__(self):
+        keys = self.keys()
+        return (keys(step) for step in range(self.first, self.end))
+
+
+class TrainOrder(Order):
+    """The order of an epoch is one permutation from (seed, epoch), and step k of all ranks together
+    takes its positions [k * global_batch, (k + 1) * global_batch): the ranks, their workers and
+    devices only share out a step. The ragged last batch is dropped.
+    """
+
+    def __init__(self, size, steps, global_batch, place, seed):
+        super().__init__(steps)
+        self.size, self.global_batch, self.place, self.seed = size, global_batch, place, seed
+
+    def keys(self):
+        """Returns the function of a step that gives its keys."""
         generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
         order = torch.randperm(self.size, generator=generator)
         share = self.global_batch // self.place.ranks
-        for step in range(self.first, self.end):
+
+        def of_step(step):
             start = step * self.global_batch + self.place.rank * share
-            yield [(self.epoch, index) for index in order[start : start + share].tolist()]
+            return [(self.epoch, index) for index in order[start : start + share].tolist()]
+
+        return of_step
+
+
+class ValOrder(Order):
+    """Every place.ranks-th image is this rank's."""
+
+    def __init__(self, size, batch, place):
+        self.mine, self.batch = range(place.rank, size, place.ranks), batch
+        super().__init__(math.ceil(len(self.mine) / batch))
+
+    def keys(self):
+        """Returns the function of a batch's number that gives its keys."""
+        return lambda step: [
+            (0, index) for index in self.mine[step * self.batch : (step + 1) * self.batch]
+        ]
+
+
+class ShardOrder(Order):
+    """Every rank, and in it every loader worker, has a run of the shards' sequence of its own.
+
+    PyTorch gives batch k to worker k modulo workers, so of the rank's images, [begin, end) of the
+    sequence, each worker's are the next ones after those of the worker before.
+    """
+
+    def __init__(self, begin, end, batch, workers):
+        super().__init__(math.ceil((end - begin) / batch))
+        self.batch, self.workers = batch, max(1, workers)
+        steps = [len(range(worker, self.steps, self.workers)) for worker in range(self.workers)]
+        ragged = self.steps * batch - (end - begin)  # missing in the last batch of all
+        sizes = [each * batch for each in steps]
+        if self.steps:
+            sizes[(self.steps - 1) % self.workers] -= ragged
+        self.bounds = (begin + np.cumsum([0, *sizes])).tolist()
+
+    def keys(self):
+        """Returns the function of a step that gives its keys (epoch, (start, end, offset))."""
+
+        def of_step(step):
+            start, end = self.bounds[step % self.workers :][:2]
+            offset = step // self.workers * self.batch
+            last = min(offset + self.batch, end - start)
+            return [(self.epoch, (start, end, each)) for each in range(offset, last)]
+
+        return of_step
 
 
 class DummyLoader:
     """A loader that gives one random batch, made on the device, again and again."""
 
-    def __init__(self, batch_sampler, batch, data_shape, num_classes, device):
+    def __init__(self, batch_sampler, batch, size, num_classes, device):
         self.batch_sampler = batch_sampler
-        self.images = torch.randint(256, (batch, *data_shape), dtype=torch.uint8, device=device)
+        shape = batch, size, size, 3
+        self.images = torch.randint(256, shape, dtype=torch.uint8, device=device)
         self.target = torch.randint(num_classes, (batch,), device=device)
 
     def __len__(self):
         return len(self.batch_sampler)
 
     def __iter__(self):
-        return ((self.images[: len(keys)], self.target[: len(keys)]) for keys in self.batch_sampler)
+        for keys in self.batch_sampler:
+            yield self.images[: len(keys)], self.target[: len(keys)], torch.zeros(len(keys))
 
 
 class Data(NamedTuple):
-    """What a run reads. The loaders yield (images (N, 3, H, W) uint8, target (N,) int64)."""
+    """What a run reads. The loaders yield (images (N, H, W, 3) uint8, target (N,) int64, seconds
+    that a worker took for each (N,)); of --decode cuda's images see decode_on_device()."""
 
     train: Iterable  # this rank's share of one step an item
-    order: TrainOrder
+    order: Order
     val: Iterable
     val_size: int  # images, of all ranks
     num_classes: int
@@ -517,6 +1025,7 @@ class Data(NamedTuple):
     workers: int
     global_batch: int
     source: str  # the folder, or what stands for it
+    view: Crop | None  # of the training images
 
 
 def preset_of(arch):
@@ -530,7 +1039,10 @@ def load_data(args, place):
     own_size, own_resize = preset.crop_size[0], preset.resize_size[0]
     device_batch = args.batch_size * place.devices
     share = device_batch * args.accumulation
-    folder, demo = (None, False) if args.dummy else find_data(args, place)
+    global_batch = share * place.ranks
+    source, demo = "synthetic images", False
+    if not args.dummy:
+        train_set, val_set, source, demo = open_data(args, place)
     # The demo's images have 64 pixels; nearly every network of 224 takes them as they are.
     small = demo and own_size == 224 and args.arch != "maxvit_t"
     image_size = args.image_size or (64 if small else own_size)
@@ -540,74 +1052,96 @@ def load_data(args, place):
     if args.dummy:
         num_classes = args.num_classes or 1000
         train_size = 1_281_167
-        val_size = args.steps_per_epoch * share * place.ranks if args.steps_per_epoch else 50_000
+        val_size = args.steps_per_epoch * global_batch if args.steps_per_epoch else 50_000
     else:
-        filters = {"interpolation": preset.interpolation, "antialias": True}
-        crop = [v2.RandomResizedCrop(image_size, **filters), v2.RandomHorizontalFlip()]
-        centre = [v2.Resize(val_resize, **filters), v2.CenterCrop(image_size)]
-        train_set = Images(folder / "train", v2.Compose(crop), args.seed)
-        val_set = Images(folder / "val", v2.Compose(centre), args.seed)
         odd = sorted(set(train_set.classes) ^ set(val_set.classes))
         if odd:
-            raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
+            raise BadInput(f"{source}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
         train_size, val_size = len(train_set), len(val_set)
         num_classes = args.num_classes or len(train_set.classes)
         if num_classes < len(train_set.classes):
-            raise BadInput(f"--num-classes {num_classes}: {folder} has {len(train_set.classes)}")
+            raise BadInput(f"--num-classes {num_classes}: {source} has {len(train_set.classes)}")
 
-    global_batch = share * place.ranks
     steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
     if steps == 0 and not args.evaluate:
         sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
         raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
     if args.prof is not None and steps < args.prof + 10:
         raise BadInput(f"--prof {args.prof} needs ten more steps, and the epoch has {steps}")
-    order = TrainOrder(train_size, steps, global_batch, place, args.seed)
-    val_keys = [(0, index) for index in range(place.rank, val_size, place.ranks)]
-    val_order = torch.utils.data.BatchSampler(val_keys, device_batch, drop_last=False)
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
+    order = TrainOrder(train_size, steps, global_batch, place, args.seed)
+    val_order = ValOrder(val_size, device_batch, place)
+    view = None
     if args.dummy:
-        made = ((3, image_size, image_size), num_classes, place.device)
+        made = image_size, num_classes, place.device
         train, val = DummyLoader(order, share, *made), DummyLoader(val_order, device_batch, *made)
     else:
+        if isinstance(train_set, Shards):
+            first, rank = steps * share * place.rank, place.rank
+            order = ShardOrder(first, first + steps * share, share, workers)
+            bounds = [val_size * each // place.ranks for each in (rank, rank + 1)]
+            val_order = ShardOrder(*bounds, device_batch, workers)
+        mode = preset.interpolation.value
+        view = (EncodedCrop if args.decode == "cuda" else Crop)(image_size, mode)
+        centre = Centre(image_size, mode, val_resize)
         options = {
             "num_workers": workers,
+            "persistent_workers": workers > 0,
             "pin_memory": place.device.type == "cuda",
             "generator": torch.Generator(),  # else each epoch would draw from the global one
         }
-        kept = {"persistent_workers": workers > 0}  # validation's end with it, to free memory
-        train = torch.utils.data.DataLoader(train_set, batch_sampler=order, **options, **kept)
-        val = torch.utils.data.DataLoader(val_set, batch_sampler=val_order, **options)
-    source = "synthetic images" if args.dummy else "the demo set" if demo else str(folder)
+        loader = functools.partial(torch.utils.data.DataLoader, **options)
+        train = loader(
+            Images(train_set, view, args.seed),
+            batch_sampler=order,
+            collate_fn=pack if args.decode == "cuda" else None,
+        )
+        val = loader(Images(val_set, centre, args.seed), batch_sampler=val_order)
+        for each, its_order in ((train, order), (val, val_order))[args.evaluate :]:
+            start_workers(each, its_order)
     sizes = (val_size, num_classes, image_size, workers, global_batch)
-    return Data(train, order, val, *sizes, source)
+    return Data(train, order, val, *sizes, source, view)
 
 
-def on_device(loader, args, place):
-    """Yields the loader's batches on the device: images (N, 3, H, W) normalised float32, target.
+def start_workers(loader, order):
+    """Starts the loader's worker processes, and has them load nothing yet.
 
-    On CUDA they are copied and normalised one batch ahead, on a stream of their own, while the
-    step before computes.
+    They are forked here, before the first collective: up to Python 3.11, a child hangs when it is
+    forked while another thread is about to take the interpreter's lock.
     """
-    preset = preset_of(args.arch)
+    if loader.num_workers:
+        order.end = 0
+        iter(loader)
+        order.end = order.steps
+
+
+def on_device(loader, run):
+    """Yields (images (N, 3, H, W) normalised float32, target (N,)) on the device.
+
+    On CUDA they are copied, with --decode cuda decoded, and normalised one batch ahead, on a stream
+    of their own, while the step before computes.
+    """
+    args, device, preset = run.args, run.place.device, preset_of(run.args.arch)
     mean, std = (
-        torch.tensor(each, device=place.device).view(1, 3, 1, 1) * 255
-        for each in (preset.mean, preset.std)
+        torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (preset.mean, preset.std)
     )
+    scale, shift = 1 / (255 * std), -mean / std  # a CPU divides at half the speed
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    side = torch.cuda.Stream(place.device) if place.device.type == "cuda" else None
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
-        side.wait_stream(torch.cuda.current_stream(place.device))
+        side.wait_stream(torch.cuda.current_stream(device))
     ready = None
     for images, target in loader:
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            images = images.to(place.device, non_blocking=True, memory_format=layout)
-            images = images.float().sub_(mean).div_(std)
-            target = target.to(place.device, non_blocking=True)
+            if isinstance(images, tuple | list):
+                images = decode_on_device(images, run.data.view, device)
+            images = images.to(device, non_blocking=True).permute(0, 3, 1, 2)  # a view
+            images = images.to(memory_format=layout).float().mul_(scale).add_(shift)
+            target = target.to(device, non_blocking=True)
         if ready:
             yield ready
         if side:
-            main = torch.cuda.current_stream(place.device)
+            main = torch.cuda.current_stream(device)
             main.wait_stream(side)
             images.record_stream(main)  # or the allocator would reuse it under the step's feet
             target.record_stream(main)
@@ -710,9 +1244,9 @@ class Meter:
     def __init__(self, title, loader, run, reduce):
         self.title, self.run, self.reduce = title, run, reduce
         self.totals = torch.zeros(4, dtype=exact_dtype(run.place.device), device=run.place.device)
-        self.steps, self.waited = 0, 0.0
+        self.steps, self.waited, self.loading = 0, 0.0, 0.0
         live = run.place.rank == 0 and sys.stdout.isatty() and sys.stderr.isatty()
-        batches = on_device(loader, run.args, run.place)
+        batches = on_device(self._loaded(loader), run)
         self.bar = tqdm(batches, title, len(loader), False, disable=not live, dynamic_ncols=True)
         self.started = self.before = time.perf_counter()
 
@@ -721,6 +1255,11 @@ class Meter:
             self.wait = time.perf_counter() - self.before
             self.waited += self.wait
             yield batch
+
+    def _loaded(self, loader):
+        for images, target, seconds in loader:
+            self.loading += float(seconds.sum())
+            yield images, target
 
     def update(self, sums):
         """Adds a step's sums; returns its means over all that `reduce` adds up, when shown."""
@@ -746,8 +1285,12 @@ class Meter:
 
     def close(self, part):
         """Returns the log entries of the epoch, over all ranks; `part` is train or val."""
-        loss, top1, top5 = averages(sums := sum_over_ranks(self.totals).tolist())  # sync point
-        self.images, self.seconds = sums[3], time.perf_counter() - self.started
+        self.seconds = time.perf_counter() - self.started
+        times = self.totals.new_tensor([self.waited / self.seconds, self.loading])
+        *sums, waits, loading = sum_over_ranks(torch.cat([self.totals, times])).tolist()  # sync
+        loss, top1, top5 = averages(sums)
+        self.images, self.loading = sums[3], loading
+        self.waits = waits / self.run.place.ranks  # mean share of the time
         entries = {"Loss": loss, "Top1": top1, "Top5": top5}
         entries |= {"Throughput": sums[3] / self.seconds, "Time": self.seconds / max(1, self.steps)}
         return {f"{tag}/{part}": value for tag, value in entries.items()}
@@ -757,6 +1300,16 @@ def averages(sums):
     """Returns (loss, top-1 in %, top-5 in %) from criterion's sums."""
     loss, top1, top5, count = sums
     return loss / count, 100 * (top1 / count), 100 * (top5 / count)
+
+
+def verdict(waits, loader, model, worker, place):
+    """Returns the line that says what the bottleneck is: from the share of the time that waited for
+    data and what the loader, the model and one worker process do, images/s of all ranks."""
+    bound = "input-bound" if loader < model else "compute-bound"
+    enough = math.ceil(model / worker / place.ranks)
+    waited = f"{100 * waits:.0f} % of the time waited for data"
+    rates = f"the loader gives {loader:,.0f} images/s, the model takes {model:,.0f}"
+    return f"{bound}: {waited}; {rates}: about -j {enough} would do"
 
 
 # ---------------------------------------------------------------------------- train and validate
@@ -805,7 +1358,12 @@ def train_one_epoch(run, epoch):
                 run.log.add_scalar("Loss/step", shown[0], at)
     average_buffers(run.model, run.place)
     entries = meter.close("train")
-    return entries | {"Data/wait": meter.waited / meter.seconds, "Lr": lr}
+    if meter.loading:
+        worker = meter.images / meter.loading
+        loader = worker * max(1, run.data.workers) * run.place.ranks
+        model = meter.images / (meter.seconds * (1 - meter.waits))
+        say(run.place, " * " + verdict(meter.waits, loader, model, worker, run.place))
+    return entries | {"Data/wait": meter.waits, "Lr": lr}
 
 
 @torch.no_grad()
@@ -1017,7 +1575,7 @@ def open_log(args, place, data, gradient_bytes, saved):
     A run that goes on from checkpoint.pt of a run in --log-dir goes on in that run's folder, if
     the folder's name still says the truth.
     """
-    if place.rank != 0 or args.evaluate:
+    if place.rank != 0 or args.evaluate or args.bench:
         return None, None
     runs, before = Path(args.log_dir), Path(args.resume or "").resolve()
     what = f"{args.arch}_gpux{place.ranks * place.devices}_b{args.batch_size}_cpu{data.workers}"
@@ -1045,6 +1603,7 @@ def open_log(args, place, data, gradient_bytes, saved):
         "num_classes": data.num_classes,
         "image_size": data.image_size,
         "gradient_bytes": gradient_bytes,
+        "decoder": None if args.dummy else decoder_name(args),
         "place": {**place._asdict(), "device": str(place.device)},
         "device": device_name(place.device),
         "node": platform.node(),
@@ -1063,6 +1622,15 @@ def open_log(args, place, data, gradient_bytes, saved):
     return folder, log
 
 
+def decoder_name(args):
+    """Returns what decodes training JPEGs, with its version."""
+    if args.decode == "cuda":
+        return f"nvJPEG, torchvision {torchvision.__version__}"
+    if found := region_decoder():
+        return f"nvImageCodec {found[0].__version__}"
+    return f"torchvision {torchvision.__version__}"
+
+
 def device_name(device):
     """Returns the model of the GPU, or of the processor."""
     if device.type != "cpu":
@@ -1077,6 +1645,8 @@ def device_name(device):
 
 def set_up(args, place):
     """Returns the Run, ready to train: every rank with the same weights and state."""
+    if place.device.type == "cpu":
+        keep_freed_memory()
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
     torch.backends.cudnn.benchmark = not args.deterministic
@@ -1085,12 +1655,18 @@ def set_up(args, place):
         torch.use_deterministic_algorithms(True)
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+    if args.decode == "cuda" and place.device.type != "cuda":
+        raise BadInput("--decode cuda needs an NVIDIA GPU: leave it out to decode on the CPU")
     data = load_data(args, place)
     torch.manual_seed(args.seed)
     model = build_model(args, data)
     saved = load_checkpoint(args, data, model) if args.resume else None
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = model.to(place.device, memory_format=layout)
+    if args.compile:
+        if place.devices > 1:
+            raise BadInput("--compile: one process drives several devices here, which it cannot")
+        model.compile(mode=args.compile_mode)
     options = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd, "fused": True}
     build_optimizer = functools.partial(torch.optim.SGD, **options)
     model, optimizer, scaler = prepare(model, build_optimizer, args, place)
@@ -1120,6 +1696,16 @@ def set_up(args, place):
         + (f"\nLogs and checkpoints: {folder}" if folder else ""),
     )
     return run
+
+
+def keep_freed_memory():
+    """Has glibc keep what is freed: large activations would else go back to the kernel at every
+    step, which clears their pages anew, for a fifth of the step's time.
+    """
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def fill_momentum(optimizer):
@@ -1188,6 +1774,62 @@ def profile(run):
         print(f"Trace of steps {first} to {end - 1}: {run.folder / 'trace.json'}")
 
 
+def bench(run, seconds=5):
+    """Measures images/s of the loader alone, the model alone and both, so many seconds each."""
+    args, place, order = run.args, run.place, run.data.order
+    for group in run.optimizer.param_groups:
+        group["lr"] = 0.0
+    spent = []  # seconds of a loader worker for an image
+
+    def loaded():
+        for order.epoch in itertools.count():
+            for images, target, taken in run.data.train:
+                spent.append(float(taken.mean()))
+                yield images, target
+
+    def train(batches):
+        run.model.train()
+        for images, target in batches:
+            train_step(run.model, run.criterion, run.optimizer, run.scaler, images, target, args)
+            yield
+
+    share = run.data.global_batch // place.ranks
+    size, classes = run.data.image_size, run.data.num_classes
+    made = DummyLoader(itertools.repeat(range(share)), share, size, classes, place.device)
+    synthetic = ((images, target) for images, target, _ in made)
+    model = rate(train(on_device(synthetic, run)), run, seconds)
+    if args.dummy:
+        say(place, f"model {model:,.1f} images/s, on synthetic images")
+        return
+    loader = rate(loaded(), run, seconds)
+    both = rate(train(on_device(loaded(), run)), run, seconds)
+    say(place, f"loader {loader:,.1f}, model {model:,.1f}, both {both:,.1f} images/s")
+    worker = 1 / np.mean(spent)
+    say(place, verdict(max(0, 1 - both / model), loader, model, worker, place))
+
+
+def rate(steps, run, seconds):
+    """Returns images/s of all ranks over about so many seconds of steps."""
+    device, ranks = run.place.device, run.place.ranks
+
+    def clock():
+        sum_over_ranks(torch.zeros(1, device=device)).item()  # sync point, of GPU and ranks
+        return time.perf_counter()
+
+    def go(count):
+        started = clock()
+        for _ in range(count):
+            next(steps)
+        return clock() - started
+
+    go(3)  # workers start, kernels are chosen
+    pace = torch.tensor([go(3) / 3], dtype=torch.float64 if device.type != "mps" else torch.float32)
+    count = max(
+        3, round(seconds * ranks / sum_over_ranks(pace.to(device)).item())
+    )  # the same on all
+    return run.data.global_batch * count / go(count)
+
+
 def worker(args):
     """One rank of the run, from joining the others to leaving them."""
     try:
@@ -1197,6 +1839,8 @@ def worker(args):
             validate(run)
         elif args.prof is not None:
             profile(run)
+        elif args.bench:
+            bench(run)
         else:
             fit(run)
         leave()

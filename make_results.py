@@ -8,7 +8,8 @@
 LOGS are folders with TensorBoard's event files, or its CSV exports (run-RUN-tag-TAG.csv), at any
 depth; a folder of event files is a run. What a run is, its log says ("about"), else its name, as in
 Feb12_21-54-28_hal01_resnet50_gpux64_b208_cpu20_optO2. The folders in LOGS that hold runs are
-studies, with figures of their own. Nothing else enters the results: no clock, no font, no machine.
+studies, with figures of their own. JSON files that benchmarks/ wrote are tables of RESULTS.md.
+Nothing else enters the results: no clock, no font, no machine.
 """
 
 import argparse
@@ -414,6 +415,31 @@ def read_runs(paths, desired=None):
     runs.sort(key=lambda run: run.order)
     style_runs(runs)
     return runs, warnings
+
+
+def read_benchmarks(paths):
+    """Returns (all benchmarks under `paths`, as benchmarks/common.py writes them; warnings).
+
+    JSON that is whole and of another shape is another program's, and so is what lies beside event
+    files, such as a profiler's trace.
+    """
+    benchmarks, warnings, seen = [], [], set()
+    for path in paths:
+        files = sorted(walk(path))
+        of_runs = {file.parent for file in files if "tfevents" in file.name}
+        for file in files:
+            if file.suffix != ".json" or file.parent in of_runs or file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            try:
+                content = json.loads(file.read_text(encoding="utf-8"))
+                if isinstance(content, dict) and {"title", "rows"} <= set(content):
+                    benchmark_section(content)  # an error where it is not as it should be
+                    benchmarks.append(content)
+            except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                warnings.append(f"{file}: damaged, or no benchmark ({why}): not used")
+    return benchmarks, warnings
 
 
 def make_run(name, inside, points, texts, warnings):
@@ -1087,6 +1113,43 @@ def traffic_table(runs):
     return [title, "", *table(header, rows), ""] if rows else []
 
 
+def significant(number):
+    """Returns a number as text, to three significant digits, all of them before the point."""
+    size = math.floor(math.log10(abs(number))) if number else 0
+    return digits(number, max(0, 2 - size))
+
+
+def benchmark_table(benchmark):
+    """Returns the Markdown table of a benchmark, as benchmarks/common.py writes it."""
+    rows, baseline = benchmark["rows"], benchmark["baseline"]
+    medians = [np.median(row["values"]) if row["values"] else None for row in rows]
+    base = dict(zip([row["name"] for row in rows], medians, strict=True)).get(baseline)
+    further = dict.fromkeys(name for row in rows for name in row if name not in ("name", "values"))
+    lines = []
+    for row, median in zip(rows, medians, strict=True):
+        values = row["values"]
+        cells = [row["name"], digits(median / base if values and base else None, 2)]
+        cells += [significant(median)]
+        ends = significant(min(values, default=None)), significant(max(values, default=None))
+        cells += [" to ".join(ends) if values[1:] else "–"]
+        more = (row.get(name, "") for name in further)
+        cells += [(each or "–") if isinstance(each, str) else significant(each) for each in more]
+        lines.append(cells)
+    return table(["", "ratio", benchmark["unit"], "range", *further], lines)
+
+
+def benchmark_section(benchmark):
+    """Returns the Markdown lines of a benchmark: table, note, and how to repeat it."""
+    about, rounds = benchmark["about"], max(len(row["values"]) for row in benchmark["rows"])
+    lines = [f"### {benchmark['title']}", "", *benchmark_table(benchmark), ""]
+    lines += [
+        f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}".strip()
+    ]
+    lines += ["", "```bash", shlex.join(about["command"]), "```", ""]
+    known = [f"{name} {value}" for name, value in about.items() if name != "command" and value]
+    return [*lines, f"{'; '.join(known)}.", ""]
+
+
 def repeat(about):
     """Returns the command that started a run, from what it logged."""
     place, env, options = about["place"], about.get("environment", {}), about.get("options", {})
@@ -1149,7 +1212,7 @@ two thirds of the sizes, and its error on the larger is told.
 """
 
 
-def make_results(runs, warnings, io_csv, command):
+def make_results(runs, warnings, io_csv, command, benchmarks=()):
     """Returns (text of RESULTS.md, {path of a figure without suffix: its panels})."""
     studies = defaultdict(list)
     for run in runs:
@@ -1166,9 +1229,12 @@ def make_results(runs, warnings, io_csv, command):
             name = study or "other"
             folder = unused(f"figures/{name}", figures)
             lines += study_section(f"Study {name}", members, folder, None, figures)
-    else:
+    elif runs:
         lines += study_section("All runs", runs, "figures", io_csv, figures)
-    lines += ["## Runs", ""]
+    lines += ["## Benchmarks", ""] if benchmarks else []
+    for benchmark in benchmarks:
+        lines += benchmark_section(benchmark)
+    lines += ["## Runs", ""] if runs else []
     if len(runs) > OWN_FIGURES:
         lines += [f"More than {OWN_FIGURES} runs: none has a figure of its own.", ""]
     for run in runs:
@@ -1263,7 +1329,9 @@ def main():
         if args.desired_acc is not None and not 0 < args.desired_acc <= 1:
             raise BadInput(f"--desired-acc {args.desired_acc} is not a fraction in (0, 1]")
         runs, warnings = read_runs(args.logs, args.desired_acc)
-        if not runs:
+        benchmarks, more_warnings = read_benchmarks(args.logs)
+        warnings += more_warnings
+        if not (runs or benchmarks):
             where = ", ".join(map(str, args.logs))
             why = f" ({'; '.join(warnings)})" if warnings else ""
             wanted = "give folders of event files or of run-RUN-tag-TAG.csv"
@@ -1277,7 +1345,7 @@ def main():
     words += ["--io-csv", *map(str, args.io_csv)] if args.io_csv else []
     words += ["--desired-acc", f"{args.desired_acc:g}"] if args.desired_acc else []
     command = shlex.join(["python", "make_results.py", *words])
-    text, figures = make_results(runs, warnings, io_csv, command)
+    text, figures = make_results(runs, warnings, io_csv, command, benchmarks)
     out = args.out or Path(".")
     before = out / "RESULTS.md"
     if not (args.out or args.check) and before.exists():

@@ -69,17 +69,22 @@ def run(words, cwd, status=0, env=(), timeout=300):
     return done.stdout
 
 
+def the_run(log_dir):
+    """Returns the folder of the one run in `log_dir`, beside which the index of its data may be."""
+    (folder,) = [path for path in Path(log_dir).iterdir() if path.name != ".index"]
+    return folder
+
+
 def scalars(log_dir, tag):
     """Returns {step: value} of a tag from the one run in `log_dir`."""
-    (folder,) = Path(log_dir).iterdir()
+    folder = the_run(log_dir)
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     return {event.step: event.value for event in events.Scalars(tag)}
 
 
 def checkpoint(log_dir, name="checkpoint.pt"):
     """Returns the path of a checkpoint of the one run in `log_dir`."""
-    (folder,) = Path(log_dir).iterdir()
-    return folder / name
+    return the_run(log_dir) / name
 
 
 def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):

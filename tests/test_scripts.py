@@ -203,6 +203,7 @@ def test_defaults_are_frozen():
         "accumulation": 1, "lr": 0.1, "lr_scaling": "linear", "base_lr": None,
         "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
         "desired_acc": None, "steps_per_epoch": None, "resume": None, "evaluate": False,
+        "decode": "cpu", "compile": False, "compile_mode": "default", "bench": False,
         "log_dir": "runs", "print_freq": 10, "prof": None, "gpu": None, "no_accel": False,
         "seed": 0, "deterministic": False,
     }  # fmt: skip
@@ -241,7 +242,7 @@ def test_every_classifier_can_be_built(arch, nd):
     args = nd.parse_args(["-a", arch])
     size = nd.preset_of(arch).crop_size[0]
     with torch.device("cpu" if arch.startswith("regnet") else "meta"):
-        data = nd.Data(None, None, None, 0, 7, size, 0, 0, "")
+        data = nd.Data(None, None, None, 0, 7, size, 0, 0, "", None)
         model = nd.build_model(args, data).eval()
         assert model(torch.empty(2, 3, size, size)).shape == (2, 7)
 
@@ -252,7 +253,7 @@ def test_auxiliary_loss(arch, weight, nd):
     size = nd.preset_of(arch).crop_size[0]
     assert size == {"inception_v3": 299, "googlenet": 224}[arch]
     torch.manual_seed(0)
-    model = nd.build_model(args, nd.Data(None, None, None, 0, 6, size, 0, 0, ""))
+    model = nd.build_model(args, nd.Data(None, None, None, 0, 6, size, 0, 0, "", None))
     target = torch.tensor([1, 5])
     output = model(torch.randn(2, 3, size, size))
     loss, sums = nd.build_criterion(args)(output, target)
@@ -283,7 +284,9 @@ def test_pretrained(arch, classes, nd, tmp_path, monkeypatch):
     args = nd.parse_args(["-a", arch, "--pretrained"])
     size = nd.preset_of(arch).crop_size[0]
     torch.manual_seed(2)
-    model = nd.build_model(args, nd.Data(None, None, None, 0, classes, size, 0, 0, "")).state_dict()
+    model = nd.build_model(
+        args, nd.Data(None, None, None, 0, classes, size, 0, 0, "", None)
+    ).state_dict()
     new = {name for name, tensor in donor.state_dict().items() if not same(tensor, model[name])}
     assert model.keys() == donor.state_dict().keys()
     if classes == 1000:
@@ -302,7 +305,7 @@ def same(one, other):
 
 
 def test_learning_rate(nd):
-    data = nd.Data(None, None, None, 0, 10, 224, 0, 1024, "")
+    data = nd.Data(None, None, None, 0, 10, 224, 0, 1024, "", None)
     rate = lambda *words: nd.peak_learning_rate(nd.parse_args([*words]), data)  # noqa: E731
     assert rate("--lr", "0.1") == pytest.approx(0.4)
     assert rate("--lr", "0.1", "--lr-scaling", "sqrt") == pytest.approx(0.2)
@@ -323,6 +326,13 @@ def test_learning_rate(nd):
 # ------------------------------------------------------------------------------------------ images
 
 
+def read(nd, path):
+    """Returns a whole image as the scripts decode it, uint8 (H, W, 3)."""
+    return nd.decode(
+        path.read_bytes(), str(path), lambda height, width: (0, 0, height, width)
+    ).numpy()
+
+
 @pytest.mark.parametrize(
     ("mode", "name"),
     [("RGB", "a.jpg"), ("L", "a.jpg"), ("CMYK", "a.jpg"), ("P", "a.png"), ("RGBA", "a.png"),
@@ -334,20 +344,20 @@ def test_images_are_read_as_pillow_reads_them(mode, name, size, nd, tmp_path):
     smooth = PIL.Image.fromarray(rng.integers(0, 256, (3, 3, 3), dtype=np.uint8)).resize(size, 2)
     image = smooth.convert("L").convert(mode) if mode == "I;16" else smooth.convert(mode)
     image.save(tmp_path / name)
-    expected = np.asarray(PIL.Image.open(tmp_path / name).convert("RGB")).transpose(2, 0, 1)
-    read = nd.decode(str(tmp_path / name))
-    assert read.dtype == torch.uint8
-    assert read.shape == expected.shape
-    assert np.abs(read.numpy().astype(int) - expected).max() <= (4 if mode == "CMYK" else 2)
+    expected = np.asarray(PIL.Image.open(tmp_path / name).convert("RGB"))
+    pixels = read(nd, tmp_path / name)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels.astype(int) - expected).max() <= (4 if mode == "CMYK" else 2)
 
 
 def test_png_named_jpeg_and_animation(nd, tmp_path):
     image = PIL.Image.new("RGB", (9, 7), (10, 200, 30))
     image.save(tmp_path / "a.JPEG", format="PNG")
-    assert nd.decode(str(tmp_path / "a.JPEG"))[:, 3, 3].tolist() == [10, 200, 30]
+    assert read(nd, tmp_path / "a.JPEG")[3, 3].tolist() == [10, 200, 30]
     other = PIL.Image.new("RGB", (9, 7), (200, 10, 30))
     image.save(tmp_path / "a.gif", save_all=True, append_images=[other])
-    assert nd.decode(str(tmp_path / "a.gif")).shape == (3, 7, 9)
+    assert read(nd, tmp_path / "a.gif").shape == (7, 9, 3)
 
 
 def test_crops_are_drawn_from_seed_epoch_and_index(nd, demo):

@@ -1,0 +1,116 @@
+"""What the benchmarks share: what a measurement was made with, its rounds, its file and table."""
+
+import datetime
+import importlib.metadata
+import itertools
+import json
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from imagenet_nd import BadInput, Place, cores_per_rank, device_name  # noqa: E402
+from make_results import benchmark_table  # noqa: E402
+
+
+def about(*packages):
+    """Returns what repeats and explains a measurement: command, date, hardware, versions, commit.
+
+    Packages are beside torch, torchvision, numpy and pillow; NAME also finds NAME-cuda120 or
+    NAME-cu12. Those that are not installed are left out.
+    """
+    git = ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git
+        commit = ""
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    return {
+        "command": [Path(sys.executable).name, *map(portable, sys.argv)],
+        "date": datetime.date.today().isoformat(),
+        "processor": device_name(torch.device("cpu")),
+        **({"accelerator": device_name(gpu)} if gpu else {}),
+        "cores": cores_per_rank(Place(None)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **versions("torch", "torchvision", "numpy", "pillow", *packages),
+        "commit": commit,
+    }
+
+
+def portable(word):
+    """Returns a word of the command without this machine's folders: paths in the repository from
+    its root on, of others the last part."""
+    option, equals, path = word.rpartition("=")
+    if word == sys.argv[0]:
+        path = os.path.abspath(path)
+    if not os.path.isabs(path):
+        return word
+    inside = Path(path).is_relative_to(ROOT)
+    return f"{option}{equals}{Path(path).relative_to(ROOT) if inside else Path(path).name}"
+
+
+def versions(*packages):
+    """Returns {name: version} of those that are installed, in the order given."""
+    installed = {}
+    for each in importlib.metadata.distributions():
+        name = re.sub(r"-cu(da)?\d+$", "", re.sub(r"[-_.]+", "-", each.name).lower())
+        installed[name] = each.version
+    return {name: installed[name] for name in packages if name in installed}
+
+
+def pick_images(folder, count):
+    """Returns the paths of `count` random training images of an ImageFolder, always the same ones;
+    where it has fewer, they come again."""
+    files = sorted((folder / "train").glob("*/*"))
+    images = [path for path in files if path.suffix.lower() in IMG_EXTENSIONS]
+    if not images:
+        raise BadInput(f"{folder} has no images in train/<class>/: give a DIR that has")
+    random.Random(0).shuffle(images)
+    return list(itertools.islice(itertools.cycle(images), count))
+
+
+def select(ways, words, baseline):
+    """Returns those of {name: way} whose name has one of the words, all without words, and the
+    baseline."""
+    for word in words or []:
+        if not any(word in name for name in ways):
+            raise BadInput(f"--only {word}: no row has that in its name: {', '.join(ways)}")
+    return {
+        name: way
+        for name, way in ways.items()
+        if name == baseline or not words or any(word in name for word in words)
+    }
+
+
+def interleave(ways, rounds):
+    """Returns {name: what it returned in each round}. Every way runs once a round, in turn, so that
+    the noise of a shared machine hits all alike."""
+    values = {name: [] for name in ways}
+    for serial in range(1, rounds + 1):
+        for name, way in ways.items():
+            values[name].append(way())
+            line = f"round {serial}/{rounds}: {name}: {values[name][-1]:,.4g}"
+            print(line, file=sys.stderr, flush=True)
+    return values
+
+
+def write(path, title, unit, rows, baseline, about, note=""):
+    """Prints the table of RESULTS.md, and writes the JSON file that make_results.py makes it from.
+
+    A row is {"name": str, "values": [float, ...] in `unit`, and further columns: str or float}.
+    """
+    content = {"title": title, "unit": unit, "baseline": baseline, "note": note}
+    content |= {"about": about, "rows": rows}
+    print("\n".join([f"{title}:", "", *benchmark_table(content)]), flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,314 @@
+"""Images/s of data loading, from JPEG files to batches in memory: this project and others.
+
+    python benchmarks/data_loading.py DIR                      # has train/<class>/*.JPEG
+    python benchmarks/data_loading.py DIR --only DALI timm     # these, and the baseline
+
+All ways read the same --images random training images of DIR (the same ones again where it has
+fewer), from page cache, with as many loader processes or threads, and give crops of 224 pixels,
+randomly placed, sized and mirrored. Each way lives in a process of its own; after a pass to warm up
+they load in turn, one pass of all images each, --rounds times. What is not installed has a row that
+says so. Close other programs first: on two cores each of them counts.
+"""
+
+import contextlib
+import functools
+import itertools
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from common import ROOT, about, interleave, pick_images, select, write
+from torchvision import datasets, transforms
+from torchvision.transforms import v2
+
+import imagenet_nd as nd
+
+SIZE = 224  # pixels
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in pytorch/examples
+BASELINE = "pytorch/examples"
+UNMEASURED = "not measured"
+AHEAD = 2  # batches that DALI makes before they are asked for: its default
+SETTLING = 0.5  # s
+NOTE = (
+    "From files in page cache to batches in the trainer's memory, {workers} loader processes or "
+    "threads for each way; a value is a pass over {images:,} images in batches of {batch}. Where "
+    "batches are uint8, the device normalises them, in the time of training. FFCV writes JPEGs "
+    "anew, of quality 90, and limits the longer side of an image to 500 or 256 pixels; `--raw 256` "
+    "of this project limits the shorter side."
+)
+
+
+# ------------------------------------------------------------------------------------ torchvision's
+
+
+def image_folder(folder, args, transform):
+    """Returns passes over an ImageFolder by PyTorch's DataLoader."""
+    dataset = datasets.ImageFolder(folder / "train", transform)
+    options = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    loader = torch.utils.data.DataLoader(
+        dataset, args.batch_size, shuffle=True, drop_last=True, **options
+    )
+    return lambda epoch: loader
+
+
+def pytorch_examples(folder, args):
+    """The chain of pytorch/examples/imagenet."""
+    chain = [
+        transforms.RandomResizedCrop(SIZE),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(MEAN, STD),
+    ]
+    return image_folder(folder, args, transforms.Compose(chain))
+
+
+def preset_pil(folder, args):
+    """What torchvision's reference preset does with `--backend pil`."""
+    chain = [
+        transforms.RandomResizedCrop(SIZE, antialias=True),
+        transforms.RandomHorizontalFlip(),
+        transforms.PILToTensor(),
+        transforms.ConvertImageDtype(torch.float),
+        transforms.Normalize(MEAN, STD),
+    ]
+    return image_folder(folder, args, transforms.Compose(chain))
+
+
+def preset_tensor_v2(folder, args):
+    """What torchvision's reference preset does with `--backend tensor --use-v2`."""
+    chain = [
+        v2.PILToTensor(),
+        v2.RandomResizedCrop(SIZE, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToDtype(torch.float, scale=True),
+        v2.Normalize(MEAN, STD),
+        v2.ToPureTensor(),
+    ]
+    return image_folder(folder, args, v2.Compose(chain))
+
+
+# ------------------------------------------------------------------------------------- this project
+
+
+def this_project(folder, args, decoder="nvImageCodec", shards=None):
+    """The scripts' own loader, of files, or of what tools/make_shards.py makes with options."""
+    if decoder != "nvImageCodec":
+        sys.modules["nvidia.nvimgcodec"] = None  # its import fails, here and in loader workers
+    if shards is not None:
+        out = Path(tempfile.mkdtemp(dir=args.scratch)) / "shards"
+        make = [sys.executable, ROOT / "tools" / "make_shards.py", folder, out, *shards]
+        made = subprocess.run(make, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+        if made.returncode:
+            raise nd.BadInput(made.stderr.splitlines()[-1])
+        folder = out
+    words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE]
+    words += ["--log-dir", args.scratch / "runs", folder]
+    parsed = nd.parse_args([str(word) for word in words])
+    data = nd.load_data(parsed, nd.Place(torch.device("cpu")))
+    used = nd.decoder_name(parsed)  # asked last: a decoder made here must not be forked
+    if decoder not in used:
+        raise nd.BadInput(f"{decoder} is not installed: the scripts take {used}")
+
+    def epoch(serial):
+        data.order.epoch = serial
+        return data.train
+
+    return epoch
+
+
+# ------------------------------------------------------------------------------------------ others
+
+
+def dali(folder, args):
+    """NVIDIA DALI on the CPU: decodes the crop alone, hands over uint8, as is fastest."""
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+
+    sizes = {"batch_size": args.batch_size, "num_threads": max(1, args.workers)}
+
+    @pipeline_def(**sizes, device_id=None, prefetch_queue_depth=AHEAD)
+    def pipeline():
+        files, labels = fn.readers.file(
+            file_root=str(folder / "train"), random_shuffle=True, name="files"
+        )
+        area, aspect = {"random_area": [0.08, 1]}, {"random_aspect_ratio": [3 / 4, 4 / 3]}
+        images = fn.decoders.image_random_crop(files, device="cpu", **area, **aspect)
+        images = fn.resize(images, size=[SIZE, SIZE], interp_type=types.INTERP_TRIANGULAR)
+        return fn.flip(images, horizontal=fn.random.coin_flip()), labels
+
+    options = {"auto_reset": True, "last_batch_policy": LastBatchPolicy.DROP}
+    loader = DALIClassificationIterator(pipeline(), reader_name="files", **options)
+
+    def epoch(serial):
+        iter(loader)  # resets it
+        for _ in range(AHEAD):  # made since the pass before: not to be counted in this one
+            next(loader)
+        return ((batch["data"], batch["label"]) for (batch,) in iter(loader.__next__, None))
+
+    return epoch
+
+
+def timm(folder, args):
+    """timm's pipeline, without its jitter of colours, which the others do not have either."""
+    from timm.data import create_dataset, create_loader
+
+    loader = create_loader(
+        create_dataset("", root=folder, split="train", is_training=True),
+        input_size=(3, SIZE, SIZE),
+        batch_size=args.batch_size,
+        is_training=True,
+        color_jitter=0.0,
+        num_workers=args.workers,
+        persistent_workers=args.workers > 0,
+        device=torch.device("cpu"),
+    )
+    return lambda epoch: loader
+
+
+def ffcv(folder, args, **stored):
+    """FFCV's own file of images, and its decoder that crops."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import RandomHorizontalFlip, ToTensor, ToTorchImage
+    from ffcv.writer import DatasetWriter
+
+    path = str(Path(tempfile.mkdtemp(dir=args.scratch)) / "images.beton")
+    fields = {"image": RGBImageField(**stored), "label": IntField()}
+    DatasetWriter(path, fields).from_indexed_dataset(datasets.ImageFolder(folder / "train"))
+    crop = RandomResizedCropRGBImageDecoder((SIZE, SIZE))
+    pipelines = {
+        "image": [crop, RandomHorizontalFlip(), ToTensor(), ToTorchImage()],
+        "label": [IntDecoder(), ToTensor()],
+    }
+    options = {"num_workers": max(1, args.workers), "order": OrderOption.RANDOM, "drop_last": True}
+    loader = Loader(path, args.batch_size, pipelines=pipelines, **options)
+    return lambda epoch: loader
+
+
+# A way takes (folder with train/ and val/, options) and returns a function of the number of a pass
+# that gives its batches: images first, then targets.
+WAYS = {
+    BASELINE: pytorch_examples,
+    "torchvision reference preset, PIL": preset_pil,
+    "torchvision reference preset, tensor, v2": preset_tensor_v2,
+    "timm": timm,
+    "NVIDIA DALI, CPU": dali,
+    "FFCV, full-size JPEGs": functools.partial(ffcv, write_mode="jpg"),
+    "FFCV, 500 pixels, quality 90": functools.partial(ffcv, write_mode="jpg", max_resolution=500),
+    "FFCV, raw 256": functools.partial(ffcv, write_mode="raw", max_resolution=256),
+    "this project, torchvision only": functools.partial(this_project, decoder="torchvision"),
+    "this project, nvImageCodec": this_project,
+    "this project, shards": functools.partial(this_project, shards=[]),
+    "this project, shards, 500 pixels, quality 90": functools.partial(
+        this_project, shards=["--resize", "500", "--quality", "90"]
+    ),
+    "this project, raw 256": functools.partial(this_project, shards=["--raw", "256"]),
+}
+
+
+# --------------------------------------------------------------------------------------- measuring
+
+
+def serve(connection, theirs, way, folder, args):
+    """Warms up; then measures a pass whenever the connection asks for one, until its end.
+
+    Sends (type of the images, why it cannot be measured), then images/s.
+    """
+    theirs.close()  # a copy, by which this process would outlive the other
+    try:
+        load = way(folder, args)
+        kinds = {str(batch[0].dtype).removeprefix("torch.") for batch in load(0)}
+    except (ImportError, OSError, RuntimeError, nd.BadInput) as error:
+        missing = isinstance(error, ModuleNotFoundError) and f"{error.name} is not installed"
+        connection.send(("", missing or nd.first_line(error)))
+        return
+    connection.send((" ".join(kinds), ""))
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        for epoch in itertools.count(1):
+            connection.recv()
+            batches = load(epoch)
+            started = time.perf_counter()
+            images = sum(len(batch[1]) for batch in batches)
+            images_per_second = images / (time.perf_counter() - started)
+            time.sleep(SETTLING)  # what is fetched ahead for the next pass would slow the next way
+            connection.send(images_per_second)
+
+
+def measure(ways, folder, args):
+    """Returns rows: images/s of every round, or why there are none."""
+    # Forked, so that nothing is imported again, before anything here has started a thread.
+    context = multiprocessing.get_context("fork")
+    connections, processes, rows = {}, [], {}
+
+    def ask(name):
+        connections[name].send("a pass")
+        return connections[name].recv()
+
+    try:
+        for name, way in ways.items():
+            print(f"warming up: {name}", file=sys.stderr, flush=True)
+            connections[name], theirs = context.Pipe()
+            given = theirs, connections[name], way, folder, args
+            processes.append(context.Process(target=serve, args=given))
+            processes[-1].start()
+            theirs.close()
+            kind, why = connections[name].recv()
+            rows[name] = {"name": name, "values": [], "batches": kind, UNMEASURED: why}
+        ready = [name for name, row in rows.items() if not row[UNMEASURED]]
+        measured = interleave({name: functools.partial(ask, name) for name in ready}, args.rounds)
+    finally:
+        for process, connection in reversed([*zip(processes, connections.values(), strict=True)]):
+            connection.close()  # the last first, which has copies of those before
+            process.join()
+    return [row | {"values": measured.get(name, [])} for name, row in rows.items()]
+
+
+def link_images(images, folder):
+    """Makes folder/train/ of symbolic links, and folder/val/, which nothing reads, with one for
+    each class."""
+    for serial, path in enumerate(images):
+        for part, name in ("train", f"copy{serial}_{path.name}"), ("val", f"0{path.suffix}"):
+            link = folder / part / path.parent.name / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(path.resolve())
+
+
+def main():
+    """Measures all ways, writes the table."""
+    count = nd.number(int, "a whole number above 0", lambda value: value > 0)
+    whole = nd.number(int, "a whole number from 0 on", lambda value: value >= 0)
+    parser = nd.OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
+    add("-j", "--workers", type=whole, default=2, help="loader processes of a way (%(default)s)")
+    add("-b", "--batch-size", type=count, default=64, help="(%(default)s)")
+    add("--images", type=count, default=1920, help="in a pass (%(default)s)")
+    add("--rounds", type=count, default=5, help="(%(default)s)")
+    add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the baseline")
+    add("--out", type=Path, default=ROOT / "logs" / "benchmarks" / "data_loading.json")
+    args = parser.parse_args()
+    try:
+        if args.images < 4 * args.batch_size:
+            raise nd.BadInput(f"--images {args.images} are less than 4 batches: take more")
+        ways = select(WAYS, args.only, BASELINE)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            args.scratch = Path(scratch)
+            folder = args.scratch / "images"
+            link_images(pick_images(args.dir, args.images), folder)
+            rows = measure(ways, folder, args)
+    except nd.BadInput as error:
+        parser.error(str(error))
+    title = f"Data loading, {args.workers} workers"
+    note = NOTE.format(workers=args.workers, images=args.images, batch=args.batch_size)
+    packages = ("timm", "webdataset", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
+    write(args.out, title, "images/s", rows, BASELINE, about(*packages), note)
+
+
+if __name__ == "__main__":
+    main()

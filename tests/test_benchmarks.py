@@ -1,0 +1,267 @@
+"""Benchmarks: their tables and files, and the commands that measure loading and decoding.
+
+What they measure is not tested: it belongs to quiet machines.
+"""
+
+import importlib.util
+import json
+import math
+import sys
+
+import pytest
+from conftest import ROOT, run
+from test_results import NAME, cli, results, write_run
+
+import make_results
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import common  # noqa: E402
+import data_loading  # noqa: E402
+import decoders  # noqa: E402
+
+ABOUT = {"command": ["python", "benchmarks/x.py", "a b"], "processor": "CPU", "commit": ""}
+ROWS = [
+    {"name": "new", "values": [30.0, 90.0, 60.0], "error": 0.01234, "not measured": ""},
+    {"name": "old", "values": [20.0, 10.0, 2000.0], "batches": "uint8"},
+    {"name": "x|y", "values": [], "not measured": "x is not installed"},
+]
+
+
+def benchmark(**more):
+    """Returns a benchmark's content."""
+    content = {"title": "Speed", "unit": "images/s", "baseline": "old", "note": "Noted."}
+    return {**content, "about": ABOUT, "rows": ROWS, **more}
+
+
+def make_logs(folder, **more):
+    """Writes logs with a run and a benchmark; returns the benchmark's path."""
+    write_run(folder / NAME.format(1), {"Lr": [1, 2]})
+    path = folder / "benchmarks" / "speed.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(benchmark(**more)))
+    return path
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+def test_table_has_ratios_medians_and_ranges():
+    assert make_results.benchmark_table(benchmark()) == [
+        "|  | ratio | images/s | range | error | not measured | batches |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| new | 3.00 | 60.0 | 30.0 to 90.0 | 0.0123 | – | – |",
+        "| old | 1.00 | 20.0 | 10.0 to 2,000 | – | – | uint8 |",
+        "| x\\|y | – | – | – | – | x is not installed | – |",
+    ]
+
+
+def test_table_without_its_baseline_has_no_ratios():
+    lines = make_results.benchmark_table(benchmark(baseline="x|y"))
+    assert lines[0].startswith("|  | images/s | range |") and "| new | 60.0 |" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0.00"), (12345.6, "12,346"), (574.4, "574"), (12.54, "12.5"), (0.01234, "0.0123")],
+)
+def test_three_significant_digits(number, text):
+    assert make_results.significant(number) == text
+
+
+def test_section_tells_how_to_repeat_it(tmp_path):
+    make_logs(tmp_path / "logs")
+    cli(tmp_path / "logs", "--out", tmp_path)
+    text = (tmp_path / "RESULTS.md").read_text()
+    section = text[text.index("## Benchmarks") : text.index("## Runs")]
+    assert "### Speed\n" in section and "| new | 3.00 | 60.0 |" in section
+    assert "Medians of 3; ratios to old. Noted.\n" in section
+    assert "```bash\npython benchmarks/x.py 'a b'\n```\n\nprocessor CPU.\n" in section
+
+
+def test_benchmarks_need_no_runs(tmp_path):
+    make_logs(tmp_path)
+    cli(tmp_path / "benchmarks", "--out", tmp_path)
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "### Speed" in text and "All runs" not in text and "## Runs" not in text
+
+
+def test_json_of_others_changes_nothing(tmp_path):
+    path = make_logs(tmp_path)
+    path.rename(tmp_path / NAME.format(1) / "trace.json")  # beside event files
+    for serial, content in enumerate(([1], {"title": "x"}, "x")):
+        (tmp_path / f"{serial}.json").write_text(json.dumps(content))
+    assert make_results.read_benchmarks([tmp_path]) == ([], [])
+    assert "Benchmarks" not in results(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe{}",
+        json.dumps(benchmark())[:-9].encode(),
+        *(
+            json.dumps(benchmark(**more)).encode()
+            for more in (
+                {"rows": []},
+                {"rows": [{"name": "new"}]},
+                {"rows": [{"name": "new", "values": ["1", "2"]}]},
+                {"rows": [{"name": "new", "values": 3}]},
+                {"rows": [{"name": "new", "values": [math.nan]}]},
+                {"rows": [{"name": "new", "values": [math.inf]}]},
+                {"rows": [{"name": "new", "values": [1.0], "error": {"a": 1}}]},
+                {"about": {}},
+                {"about": "unknown"},
+                {"about": ["unknown"]},
+            )
+        ),
+        b'{"title": "no more than that", "rows": 1}',
+    ],
+)
+def test_damaged_json_beside_a_good_one(content, tmp_path):
+    path = make_logs(tmp_path)
+    damaged = path.with_name("damaged.json")
+    damaged.write_bytes(content)
+    found, (warning,) = make_results.read_benchmarks([tmp_path, path.parent])
+    assert found == [benchmark()] and str(damaged) in warning and "\n" not in warning
+
+
+def test_damaged_json_is_named(tmp_path):
+    damaged = make_logs(tmp_path)
+    damaged.write_text("{")
+    assert f"warning: {damaged}" in cli(tmp_path, "--out", tmp_path)
+    assert str(damaged) in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_results_are_stale_when_a_benchmark_changes(tmp_path):
+    path, words = make_logs(tmp_path / "logs"), [tmp_path / "logs", "--out", tmp_path]
+    cli(*words)
+    cli(*words, "--check")
+    path.write_text(path.read_text().replace("60.0", "61.0"))
+    assert "RESULTS.md" in cli(*words, "--check", status=1)
+    path.unlink()
+    assert "RESULTS.md" in cli(*words, "--check", status=1)
+
+
+# ------------------------------------------------------------------------------------------ common
+
+
+def test_written_benchmark_is_read_and_printed(tmp_path, capsys):
+    path = tmp_path / "new" / "x.json"
+    common.write(path, "Speed", "images/s", ROWS, "old", ABOUT, "Noted.")
+    assert make_results.read_benchmarks([tmp_path]) == ([benchmark()], [])
+    table = "\n".join(make_results.benchmark_table(benchmark()))
+    assert capsys.readouterr().out == f"Speed:\n\n{table}\n"
+
+
+def test_ways_take_turns():
+    calls = []
+    ways = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
+    assert common.interleave(ways, 2) == {"a": [1, 3], "b": [2, 4]} and calls == list("abab")
+
+
+def test_about_tells_versions_and_no_folders(monkeypatch, tmp_path):
+    script, out = ROOT / "benchmarks" / "x.py", ROOT / "logs" / "x.json"
+    words = [str(script), str(tmp_path / "imagenet"), f"--out={out}", "-b", "64", "a/b"]
+    monkeypatch.setattr(sys, "argv", words)
+    about = common.about("pytest", "no-such-package")
+    wanted = ["benchmarks/x.py", "imagenet", "--out=logs/x.json", "-b", "64", "a/b"]
+    assert about["command"][1:] == wanted and "/" not in about["command"][0]
+    assert about["pytest"] == pytest.__version__ and "no-such-package" not in about
+    assert {"date", "processor", "cores", "torch", "torchvision", "commit"} <= set(about)
+    monkeypatch.chdir(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "argv", ["x.py"])
+    assert common.about()["command"][1:] == ["benchmarks/x.py"]
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+def read_rows(path):
+    """Returns a benchmark's rows by name, having checked that make_results.py takes it."""
+    (content,), warnings = make_results.read_benchmarks([path])
+    assert not warnings and content["baseline"] in {row["name"] for row in content["rows"]}
+    return {row["name"]: row for row in content["rows"]}
+
+
+def test_data_loading_measures_by_each_loader(demo, tmp_path):
+    words = [
+        sys.executable,
+        data_loading.__file__,
+        demo,
+        "-b",
+        "4",
+        "--images",
+        "24",
+        "--rounds",
+        "2",
+        "--workers",
+        "1",
+    ]
+    words += ["--only", "torchvision only", "raw 256", "--out", tmp_path / "out" / "x.json"]
+    run(words, tmp_path)
+    rows = read_rows(tmp_path / "out" / "x.json")
+    kinds = {"pytorch/examples": "float32", "this project, torchvision only": "uint8"}
+    kinds["this project, raw 256"] = "uint8"
+    for name, kind in kinds.items():
+        assert len(rows[name]["values"]) == 2 and min(rows[name]["values"]) > 0, rows[name]
+        assert rows[name]["batches"] == kind
+    if importlib.util.find_spec("ffcv") is None:
+        assert rows["FFCV, raw 256"]["values"] == []
+        assert rows["FFCV, raw 256"]["not measured"] == "ffcv is not installed"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # no logs, no links
+
+
+def test_data_loading_repeats_images_where_there_are_too_few(demo, tmp_path):
+    images = common.pick_images(demo, 1290)  # the demo set has 1280
+    assert len(set(images)) == 1280 and images[:10] == images[1280:]
+    assert images[:5] == common.pick_images(demo, 5)
+
+
+def test_decoders_are_measured_with_their_errors(demo, tmp_path):
+    words = [sys.executable, decoders.__file__, demo, "--images", "4", "--rounds", "2"]
+    run([*words, "--only", "torchvision.io", "draft", "--out", tmp_path / "x.json"], tmp_path)
+    rows = read_rows(tmp_path / "x.json")
+    assert list(rows) == ["Pillow", "Pillow, draft", "torchvision.io"]
+    for row in rows.values():
+        assert len(row["values"]) == 2 and 0.1 < row["error, grey levels"] < 1  # rounding: 0.25
+
+
+@pytest.mark.parametrize("program", [data_loading, decoders])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("{tmp_path}/absent", "{tmp_path}/absent has no images in train/<class>/"),
+        ("{tmp_path}", "{tmp_path} has no images in train/<class>/"),
+        ("{demo} --only TensorFlow", "--only TensorFlow: no row has that in its name"),
+        ("{demo} --rounds 0", "0 is not a whole number above 0"),
+        ("{demo} --images none", "none is not a whole number above 0"),
+    ],
+)
+def test_bad_input_is_one_line(program, words, message, demo, tmp_path, monkeypatch, capsys):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "notes.txt").touch()
+    names = {"demo": demo, "tmp_path": tmp_path}
+    line = complaint(program, words.format(**names), monkeypatch, capsys)
+    assert message.format(**names) in line
+
+
+def complaint(program, words, monkeypatch, capsys):
+    """Returns the one line with which a program ends."""
+    monkeypatch.setattr(sys, "argv", [program.__file__, *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_data_loading_takes_four_batches_or_more(demo, monkeypatch, capsys):
+    line = complaint(data_loading, f"{demo} --images 200", monkeypatch, capsys)
+    assert "--images 200 are less than 4 batches" in line
+
+
+def test_decoders_tell_a_broken_image(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "1.jpg").write_text("no image")
+    assert "1.jpg" in complaint(decoders, str(tmp_path), monkeypatch, capsys)
