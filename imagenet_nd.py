@@ -218,7 +218,7 @@ def parse_args(argv=None):
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
     add("--prof", type=whole, help="profile ten steps from this one on, and end")
-    add("--bench", **flag, help="measure loader, model and both, some seconds each, and end")
+    add("--bench", **flag, help="measure loader, model and both, 5 s each or 5 steps, and end")
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--gpu", type=whole, help="use this GPU alone, counted from 0")
@@ -236,6 +236,10 @@ def parse_args(argv=None):
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if args.gpu is not None and args.no_accel:
         parser.error("--gpu and --no-accel exclude each other")
+    if args.compile_mode != "default" and not args.compile:
+        parser.error(f"--compile-mode {args.compile_mode} needs --compile")
+    if args.evaluate + args.bench + (args.prof is not None) > 1:
+        parser.error("--evaluate, --prof and --bench exclude one another")
     return args
 
 
@@ -425,6 +429,8 @@ class EncodedCrop(Crop):
 
     def __call__(self, encoded, name, seed):
         """Returns (file or finished image, uint8 (N,), name, box or None, whether to mirror)."""
+        if isinstance(encoded, np.ndarray):  # pixels: there is nothing to decode
+            return super().__call__(encoded, name, seed).flatten(), name, None, False
         with contextlib.suppress(Exception):  # whatever it is, decode() will tell
             with PIL.Image.open(io.BytesIO(encoded)) as opened:  # reads the header alone
                 if opened.format == "JPEG" and opened.mode in ("RGB", "L"):
@@ -517,7 +523,7 @@ def list_images(folder):
         classes = root[-1]
         by_class = [read_class(name) for name in classes]
     except OSError as error:
-        raise BadInput(f"{folder} cannot be listed: {error}") from None
+        raise BadInput(f"{folder} cannot be listed: {error.strerror}") from None
     for name, found in zip(classes, by_class, strict=True):
         if not any(names for _, _, names, _ in found):
             raise BadInput(f"{folder}: class {os.fsdecode(name)} has no images")
@@ -541,7 +547,7 @@ def list_images(folder):
 
 def load_index(index, folder):
     """Returns what list_images() found before, or None where the folder or the index changed."""
-    with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         with np.load(index) as file:
             listed = {name: file[name] for name in INDEX}
         top = os.fsencode(folder)
@@ -613,9 +619,8 @@ class Raw:
             self.offsets, self.shapes, self.targets = (
                 index[name] for name in ("offsets", "shapes", "targets")
             )
-        self.path, self.classes = folder / f"{part}.raw", classes
-        self.pixels = np.memmap(self.path, np.uint8, "c")  # c: PyTorch wants it writable
-        if len(self.pixels) != self.offsets[-1]:
+        self.path, self.classes, self.pixels = folder / f"{part}.raw", classes, None
+        if self.path.stat().st_size != self.offsets[-1]:
             raise BadInput(f"{self.path} is not as long as its index says: make it anew")
 
     def __len__(self):
@@ -623,6 +628,8 @@ class Raw:
 
     def read(self, epoch, index):
         """Returns (pixels (H, W, 3), where they are, class number, the image's number)."""
+        if self.pixels is None:  # mapped where it is read: a map would be sent to workers by value
+            self.pixels = np.memmap(self.path, np.uint8, "c")  # c: PyTorch wants it writable
         pixels = self.pixels[self.offsets[index] : self.offsets[index + 1]]
         name = f"{self.path}, image {index},"
         return pixels.reshape(*self.shapes[index], 3), name, int(self.targets[index]), index
@@ -684,7 +691,11 @@ class Shards:
                         where = f"{url}: {sample['__key__']}.{image}"
                         yield sample[image], where, int(sample["cls"]), first + serial
             except (OSError, ValueError, KeyError, tarfile.TarError) as error:
-                why = f"cannot be read: {first_line(error)}"
+                # webdataset appends to the arguments what it was reading.
+                why = (
+                    getattr(error, "strerror", None) or str((*error.args, error)[0]).split(" @ ")[0]
+                )
+                why = f"cannot be read: {why}"
             if serial + 1 != count:
                 raise BadInput(f"{url} {why}")
             position = 0
@@ -712,7 +723,7 @@ def shard_source(chosen):
 
 
 def open_webdataset():
-    """Returns the webdataset module, with s3:// by AWS's command line, which it has not."""
+    """Returns the webdataset module, having added s3:// by the command `aws`."""
     import webdataset
     from webdataset.gopen import Pipe, gopen_schemes
 
@@ -729,6 +740,8 @@ def open_shards(url, wanted, seed):
         webdataset = open_webdataset()
         with webdataset.gopen(url("shards.json")) as file:
             listed = json.load(file)
+        if listed.get("raw") and wanted:
+            raise BadInput(f"{url('shards.json')} lists no {wanted}: it is of --raw")
         if listed.get("raw"):
             return [Raw(Path(url("")), part, listed["classes"]) for part in ("train", "val")]
         train = {each["name"]: each for each in listed["train"]}
@@ -743,9 +756,12 @@ def open_shards(url, wanted, seed):
         ]
     except ImportError:
         raise BadInput("shards need the webdataset package: pip install webdataset") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"({first_line(error)}): tools/make_shards.py makes it"
-        raise BadInput(f"{url('shards.json')} cannot be read {why}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
+        why = f"({first_line(error)}): tools/make_shards.py makes them"
+        raise BadInput(f"{url('shards.json')} and what it lists cannot be read {why}") from None
+    except zipfile.BadZipFile as error:
+        why = f"({first_line(error)}): tools/make_shards.py makes them"
+        raise BadInput(f"{url('*.npz')} cannot be read {why}") from None
 
 
 def open_data(args, place):
@@ -982,7 +998,8 @@ def start_workers(loader, order):
     """Starts the loader's worker processes, and has them load nothing yet.
 
     They are forked here, before the first collective: up to Python 3.11, a child hangs when it is
-    forked while another thread is about to take the interpreter's lock.
+    forked while a thread that is not Python's own, as a collective's, asks for the interpreter.
+    iter() of a loader that keeps its workers starts them; later ones take these.
     """
     if loader.num_workers:
         order.end = 0
@@ -1233,7 +1250,7 @@ def train_one_epoch(run, epoch):
                 run.log.add_scalar("Loss/step", shown[0], at)
     average_buffers(run.model, run.place)
     entries = meter.close("train")
-    if meter.loading:
+    if meter.loading and args.decode == "cpu":  # else this process decodes, and the line would lie
         worker = meter.images / meter.loading
         loader = worker * max(1, run.data.workers) * run.place.ranks
         model = meter.images / (meter.seconds * (1 - meter.waits))
@@ -1498,7 +1515,7 @@ def open_log(args, place, data, gradient_bytes, saved):
 
 
 def decoder_name(args):
-    """Returns what decodes training JPEGs, with its version."""
+    """Returns what decodes training JPEGs, where there are such, with its version."""
     if args.decode == "cuda":
         return f"nvJPEG, torchvision {torchvision.__version__}"
     if found := region_decoder():
@@ -1650,7 +1667,8 @@ def profile(run):
 
 
 def bench(run, seconds=5):
-    """Measures images/s of the loader alone, the model alone and both, so many seconds each."""
+    """Measures images/s of the model alone, the loader alone and both: two steps or more of each,
+    about so many seconds."""
     args, place, order = run.args, run.place, run.data.order
     for group in run.optimizer.param_groups:
         group["lr"] = 0.0
@@ -1673,12 +1691,14 @@ def bench(run, seconds=5):
     made = DummyLoader(itertools.repeat(range(share)), share, size, classes, place.device)
     synthetic = ((images, target) for images, target, _ in made)
     model = rate(train(on_device(synthetic, run)), run, seconds)
+    say(place, f"model {model:,.1f} images/s, on synthetic images")
     if args.dummy:
-        say(place, f"model {model:,.1f} images/s, on synthetic images")
         return
     loader = rate(loaded(), run, seconds)
     both = rate(train(on_device(loaded(), run)), run, seconds)
     say(place, f"loader {loader:,.1f}, model {model:,.1f}, both {both:,.1f} images/s")
+    if args.decode == "cuda":
+        return
     worker = 1 / np.mean(spent)
     say(place, verdict(max(0, 1 - both / model), loader, model, worker, place))
 
@@ -1697,11 +1717,9 @@ def rate(steps, run, seconds):
             next(steps)
         return clock() - started
 
-    go(3)  # workers start, kernels are chosen
-    pace = torch.tensor([go(3) / 3], dtype=torch.float64 if device.type != "mps" else torch.float32)
-    count = max(
-        3, round(seconds * ranks / sum_over_ranks(pace.to(device)).item())
-    )  # the same on all
+    go(2)  # workers start, kernels are chosen
+    pace = torch.tensor([go(1)], dtype=exact_dtype(device), device=device)
+    count = max(2, round(seconds * ranks / sum_over_ranks(pace).item()))  # the same on all ranks
     return run.data.global_batch * count / go(count)
 
 

@@ -80,6 +80,8 @@ OPTIONS = {
         (["--log-dir", "/dev/null/runs"], "--log-dir"),
         (["--start-epoch", "1"], "--start-epoch 1"),
         (["--val-resize", "16"], "--val-resize 16"),
+        (["--compile-mode", "max-autotune"], "--compile-mode max-autotune needs --compile"),
+        (["--bench", "--evaluate"], "--evaluate, --prof and --bench exclude one another"),
         (["-a", "alexnet"], "alexnet does not go with --image-size 32"),
         (["-a", "inception_v3", "--image-size", "64"], "inception_v3 does not go with"),
     ],

@@ -362,7 +362,7 @@ def test_listed_once_on_a_node_and_for_the_next_run(nd, tmp_path, monkeypatch, c
     once = find()
     assert listed.read_text() == "once\n"
     (index,) = keep.glob("*.npz")
-    for change in "add", "in/er", "remove", "damage":
+    for change in "add", "in/er", "remove", "damage", "empty":
         if change == "add":
             (folder / "a" / "new.jpg").touch()
         elif change == "in/er":
@@ -370,7 +370,7 @@ def test_listed_once_on_a_node_and_for_the_next_run(nd, tmp_path, monkeypatch, c
         elif change == "remove":
             (folder / "b" / "2.JPEG").unlink()
         else:
-            index.write_bytes(index.read_bytes()[:100])
+            index.write_bytes(index.read_bytes()[: 100 if change == "damage" else 0])
         for path in folder, *folder.rglob("*"):
             if path.is_dir() and path.stat().st_mtime > 2e9 - 1e9:  # an hour old, but changed
                 os.utime(path, (1.5e9 + len(change), 1.5e9))
@@ -597,16 +597,19 @@ def test_a_training_from_shards(pictures, tmp_path):
         ("short shard", r"train/000001\.tar (cannot be read: |has not the 15 images)"),
         ("counted wrongly", r"train/00000\d\.tar has not the \d+ images that shards\.json says"),
         ("no list", r"copy holds shards, and no shards\.json: tools/make_shards\.py makes both"),
-        ("damaged list", r"shards\.json cannot be read"),
+        ("damaged list", r"shards\.json and what it lists cannot be read"),
         ("unknown shard", r"shards\.json lists no train/000005\.tar"),
         ("short raw", r"train\.raw is not as long as its index says"),
+        ("damaged raw", r"\*\.npz cannot be read"),
+        ("empty raw", r"shards\.json and what it lists cannot be read"),
+        ("pattern of raw", r"shards\.json lists no train/000000\.tar: it is of --raw"),
     ],
 )
 def test_damaged_shards_are_told_in_one_line(
     fault, expected, nd, pictures, tmp_path, capsys, monkeypatch
 ):
     folder = tmp_path / "copy"
-    shutil.copytree(pictures / ("raw" if fault == "short raw" else "shards"), folder)
+    shutil.copytree(pictures / ("raw" if "raw" in fault else "shards"), folder)
     shard, listed = folder / "train" / "000001.tar", folder / "shards.json"
     wanted = folder
     if fault == "missing shard":
@@ -624,9 +627,13 @@ def test_damaged_shards_are_told_in_one_line(
         listed.write_text(listed.read_text()[:100])
     elif fault == "unknown shard":
         wanted = f"{folder}/train/{{000001..000009}}.tar"
+    elif fault == "pattern of raw":
+        wanted = f"{folder}/train/000000.tar"
     else:
-        raw = folder / "train.raw"
-        raw.write_bytes(raw.read_bytes()[:-1])
+        cut = folder / ("train.raw" if fault == "short raw" else "train.npz")
+        cut.write_bytes(
+            cut.read_bytes()[: {"short raw": -1, "damaged raw": 100, "empty raw": 0}[fault]]
+        )
     words = [
         "imagenet_nd.py",
         "-a",
@@ -670,6 +677,10 @@ def test_make_shards_checks_and_overwrites_nothing(pictures, tmp_path, capsys, m
     assert "000000.tar is missing" in refused(["make_shards.py", "--check", folder])
     assert "is there already" in refused(["make_shards.py", pictures / "data", folder])
     assert shard.parent.is_dir()
+    (folder / "shards.json").write_text("{}")
+    assert "shards.json cannot be read" in refused(["make_shards.py", "--check", folder])
+    quality = ["make_shards.py", "--quality", "50", folder, tmp_path / "new"]
+    assert "--quality is of --resize" in refused(quality)
     assert "DIR and OUT are needed" in refused(["make_shards.py", tmp_path / "new"])
     broken = tmp_path / "data"
     shutil.copytree(pictures / "data", broken)
@@ -728,6 +739,7 @@ def test_bench(nd, tmp_path, capsys):
     args = nd.parse_args([str(word) for word in [*words, "--log-dir", tmp_path / "runs", folder]])
     nd.bench(nd.set_up(args, nd.Place(CPU)), seconds=0.3)
     output = capsys.readouterr().out
+    assert output.count("images/s, on synthetic images\n") == 1
     rates = re.search(r"loader (\S+), model (\S+), both (\S+) images/s\n", output).groups()
     loader, model, both = (float(rate.replace(",", "")) for rate in rates)
     assert 0 < both < 1.5 * min(loader, model)

@@ -361,20 +361,25 @@ def test_reads_are_those_of_rank_and_workers(workers, tmp_path, monkeypatch):
     log = SimpleNamespace(add_scalar=lambda tag, value, step: logged.update({tag: value}))
     traffic = script.Traffic(script.Place(torch.device("cpu")), gradient_bytes=1000)
     list(loader)  # what starting workers import is read too
-    with monkeypatch.context() as clock:
-        clock.setattr(script.time, "perf_counter", lambda: 100.0)
-        traffic.sample(log, 0)
+
+    def sample(step, now):
+        with monkeypatch.context() as clock:
+            clock.setattr(script.time, "perf_counter", lambda: now)
+            traffic.sample(log, step, after_seconds=2)
+
+    sample(0, 100.0)
     assert not logged
-    list(loader)
-    with monkeypatch.context() as clock:
-        clock.setattr(script.time, "perf_counter", lambda: 102.0)
-        traffic.sample(log, 20, after_seconds=2)
-    assert logged["IO/read_MBps"] == pytest.approx(size / 2 / 1e6, rel=0.05)
-    assert 400 <= logged["IO/read_iops"] * 2 < 400 * 6
+    for attempt in range(1, 6):
+        list(loader)
+        sample(20 * attempt, 100.0 + 2 * attempt)
+        assert logged["IO/read_MBps"] == pytest.approx(size / 2 / 1e6, rel=0.05)
+        assert 400 <= logged["IO/read_iops"] * 2 < 400 * 6
+        if logged["IO/disk_MBps"] < 0.1:  # else pages of programs, which were short of memory
+            break
     assert logged["IO/disk_MBps"] < 0.1
     assert logged["Network/expected_MB_per_step"] == 0
     logged.clear()
-    traffic.sample(log, 30, after_seconds=2)
+    sample(200, 101.0 + 2 * attempt)
     assert not logged, "one second after the last"
 
 
@@ -428,7 +433,9 @@ def test_two_nodes_by_dist_url(demo, tmp_path):
     ]
     assert [node.wait(120) for node in nodes] == [0, 0]
     assert checkpoint(tmp_path / "log0").exists()
-    assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"
+    assert {path.name for path in tmp_path.glob("log1/*")} <= {".index"}, (
+        "global rank 0 alone writes"
+    )
     for tag in "IO/read_MBps", "IO/read_MBps/node1", "Network/sent_MB_per_step/node1":
         assert scalars(tmp_path / "log0", tag)[2] > 0
 
@@ -449,7 +456,9 @@ def test_two_nodes_by_launch(demo, tmp_path):
     ]
     assert [node.wait(120) for node in nodes] == [0, 0]
     assert "_gpux4_b2_" in checkpoint(tmp_path / "log0").parent.name
-    assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"
+    assert {path.name for path in tmp_path.glob("log1/*")} <= {".index"}, (
+        "global rank 0 alone writes"
+    )
 
 
 @pytest.mark.parametrize("script", ["imagenet_ddp.py", "imagenet_ddp_apex.py"])

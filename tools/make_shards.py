@@ -131,10 +131,18 @@ def make(args):
     return sum(map(len, sources.values()))
 
 
+# What check() needs of an entry of shards.json.
+ENTRY = ("name", "bytes", "sha256")
+
+
 def check(out):
     """Compares all files with shards.json; returns the number of files."""
-    listed = json.loads((out / "shards.json").read_text())
-    entries = listed["train"] + listed["val"]
+    try:
+        listed = json.loads((out / "shards.json").read_text())
+        entries = [{name: each[name] for name in ENTRY} for each in listed["train"] + listed["val"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = imagenet_nd.first_line(error)
+        raise BadInput(f"{out / 'shards.json'} cannot be read ({why})") from None
     for entry in entries:
         path = out / entry["name"]
         if not path.is_file():
@@ -154,7 +162,7 @@ def main():
     add("out", metavar="OUT", type=Path, help="made by this program")
     add("--images", type=count, default=1000, help="per shard (%(default)s)")
     add("--resize", type=count, help="re-encode, the longer side at most so many pixels")
-    add("--quality", type=quality, default=90, help="of JPEGs re-encoded (%(default)s)")
+    add("--quality", type=quality, help="of JPEGs re-encoded by --resize (90)")
     add("--raw", type=count, help="store pixels, the shorter side at most so many")
     add("-j", "--workers", type=count, help="processes (else: as many as cores)")
     add("--check", action="store_true", help="compare OUT with its shards.json")
@@ -163,6 +171,9 @@ def main():
         parser.error("DIR and OUT are needed")
     if args.raw and args.resize:
         parser.error("--raw and --resize exclude each other")
+    if args.quality and not args.resize:
+        parser.error("--quality is of --resize: the files are else written as they are")
+    args.quality = args.quality or 90
     try:
         if args.check:
             print(f"{args.out}: {check(args.out)} files are as they were written")
@@ -176,7 +187,7 @@ def main():
         except BaseException:
             shutil.rmtree(args.out)  # half of it would be of no use
             raise
-    except (BadInput, OSError, ValueError, KeyError) as error:
+    except (BadInput, OSError, ValueError, KeyError, RuntimeError) as error:
         parser.error(str(error))
 
 
