@@ -29,8 +29,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def nd():
+def nd(monkeypatch):
     script = importlib.import_module("imagenet_nd")
+    monkeypatch.setattr(script, "keep_freed_memory", lambda: None)  # it would hold for all tests
     yield script
     script.region_decoder.cache_clear()
 
