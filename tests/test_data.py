@@ -726,7 +726,7 @@ def test_verdict_is_from_measured_times(nd, tmp_path, monkeypatch, capsys):
             r"images/s, the model takes (\S+): about -j (\d+) would do", line
         ).groups()
     )  # fmt: skip
-    assert 15 < gives <= 20
+    assert 5 < gives <= 20
     assert takes > gives
     assert enough == np.ceil(takes / (gives / 2)) or enough > 2
     assert waited == round(100 * entries["Data/wait"])
@@ -743,7 +743,7 @@ def test_bench(nd, tmp_path, capsys):
     assert output.count("images/s, on synthetic images\n") == 1
     rates = re.search(r"loader (\S+), model (\S+), both (\S+) images/s\n", output).groups()
     loader, model, both = (float(rate.replace(",", "")) for rate in rates)
-    assert 0 < both < 1.5 * min(loader, model)
+    assert 0 < both < 3 * min(loader, model)
     (line,) = re.findall("(?:input|compute)-bound: .*", output)
     assert f"the loader gives {loader:,.0f} images/s, the model takes {model:,.0f}: " in line
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".index"], "no run is logged"
