@@ -10,6 +10,7 @@ train/<class>/*.JPEG and val/<class>/*.JPEG.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import copy
 import ctypes
@@ -28,10 +29,13 @@ import platform
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
+import traceback
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -135,10 +139,23 @@ class Place(NamedTuple):
     local_rank: int = 0  # of this process, among those on this node
     local_ranks: int = 1  # processes on this node
     devices: int = 1  # that this process drives
+    board: object = None  # where ranks post notices by set(), get() and check(); None when alone
 
 
 class BadInput(Exception):
     """The user's mistake, told in one line: what, where, what to do. Ends in exit status 2."""
+
+
+class BadImage(BadInput):
+    """An image that cannot be read; some are borne with, see --max-bad-images."""
+
+
+class Fault(Exception):
+    """Why training cannot go on, told in one line. Ends in exit status 1."""
+
+
+class Preempted(Exception):
+    """A signal or --max-hours ends the run, and its checkpoint is taken. Ends in status 143."""
 
 
 def first_line(error):
@@ -178,6 +195,7 @@ def parse_args(argv=None):
     positive = number(float, "a number above 0", lambda value: value > 0)
     zero_on = number(float, "a number from 0 on", lambda value: value >= 0)
     fraction = number(float, "a fraction in (0, 1], as 0.75 for 75 %", lambda value: 0 < value <= 1)
+    share = number(float, "a fraction in [0, 1], as 0.01 for 1 %", lambda value: 0 <= value <= 1)
     flag = {"action": "store_true"}
 
     parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
@@ -192,6 +210,9 @@ def parse_args(argv=None):
     add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
     decoders = "of training JPEGs: by the loader's workers, or by nvJPEG on the GPU (%(default)s)"
     add("--decode", choices=["cpu", "cuda"], default="cpu", help=decoders)
+    bad = "fraction of unreadable images that is skipped (%(default)s); 0 = none"
+    add("--max-bad-images", type=share, default=0.001, help=bad)
+    add("--allow-pipe", **flag, help="DIR may be pipe:COMMAND, which a shell runs")
 
     add = parser.add_argument_group("model").add_argument
     add("-a", "--arch", default="resnet18", help="any torchvision classifier (%(default)s)")
@@ -224,12 +245,21 @@ def parse_args(argv=None):
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
-    add("--resume", metavar="PATH", help="go on from this checkpoint, of any imagenet_*.py")
+    resume = "go on from this checkpoint, or a folder's newest good one; auto: this run's, if any"
+    add("--resume", metavar="PATH", help=resume)
+    minutes = "checkpoints between those after every epoch (%(default)s); 0 = off"
+    add("--checkpoint-minutes", type=zero_on, default=15, help=minutes)
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
     add("--prof", type=whole, help="profile ten steps from this one on, and end")
     add("--bench", **flag, help="measure loader, model and both, 5 s each or 5 steps, and end")
+
+    add = parser.add_argument_group("interruptions").add_argument
+    add("--max-hours", type=positive, help="save and end before this time is over")
+    add("--requeue", **flag, help="Slurm starts the job again after a signal or --max-hours")
+    timeout = "seconds without progress after which the run ends (%(default)s); 0 = off"
+    add("--timeout", type=zero_on, default=600, help=timeout)
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--gpu", type=whole, help="use this GPU alone, counted from 0")
@@ -251,6 +281,8 @@ def parse_args(argv=None):
         parser.error(f"--compile-mode {args.compile_mode} needs --compile")
     if args.evaluate + args.bench + (args.prof is not None) > 1:
         parser.error("--evaluate, --prof and --bench exclude one another")
+    if args.requeue and "SLURM_JOB_ID" not in os.environ:
+        parser.error("--requeue needs a job of Slurm, which sets SLURM_JOB_ID")
     return args
 
 
@@ -344,6 +376,12 @@ def region_decoder():
         os.close(stderr)
 
 
+def is_whole_jpeg(encoded):
+    """Returns whether a file has JPEG's first marker, and its last at its end: who decodes a part
+    does not notice that a file is cut off."""
+    return encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:]
+
+
 def decode(encoded, name, choose):
     """Returns a part of an image, uint8 (height, width, 3), as Pillow converts it to RGB.
 
@@ -352,7 +390,7 @@ def decode(encoded, name, choose):
     torchvision; what that does not read as 8-bit RGB, by Pillow.
     """
     image = torch.from_numpy(encoded) if isinstance(encoded, np.ndarray) else None
-    if image is None and encoded[:2] == b"\xff\xd8" and region_decoder():
+    if image is None and is_whole_jpeg(encoded) and region_decoder():
         codec, decoder, plain = region_decoder()
         with contextlib.suppress(RuntimeError):
             stream = codec.CodeStream(encoded)
@@ -374,7 +412,7 @@ def decode(encoded, name, choose):
                 image = torch.from_numpy(np.array(opened.convert("RGB")))
         except Exception as error:  # Pillow's decoders raise what they like
             why = f"({first_line(error)}): mend or remove it"
-            raise BadInput(f"{name} cannot be read as an image {why}") from None
+            raise BadImage(f"{name} cannot be read as an image {why}") from None
     top, left, height, width = choose(*image.shape[:2])
     return image[top : top + height, left : left + width]
 
@@ -444,19 +482,19 @@ class EncodedCrop(Crop):
             return super().__call__(encoded, name, seed).flatten(), name, None, False
         with contextlib.suppress(Exception):  # whatever it is, decode() will tell
             with PIL.Image.open(io.BytesIO(encoded)) as opened:  # reads the header alone
-                if opened.format == "JPEG" and opened.mode in ("RGB", "L"):
+                if is_whole_jpeg(encoded) and opened.mode in ("RGB", "L"):
                     file = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
                     return file, name, self.box(*opened.size[::-1], seed), self.mirrored(seed)
         return super().__call__(encoded, name, seed).flatten(), name, None, False
 
 
 def pack(items):
-    """Collates EncodedCrops, targets and seconds: files of any length in one tensor."""
-    views, target, seconds = zip(*items, strict=True)
+    """Collates Images' items of EncodedCrops: files of any length in one tensor."""
+    views, target, seconds, bad = zip(*items, strict=True)
     files, names, boxes, mirrored = zip(*views, strict=True)
     lengths = [len(file) for file in files]
     batch = torch.cat(files), lengths, names, boxes, mirrored
-    return batch, torch.tensor(target), torch.tensor(seconds)
+    return batch, torch.tensor(target), torch.tensor(seconds), bad
 
 
 def decode_on_device(batch, crop, device):
@@ -619,7 +657,11 @@ class Folder:
             with open(path, "rb", buffering=0) as file:  # not memory-mapped: `Traffic` counts it
                 return file.read(), path, int(self.targets[index]), index
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
+            raise BadImage(f"{path} cannot be read: {first_line(error)}") from None
+
+    def next(self, index):
+        """Returns the key of the image that stands in for an unreadable one."""
+        return (index + 1) % len(self)
 
 
 class Raw:
@@ -645,6 +687,10 @@ class Raw:
         name = f"{self.path}, image {index},"
         return pixels.reshape(*self.shapes[index], 3), name, int(self.targets[index]), index
 
+    def next(self, index):
+        """Returns the key of the image that stands in for an unreadable one."""
+        return (index + 1) % len(self)
+
 
 class Shards:
     """WebDataset shards (tar files), each read from its start to its end.
@@ -660,7 +706,7 @@ class Shards:
         self.counts = [shard["images"] for shard in shards]
         self.firsts = np.cumsum([0, *self.counts]).tolist()  # number of each one's first image
         self.shuffle, self.block_size = shuffle, 1000 if shuffle else 1  # as WebDataset's examples
-        self.here, self.next, self.stream, self.block = None, None, None, []
+        self.here, self.after, self.stream, self.block = None, None, None, []
 
     def __len__(self):
         return self.firsts[-1]
@@ -672,15 +718,22 @@ class Shards:
         serial, inside = divmod(offset, self.block_size)
         first = start + serial * self.block_size
         if self.here != (epoch, first):
-            if self.next != (epoch, first):  # a new epoch, or a resumed one
+            if self.after != (epoch, first):  # a new epoch, or a resumed one
                 self.stream = self._samples(epoch, first)
             size = min(self.block_size, end - first)
             self.block = list(itertools.islice(self.stream, size))
             if self.shuffle:
                 rng = np.random.default_rng((self.seed, epoch, first))
                 self.block = [self.block[each] for each in rng.permutation(size)]
-            self.here, self.next = (epoch, first), (epoch, first + size)
+            self.here, self.after = (epoch, first), (epoch, first + size)
         return self.block[inside]
+
+    def next(self, key):
+        """Returns the key of the image that stands in for an unreadable one, of the same block."""
+        start, end, offset = key
+        serial, inside = divmod(offset, self.block_size)
+        size = min(self.block_size, end - start - serial * self.block_size)
+        return start, end, serial * self.block_size + (inside + 1) % size
 
     def _samples(self, epoch, position):
         """Yields an epoch's images from this position of its sequence on."""
@@ -745,6 +798,11 @@ def open_webdataset():
     return webdataset
 
 
+# What JSON and NumPy raise on files that are not what they should be.
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError)
+DAMAGED += (zipfile.BadZipFile,)
+
+
 def open_shards(url, wanted, seed):
     """Returns the sources of train/ and val/."""
     try:
@@ -753,6 +811,9 @@ def open_shards(url, wanted, seed):
             listed = json.load(file)
         if listed.get("raw") and wanted:
             raise BadInput(f"{url('shards.json')} lists no {wanted}: it is of --raw")
+        for name in (each["name"] for part in ("train", "val") for each in listed.get(part, ())):
+            if not re.fullmatch(r"(train|val)/[\w.-]+", name):  # it may become part of a command
+                raise BadInput(f"{url('shards.json')} lists {name!r}, which is no shard's name")
         if listed.get("raw"):
             return [Raw(Path(url("")), part, listed["classes"]) for part in ("train", "val")]
         train = {each["name"]: each for each in listed["train"]}
@@ -767,18 +828,17 @@ def open_shards(url, wanted, seed):
         ]
     except ImportError:
         raise BadInput("shards need the webdataset package: pip install webdataset") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
+    except DAMAGED as error:
         why = f"({first_line(error)}): tools/make_shards.py makes them"
         raise BadInput(f"{url('shards.json')} and what it lists cannot be read {why}") from None
-    except zipfile.BadZipFile as error:
-        why = f"({first_line(error)}): tools/make_shards.py makes them"
-        raise BadInput(f"{url('*.npz')} cannot be read {why}") from None
 
 
 def open_data(args, place):
     """Returns the sources of train/ and val/, what to call them, whether it is the demo set."""
     chosen = args.dir or os.environ.get("IMAGENET_DIR")
     url, wanted = shard_source(chosen or "")
+    if url and url("").startswith("pipe:") and not args.allow_pipe:
+        raise BadInput(f"{chosen} would run a command by the shell: give --allow-pipe to have it")
     if url:
         return *open_shards(url, wanted, args.seed), chosen, False
     folder = Path(chosen or "demo_data")
@@ -802,18 +862,42 @@ class Images(torch.utils.data.Dataset):
     """What the loader's workers do for a key (epoch, place in the source): what is drawn for an
     image, such as its crop, comes from (seed, epoch, its number) alone, whoever loads it.
 
-    Items are (uint8 (H, W, 3), class number, seconds that it took).
+    Items are (uint8 (H, W, 3), class number, seconds that it took, why it cannot be read or "").
+    For an unreadable image stands the next that can be read; in validation, nothing, of class -1.
     """
 
-    def __init__(self, source, view, seed):
-        self.source, self.view, self.seed = source, view, seed
+    def __init__(self, source, view, seed, validates=False):
+        self.source, self.view, self.seed, self.validates = source, view, seed, validates
 
     def __getitem__(self, key):
         started = time.perf_counter()
         epoch, index = key
-        encoded, name, target, number = self.source.read(epoch, index)
-        image = self.view(encoded, name, f"{self.seed} {epoch} {number}")
-        return image, target, time.perf_counter() - started
+        bad = ""
+        for _ in range(100):
+            try:
+                encoded, name, target, number = self.source.read(epoch, index)
+                image = self.view(encoded, name, f"{self.seed} {epoch} {number}")
+                return image, target, time.perf_counter() - started, bad
+            except BadImage as error:
+                bad, index = bad or str(error), self.source.next(index)
+                if self.validates:
+                    nothing = torch.zeros(self.view.size, self.view.size, 3, dtype=torch.uint8)
+                    return nothing, -1, time.perf_counter() - started, bad
+        raise BadInput(f"{bad}; nor can the 99 images that follow it")
+
+
+def start_loader_worker(_):
+    """Leaves signals to the process that trains, which must still be given images to be able to
+    save, and ends when that ends, however it does."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(signum):
+    """Has Linux send this process a signal when the one that started it is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
 
 
 class Order(torch.utils.data.Sampler):
@@ -911,17 +995,20 @@ class DummyLoader:
 
     def __iter__(self):
         for keys in self.batch_sampler:
-            yield self.images[: len(keys)], self.target[: len(keys)], torch.zeros(len(keys))
+            yield self.images[: len(keys)], self.target[: len(keys)], torch.zeros(len(keys)), ()
 
 
 class Data(NamedTuple):
     """What a run reads. The loaders yield (images (N, H, W, 3) uint8, target (N,) int64, seconds
-    that a worker took for each (N,)); of --decode cuda's images see decode_on_device()."""
+    that a worker took for each (N,), why they cannot be read or ""); of --decode cuda's images see
+    decode_on_device()."""
 
     train: Iterable  # this rank's share of one step an item
     order: Order
     val: Iterable
-    val_size: int  # images, of all ranks
+    train_size: int  # images
+    val_size: int
+    val_batches: int  # that every rank has; some may have one more
     num_classes: int
     image_size: int
     workers: int
@@ -991,6 +1078,7 @@ def load_data(args, place):
             "persistent_workers": workers > 0,
             "pin_memory": place.device.type == "cuda",
             "generator": torch.Generator(),  # else each epoch would draw from the global one
+            "worker_init_fn": start_loader_worker,
         }
         loader = functools.partial(torch.utils.data.DataLoader, **options)
         train = loader(
@@ -998,10 +1086,11 @@ def load_data(args, place):
             batch_sampler=order,
             collate_fn=pack if args.decode == "cuda" else None,
         )
-        val = loader(Images(val_set, centre, args.seed), batch_sampler=val_order)
+        val = loader(Images(val_set, centre, args.seed, True), batch_sampler=val_order)
         for each, its_order in ((train, order), (val, val_order))[args.evaluate :]:
             start_workers(each, its_order)
-    sizes = (val_size, num_classes, image_size, workers, global_batch)
+    val_batches = math.ceil(val_size // place.ranks / device_batch)
+    sizes = (train_size, val_size, val_batches, num_classes, image_size, workers, global_batch)
     return Data(train, order, val, *sizes, source, view)
 
 
@@ -1144,24 +1233,38 @@ class Meter:
     brackets its mean over the epoch so far: as a line, or behind a live bar on a terminal.
     """
 
-    def __init__(self, title, loader, run, reduce):
+    def __init__(self, title, loader, run, reduce, first=0):
         self.title, self.run, self.reduce = title, run, reduce
         self.totals = torch.zeros(4, dtype=exact_dtype(run.place.device), device=run.place.device)
-        self.steps, self.waited, self.loading = 0, 0.0, 0.0
+        self.steps, self.waited, self.loading, self.skipped = first, 0.0, 0.0, 0
+        self.bad, self.bad_before = [], 0  # of this rank, by name; of all ranks, before --resume
         live = run.place.rank == 0 and sys.stdout.isatty() and sys.stderr.isatty()
-        batches = on_device(self._loaded(loader), run)
-        self.bar = tqdm(batches, title, len(loader), False, disable=not live, dynamic_ncols=True)
+        batches, total = on_device(self._loaded(loader), run), first + len(loader)
+        self.bar = tqdm(
+            batches, title, total, False, disable=not live, dynamic_ncols=True, initial=first
+        )
         self.started = self.before = time.perf_counter()
+        self.seconds = None  # once it is closed
 
     def __iter__(self):
-        for batch in self.bar:
+        batches = iter(self.bar)
+        while True:
+            self.run.watch.doing = "waiting for its loader", time.monotonic()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.run.watch.doing = f"{self.title}[{self.steps}]", time.monotonic()
             self.wait = time.perf_counter() - self.before
             self.waited += self.wait
             yield batch
 
     def _loaded(self, loader):
-        for images, target, seconds in loader:
+        for images, target, seconds, bad in loader:
             self.loading += float(seconds.sum())
+            if any(bad):
+                self.bad += filter(None, bad)
+                if (target < 0).any():
+                    images, target = images[target >= 0], target[target >= 0]
             yield images, target
 
     def update(self, sums):
@@ -1189,14 +1292,34 @@ class Meter:
     def close(self, part):
         """Returns the log entries of the epoch, over all ranks; `part` is train or val."""
         self.seconds = time.perf_counter() - self.started
-        times = self.totals.new_tensor([self.waited / self.seconds, self.loading])
-        *sums, waits, loading = sum_over_ranks(torch.cat([self.totals, times])).tolist()  # sync
+        self.run.watch.post(self.bad)
+        *sums, waited, loading, bad = self.sums().tolist()  # sync point
+        note_bad_images(self.run, self.bad)
         loss, top1, top5 = averages(sums)
-        self.images, self.loading = sums[3], loading
-        self.waits = waits / self.run.place.ranks  # mean share of the time
+        self.images, self.all_loading, self.all_bad = sums[3], loading, bad
+        self.waits = waited / self.run.place.ranks / self.seconds  # mean share of the time
         entries = {"Loss": loss, "Top1": top1, "Top5": top5}
         entries |= {"Throughput": sums[3] / self.seconds, "Time": self.seconds / max(1, self.steps)}
         return {f"{tag}/{part}": value for tag, value in entries.items()}
+
+    def sums(self):
+        """Returns all ranks' sums, seconds waited and seconds loaded, and unreadable images."""
+        mine = self.totals.new_tensor([self.waited, self.loading, len(self.bad)])
+        return sum_over_ranks(torch.cat([self.totals, mine]))
+
+    def state(self):
+        """Returns what a checkpoint in mid-epoch needs to go on with."""
+        seconds = time.perf_counter() - self.started if self.seconds is None else self.seconds
+        sums = self.sums().tolist()
+        return {"sums": sums, "seconds": seconds, "skipped": self.skipped}
+
+    def go_on(self, state):
+        """Takes up state() of an interrupted epoch: every rank has an equal part of its sums."""
+        *sums, waited, loading, bad = state["sums"]
+        ranks = self.run.place.ranks
+        self.totals += self.totals.new_tensor(sums) / ranks
+        self.waited, self.loading, self.bad_before = waited / ranks, loading / ranks, bad
+        self.started, self.skipped = self.started - state["seconds"], state["skipped"]
 
 
 def averages(sums):
@@ -1215,6 +1338,161 @@ def verdict(waits, loader, model, worker, place):
     return f"{bound}: {waited}; {rates}: about -j {enough} would do"
 
 
+# ------------------------------------------------------------------------------------------ watch
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+class Told(NamedTuple):
+    """What the ranks have to say of a step: sums over all of them."""
+
+    what: str  # the step
+    stop: float  # ranks that were told to end
+    save: float  # whether a checkpoint is due
+    bad: float  # unreadable images of the epoch so far
+    broken: float  # ranks whose loss is not finite
+    skipped: float  # ranks that skipped the step
+
+
+class Watch:
+    """Keeps the ranks together: what a signal, the clock or a loss says to one of them, all heed at
+    the same step; and when one stops working, the others say which, and end.
+
+    Every rank posts a heartbeat on the board, from a thread. When training has not moved for half
+    of --timeout, a rank begins to read the others': whose does not change is frozen or cut off.
+    """
+
+    def __init__(self, args, place):
+        self.args, self.place = args, place
+        self.signal, self.signalled = None, 0.0  # its name, and when it came
+        self.began = self.saved = time.monotonic()
+        self.deadline = math.inf
+        self.listening, self.told, self.posted = False, None, {}
+        self.doing = "starting", time.monotonic()  # what, since when
+        self.heard = {}  # rank → (last heartbeat, when it changed or 0)
+        self.pause = min(10, args.timeout / 20)  # seconds between heartbeats
+
+    # -- what all ranks heed
+
+    def listen(self):
+        """From now on signals and --max-hours end the run with a checkpoint, and all is watched."""
+        self.listening, self.doing = True, ("starting", time.monotonic())
+        if self.args.max_hours:
+            seconds = self.args.max_hours * 3600
+            self.deadline = self.began + seconds - min(60, 0.1 * seconds)  # the time to save
+        for each in SIGNALS:
+            signal.signal(each, self._note)
+        if self.args.timeout:
+            for work in (self._beat, self._sound) if self.place.board else (self._sound,):
+                threading.Thread(target=work, daemon=True).start()
+
+    def _note(self, signum, frame):
+        # Launchers pass a terminal's Ctrl-C on, so the same one may come twice within a moment.
+        if signum == signal.SIGINT and self.signal and time.monotonic() > self.signalled + 1:
+            end_now(130)
+        if not self.signal:
+            self.signal, self.signalled = signal.Signals(signum).name, time.monotonic()
+
+    def why(self):
+        """Returns why this rank wants the run to end, or None."""
+        if self.place.rank == 0 and time.monotonic() > self.deadline:
+            return self.signal or "--max-hours"
+        return self.signal
+
+    def tell(self, meter, sums, skipped):
+        """Tells all ranks how this one's step went; returns Told of the step before, or None.
+
+        Sums are read one step late (sync point), when the GPU has computed them anyway.
+        """
+        self.post(meter.bad)
+        minutes = self.args.checkpoint_minutes
+        due = self.listening and minutes and time.monotonic() > self.saved + 60 * minutes
+        due = due and self.place.rank == 0  # one clock decides
+        said = sums.new_tensor([bool(self.why()), bool(due), len(meter.bad)])
+        loss = torch.stack([~sums[0].isfinite(), skipped.bool()]).to(sums)
+        before, what = self.last(), f"{meter.title}[{meter.steps - 1}]"
+        self.told = what, sum_over_ranks(torch.cat([said, loss]))
+        return before
+
+    def last(self):
+        """Returns Told of the step that was told last, or None where that has been heeded."""
+        told, self.told = self.told, None
+        return told and Told(told[0], *told[1].tolist())
+
+    def post(self, bad):
+        """Posts this rank's unreadable images on the board, for rank 0 to name them."""
+        if self.place.board and not self.posted.keys() >= set(bad):
+            self.posted |= dict.fromkeys(bad)
+            self.place.board.set(f"bad {self.place.rank}", json.dumps([*self.posted]))
+
+    # -- who is alive
+
+    def _beat(self):
+        board, rank, timeout = self.place.board.clone(), self.place.rank, self.args.timeout
+        for beat in itertools.count():
+            doing, since = self.doing
+            stuck = time.monotonic() - since
+            with contextlib.suppress(RuntimeError):  # the board is gone with rank 0, or cut off
+                board.set(f"beat {rank}", json.dumps([beat, doing, stuck]))
+                for other in range(self.place.ranks) if stuck > timeout / 2 else ():
+                    if other != rank and board.check([f"beat {other}"]):
+                        said = board.get(f"beat {other}")
+                        if said != self.heard.get(other, [None])[0]:
+                            changed = time.monotonic() if other in self.heard else 0
+                            self.heard[other] = said, changed
+            time.sleep(self.pause)
+
+    def _sound(self):
+        """Ends this rank when nothing has moved for --timeout; one rank says who is to blame."""
+        timeout, mine = self.args.timeout, self.place.rank
+        while True:
+            time.sleep(self.pause)
+            (doing, since), now = self.doing, time.monotonic()
+            if now - since < timeout:
+                continue
+            fresh = now - max(3, 5 * self.pause)
+            heard = self.heard.items()
+            alive = {rank: json.loads(said) for rank, (said, at) in heard if at > fresh}
+            alive[mine] = None, doing, now - since
+            silent = [rank for rank in range(self.place.ranks) if rank not in alive]
+            blame = [f"rank {rank} gives no sign of life" for rank in silent]
+            for rank, (_, what, seconds) in sorted(alive.items()):
+                if not what.startswith(("Epoch", "Test")):  # it does not wait for the others
+                    blame.append(f"rank {rank} has been {what} for {seconds:.0f} s")
+            if mine != min(alive):
+                time.sleep(5)  # another one speaks; its launcher ends this one
+            blame = "; ".join(blame[:8]) or f"all ranks are alive, rank {mine} in {doing}"
+            print_error(f"no progress for {timeout:g} s (--timeout): {blame}")
+            end_now(1)
+
+
+def end_now(status):
+    """Ends this process and its loader workers at once, whatever they are doing."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(OSError, RuntimeError):
+            stream.flush()
+    os._exit(status)
+
+
+def note_bad_images(run, bad):
+    """Names unreadable images in bad_images.txt, each once; returns those of all ranks. Rank 0 does
+    so, after an exchange for which the others have posted theirs; on others it is their own."""
+    place, bad = run.place, dict.fromkeys(bad)
+    if place.rank == 0 and run.folder:
+        for other in range(1, place.ranks):
+            if place.board.check([f"bad {other}"]):
+                bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
+        path = run.folder / "bad_images.txt"
+        known = path.read_text().splitlines() if path.exists() else []
+        if new := [each for each in bad if each not in known]:
+            with open(path, "a") as file:
+                file.writelines(f"{each}\n" for each in new)
+            say(place, f"{len(new)} images more cannot be read: see {path}")
+    return [*bad]
+
+
 # ---------------------------------------------------------------------------- train and validate
 
 
@@ -1230,56 +1508,115 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: object  # torch.amp.GradScaler, or what has its methods
     folder: Path | None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None  # the same
+    log: "Log | None"  # the same
     traffic: "Traffic"
+    saver: "Saver | None" = None  # the same
     epochs_done: int = 0
+    step: int = 0  # of the epoch under way, done
+    meter: Meter | None = None  # of the epoch under way, in training
+    partial: dict | None = None  # its state() in the checkpoint that the run goes on from
     best_top1: float = 0.0  # validation, %
     best_top5: float = 0.0
     seconds: float = 0.0  # of training and validation, those before --resume included
 
+    def __post_init__(self):
+        self.watch = Watch(self.args, self.place)
+
 
 def train_one_epoch(run, epoch):
-    """Trains the steps of run.data.order; returns the epoch's log entries."""
+    """Trains the steps of run.data.order from run.step on; returns the epoch's log entries."""
     args, order = run.args, run.data.order
-    order.epoch = epoch
-    peak = peak_learning_rate(args, run.data)
+    order.epoch, order.first = epoch, run.step
+    rate = functools.partial(learning_rate, args, peak_learning_rate(args, run.data))
     run.model.train()
-    meter = Meter(f"Epoch: [{epoch}]", run.data.train, run, sum_over_ranks)
+    meter = Meter(f"Epoch: [{epoch}]", run.data.train, run, sum_over_ranks, run.step)
+    if run.partial:
+        meter.go_on(run.partial)
+    run.meter, run.partial, one = meter, None, torch.ones((), device=run.place.device)
     for step, (images, target) in enumerate(meter, order.first):
-        lr = learning_rate(args, peak, epoch + (step + 0.5) / order.steps)
         for group in run.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = rate(epoch + (step + 0.5) / order.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(mix(args.seed, epoch, step, run.place.rank))
+        scale = run.scaler.scale(one)
         sums = train_step(run.model, run.criterion, run.optimizer, run.scaler, images, target, args)
-        at = epoch * order.steps + step
+        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+        run.step, at = step + 1, epoch * order.steps + step
         if at == 0 and run.log and not args.dummy:
             log_images(run, images)
         if shown := meter.update(sums):
             run.traffic.sample(run.log, at + 1, after_seconds=5)  # or days would log millions
             if run.log:
                 run.log.add_scalar("Loss/step", shown[0], at)
+        heed(run, meter, run.watch.tell(meter, sums, skipped))
+    heed(run, meter, run.watch.last())
     average_buffers(run.model, run.place)
     entries = meter.close("train")
-    if meter.loading and args.decode == "cpu":  # else this process decodes, and the line would lie
-        worker = meter.images / meter.loading
+    if meter.skipped:
+        say(run.place, f" * {meter.skipped:.0f} steps skipped, whose gradients overflowed")
+    if meter.all_loading and args.decode == "cpu":  # else this process decodes: the line would lie
+        worker = meter.images / meter.all_loading
         loader = worker * max(1, run.data.workers) * run.place.ranks
         model = meter.images / (meter.seconds * (1 - meter.waits))
         say(run.place, " * " + verdict(meter.waits, loader, model, worker, run.place))
-    return entries | {"Data/wait": meter.waits, "Lr": lr}
+    last = rate(epoch + (order.end - 0.5) / order.steps)
+    return entries | {"Data/wait": meter.waits, "Lr": last, "Steps/skipped": meter.skipped}
+
+
+def heed(run, meter, told):
+    """Does what the ranks' words (Told, or None) ask for, on all of them alike."""
+    if run.saver:
+        run.saver.look()
+    if told is None:
+        return
+    meter.skipped += told.skipped / run.place.ranks
+    if told.broken:
+        kept = run.folder and f"; checkpoints before it are in {run.folder}"
+        raise Fault(f"the loss of {told.what} is not finite: lower --lr{kept or ''}")
+    of, size = "validation", run.data.val_size
+    if meter is run.meter:
+        of, size = "training", run.data.train_size
+    if (bad := meter.bad_before + told.bad) > run.args.max_bad_images * size:
+        names = note_bad_images(run, meter.bad)
+        limit = f"more than --max-bad-images {run.args.max_bad_images} of {size}"
+        raise BadInput(f"{bad:.0f} {of} images cannot be read, {limit}: {', '.join(names[:3])}")
+    if told.stop:
+        say(run.place, f"ending after {told.what}, as asked for: saving a checkpoint")
+    if told.stop or told.save:
+        save_checkpoint(run)
+    if told.stop:
+        raise Preempted
+
+
+def flat_buffers(model, dtype):
+    """Returns the model's floating buffers, and their values one after another in one tensor."""
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    return buffers, buffers and torch.cat([buffer.flatten().to(dtype) for buffer in buffers])
 
 
 @torch.no_grad()
+def fill(buffers, flat):
+    """Copies the values of one tensor into the buffers, one after another."""
+    values = flat.split([buffer.numel() for buffer in buffers])
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value.view_as(buffer))
+
+
 def average_buffers(model, place):
     """Gives every rank the mean of all ranks' buffers: BatchNorm's running statistics are each
     device's own by design, and what is validated and saved must not depend on the rank."""
-    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    buffers, flat = flat_buffers(model, exact_dtype(place.device))
     if buffers:
-        exact = exact_dtype(place.device)
-        flat = torch.cat([buffer.flatten().to(exact) for buffer in buffers])
-        means = (sum_over_ranks(flat) / place.ranks).split([each.numel() for each in buffers])
-        for buffer, mean in zip(buffers, means, strict=True):
-            buffer.copy_(mean.view_as(buffer))
+        fill(buffers, sum_over_ranks(flat) / place.ranks)
+
+
+def gather_buffers(model, place):
+    """Returns every rank's buffers, float32 (ranks, numbers) on the CPU; None without any."""
+    buffers, flat = flat_buffers(model, torch.float32)
+    if buffers:
+        rows = flat.new_zeros(place.ranks, len(flat))
+        rows[place.rank] = flat
+        return sum_over_ranks(rows).cpu()
 
 
 @torch.no_grad()
@@ -1288,12 +1625,17 @@ def validate(run):
     run.model.eval()
     # Shown are rank 0's own means: the other ranks may have a batch less, and do not wait.
     meter = Meter("Test: ", run.data.val, run, lambda sums: sums)
-    for images, target in meter:
-        with precision(run.args, run.place.device):
-            _, sums = run.criterion(run.model(images), target)
-        meter.update(sums)
+    sums = no_skip = meter.totals.new_zeros(4)
+    for step, (images, target) in enumerate(meter):
+        if len(target):  # or none of them can be read
+            with precision(run.args, run.place.device):
+                _, sums = run.criterion(run.model(images), target)
+            meter.update(sums)
+        if step < run.data.val_batches:
+            heed(run, meter, run.watch.tell(meter, sums, no_skip[0]))
+    heed(run, meter, run.watch.last())
     entries = meter.close("val")
-    if meter.images != run.data.val_size:
+    if meter.images + meter.all_bad != run.data.val_size:
         raise RuntimeError(f"validated {meter.images} images of {run.data.val_size}")
     say(run.place, f" * Acc@1 {entries['Top1/val']:.3f} Acc@5 {entries['Top5/val']:.3f}")
     return entries
@@ -1302,63 +1644,311 @@ def validate(run):
 # ------------------------------------------------------------------------------------ checkpoints
 
 
+# The last three checkpoints, the newest first, and the best.
+CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
+# What makes two runs the same run, for --resume auto: options that say what is trained.
+SAME_RUN = ("arch", "pretrained", "num_classes", "image_size", "val_resize", "dummy", "sync_bn")
+SAME_RUN += ("precision", "lr", "lr_scaling", "base_lr", "lr_schedule", "warmup_epochs", "momentum")
+SAME_RUN += ("wd", "steps_per_epoch", "seed")
+
+
 def in_float32(tree):
-    """Returns nested dicts with every floating tensor in float32, whatever trained it."""
+    """Copies nested dicts to host memory, floating tensors as float32, whatever trained them."""
     if isinstance(tree, dict):
         copied = copy.copy(tree)  # with a state dict's _metadata, without which MNASNet won't load
         copied.update((key, in_float32(value)) for key, value in tree.items())
         return copied
-    if isinstance(tree, torch.Tensor) and tree.is_floating_point():
-        return tree.float()
+    if isinstance(tree, torch.Tensor):
+        dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+        return tree.detach().to("cpu", dtype, copy=True)
     return tree
 
 
-def save_checkpoint(run, is_best):
-    """Writes checkpoint.pt, and model_best.pt too where `is_best`, with pytorch/examples' names.
+def is_finite(tree):
+    """Returns whether all numbers in nested dicts of tensors are finite."""
+    if isinstance(tree, dict):
+        return all(map(is_finite, tree.values()))
+    return not isinstance(tree, torch.Tensor) or bool(tree.isfinite().all())
 
-    Every rank calls it, since gathering the state may take all; rank 0 writes. A file is
-    replaced whole or not at all.
+
+class Saver:
+    """Writes checkpoints in the background, one at a time; keeps the last three and the best.
+
+    A file is replaced whole or not at all, and is on the disk before its name is. What a full disk
+    does not take is tried again after a minute.
     """
-    state = {
-        "arch": run.args.arch,
-        "num_classes": run.data.num_classes,
-        "epoch": run.epochs_done,
-        "state_dict": in_float32(full_state(run.model, run.optimizer)),
-        "optimizer": in_float32(run.optimizer.state_dict()),
-        "scaler": run.scaler.state_dict(),
-        "best_acc1": run.best_top1,
-        "best_acc5": run.best_top5,
-        "seconds": run.seconds,
-        "args": vars(run.args),
-    }
+
+    def __init__(self, folder):
+        self.folder, self.unwritten, self.failed = folder, {}, None
+        self.pool, self.pending = concurrent.futures.ThreadPoolExecutor(1), None
+
+    def save(self, state, is_best):
+        """Writes checkpoint.pt, and model_best.pt too where `is_best`, and returns at once."""
+        self.wait()
+        names = ["checkpoint.pt", "model_best.pt"] if is_best else ["checkpoint.pt"]
+        self.unwritten |= dict.fromkeys(names, state)
+        self.try_again()
+
+    def wait(self):
+        """Waits for the file under way, and returns whether everything is written."""
+        if self.pending:
+            self.pending.result()  # raises what it raised, if it was not the disk
+        return not self.unwritten
+
+    def look(self):
+        """Tries again, a minute after the disk was full."""
+        if self.pending and self.pending.done() and not self.wait():
+            if time.monotonic() > self.failed + 60:
+                self.try_again()
+
+    def try_again(self):
+        """Begins to write what is not written yet."""
+        self.pending = self.pool.submit(self._write)
+        return self
+
+    def _write(self):
+        for name, state in [*self.unwritten.items()]:
+            path, temporary = self.folder / name, self.folder / f"{name}.tmp"
+            if not is_finite(state):  # the loss will be the next to tell
+                print(f"{path}: not written, since not all weights are finite", flush=True)
+            else:
+                try:
+                    with open(temporary, "wb") as file:
+                        torch.save(state, file)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    self._keep(path, temporary)
+                except (OSError, RuntimeError) as error:  # PyTorch raises the latter on full disks
+                    self.failed = time.monotonic()
+                    temporary.unlink(missing_ok=True)
+                    kept = "the one before is kept, and it is tried again in a minute"
+                    print(f"{path} cannot be written ({first_line(error)}): {kept}", flush=True)
+                    return
+            del self.unwritten[name]
+
+    def _keep(self, path, temporary):
+        newest, second, third, _ = (self.folder / name for name in CHECKPOINTS)
+        for older, newer in ((third, second), (second, newest)) if path == newest else ():
+            if newer.exists():
+                os.replace(newer, older)
+        os.replace(temporary, path)
+        with contextlib.suppress(PermissionError):  # where folders cannot be opened
+            folder = os.open(self.folder, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+
+
+def save_checkpoint(run, is_best=False):
+    """Takes a checkpoint, with pytorch/examples' names; a thread of rank 0 writes it.
+
+    Every rank calls it, since gathering the state takes all. It waits for a copy to host memory,
+    and for the checkpoint before if that is still being written.
+    """
+    run.watch.doing = "saving a checkpoint", time.monotonic()
+    run.watch.saved = time.monotonic()
+    run.seconds = time.perf_counter() - run.started
+    state = full_state(run.model, run.optimizer)
+    partial = buffers = None
+    if run.step:  # else the epoch has ended, and all ranks have the same buffers
+        partial, buffers = run.meter.state(), gather_buffers(run.model, run.place)
     if run.place.rank == 0:
-        for name in ("checkpoint.pt", "model_best.pt") if is_best else ("checkpoint.pt",):
-            with open(run.folder / f"{name}.tmp", "wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(run.folder / f"{name}.tmp", run.folder / name)
+        typed = {name: vars(run.args)[name] for name in vars(run.args) if name != "typed"}
+        state = {
+            "arch": run.args.arch,
+            "num_classes": run.data.num_classes,
+            "epoch": run.epochs_done,
+            "step": run.step,
+            "global_batch": run.data.global_batch,
+            "state_dict": in_float32(state),
+            "optimizer": in_float32(run.optimizer.state_dict()),
+            "scaler": run.scaler.state_dict(),
+            "buffers": buffers,
+            "meter": partial,
+            "best_acc1": run.best_top1,
+            "best_acc5": run.best_top5,
+            "seconds": run.seconds,
+            "args": typed | run.args.typed,
+        }
+        run.saver.save(state, is_best)
 
 
-def load_checkpoint(args, data, model):
-    """Loads the model's weights; returns what save_checkpoint wrote. Nothing in it is executed."""
-    path, wanted = f"--resume {args.resume}", (args.arch, data.num_classes)
+class Found(NamedTuple):
+    """A checkpoint to go on from."""
+
+    path: Path
+    global_batch: int
+    typed: list  # -b and --accumulation, as given to the run that wrote it
+    size: int  # bytes
+    encoded: bytes | None  # the file, on rank 0
+
+
+def read_checkpoint(path):
+    """Returns a file's (bytes, contents), if it is a whole checkpoint of these scripts. Nothing in
+    it is executed, and all of it is compared with its checksums, which torch.load() does not do."""
     try:
-        saved = torch.load(args.resume, map_location="cpu", weights_only=True)
-        held = (saved["arch"], saved["num_classes"])
-        for name in ("epoch", "optimizer", "scaler", "best_acc1", "best_acc5", "seconds"):
+        encoded = path.read_bytes()
+        if damaged := zipfile.ZipFile(io.BytesIO(encoded)).testzip():
+            raise ValueError(f"{damaged} has another checksum")
+        saved = torch.load(io.BytesIO(encoded), map_location="cpu", weights_only=True)
+        for name in ("arch", "num_classes", "epoch", "state_dict", "optimizer", "scaler"):
             saved[name]  # or KeyError
-        if held == wanted:
-            model.load_state_dict(saved["state_dict"])
+        for name in ("best_acc1", "best_acc5", "seconds", "args"):
+            saved[name]
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may set off anything
         why = first_line(error)
         raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({why})") from None
+    return encoded, saved
+
+
+def find_checkpoint(args):
+    """Returns what --resume names, as Found, or None where `auto` finds nothing to go on from."""
+    given, folders, same = Path(args.resume), [], functools.partial(is_same_run, args)
+    if args.resume == "auto":
+        name = f"*_{args.arch}_gpux*_opt{args.precision}*"
+        folders = [(newest(path), path) for path in Path(args.log_dir).glob(name)]
+        folders = [path for _, path in sorted(folders, reverse=True)]
+    elif given.is_dir():
+        folders, same = [given], lambda saved: True
+    else:
+        return found(given, *read_checkpoint(given))
+    for path in (folder / name for folder in folders for name in CHECKPOINTS):
+        try:
+            if path.exists():
+                encoded, saved = read_checkpoint(path)
+                if same(saved):
+                    return found(path, encoded, saved)
+        except BadInput as error:
+            print(f"--resume {args.resume} passes over {error}", flush=True)
+    if args.resume != "auto":
+        raise BadInput(f"--resume {given}: holds no good checkpoint")
+
+
+def newest(folder):
+    """Returns when the newest checkpoint in a folder was written, 0 without any."""
+    paths = (folder / name for name in CHECKPOINTS)
+    return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)
+
+
+def is_same_run(args, saved):
+    """Returns whether a checkpoint's run trained what this one is to train."""
+    return all(saved["args"].get(name) == vars(args).get(name) for name in SAME_RUN)
+
+
+def found(path, encoded, saved):
+    typed = [saved["args"]["batch_size"], saved["args"]["accumulation"]]
+    return Found(path, saved.get("global_batch"), typed, len(encoded), encoded)
+
+
+def agree_on_checkpoint(args, place):
+    """Returns rank 0's find_checkpoint() on all ranks, where it fails, its BadInput."""
+    if not args.resume:
+        return None
+    result, told = None, {}
+    if place.rank == 0:
+        try:
+            if result := find_checkpoint(args):
+                told = result._replace(path=str(result.path), encoded=None)._asdict()
+            else:
+                say(place, f"--resume auto: no checkpoint of this run in {args.log_dir}: a new run")
+        except BadInput as error:
+            told = {"error": str(error)}
+    if place.board:
+        if place.rank == 0:
+            place.board.set("checkpoint", json.dumps(told))
+        told = json.loads(place.board.get("checkpoint"))
+    if "error" in told:
+        raise BadInput(told["error"])
+    return result or (Found(**{**told, "encoded": None}) if told else None)
+
+
+def keep_global_batch(args, found, place):
+    """Returns the options, with -b and --accumulation for the global batch of the run that goes on,
+    where --resume auto finds another number of devices. As typed they are in args.typed."""
+    typed = [args.batch_size, args.accumulation]
+    args = argparse.Namespace(**vars(args))
+    args.typed = {"batch_size": args.batch_size, "accumulation": args.accumulation}
+    devices = place.ranks * place.devices
+    wanted = found and args.resume == "auto" and found.typed == typed and found.global_batch
+    if wanted and wanted != devices * math.prod(typed):
+        share, ragged = divmod(wanted, devices)
+        if ragged:
+            say(place, f"{devices} devices cannot share the global batch of {wanted} evenly")
+            return args
+        fitting = (n for n in range(1, share + 1) if share % n == 0 and share / n <= typed[0])
+        args.accumulation = next(fitting)
+        args.batch_size = share // args.accumulation
+        parts = f"-b {args.batch_size} x {args.accumulation} parts on {devices} devices"
+        say(place, f"{parts} keep the global batch of {wanted}")
+    return args
+
+
+def load_checkpoint(found, args, data, model, place):
+    """Loads the model's weights; returns what save_checkpoint wrote. Rank 0 alone has read it, and
+    sends it to the others, since other nodes may have other disks."""
+    encoded = bytearray(found.encoded or b"")
+    for start in range(0, found.size, 2**26) if place.ranks > 1 else ():
+        part = torch.zeros(min(2**26, found.size - start), dtype=torch.uint8, device=place.device)
+        if place.rank == 0:
+            part.copy_(torch.frombuffer(encoded, dtype=torch.uint8, offset=start)[: len(part)])
+        part = sum_over_ranks(part)
+        if place.rank:
+            encoded += part.cpu().numpy().tobytes()
+    saved = torch.load(io.BytesIO(encoded), map_location="cpu", weights_only=True)
+    path, wanted = f"--resume {found.path}", (args.arch, data.num_classes)
+    held = (saved["arch"], saved["num_classes"])
     if held != wanted:
         both = f"{held[0]} of {held[1]} classes, this run {wanted[0]} of {wanted[1]}"
         raise BadInput(f"{path} holds {both}: choose -a, --num-classes or the data to match")
+    try:
+        model.load_state_dict(saved["state_dict"])
+    except RuntimeError as error:
+        why = first_line(error)
+        raise BadInput(f"{path}: damaged, or of another shape than {args.arch} ({why})") from None
     return saved
+
+
+def go_on(run, saved):
+    """Takes up the state of a checkpoint, in a Run whose model has its weights already."""
+    place, optimizer = run.place, run.optimizer
+    scaler = saved["scaler"] if "scale" in saved["scaler"] else run.scaler.state_dict()
+    rehearse(run)
+    # Moments come from the file, the learning rate and its kin from the command line.
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
+    run.scaler.load_state_dict(scaler)
+    state = full_state(run.model, optimizer)
+    with torch.no_grad():
+        for name, tensor in saved["state_dict"].items():
+            state[name].copy_(tensor)
+        rows = saved.get("buffers")
+        if rows is not None:
+            row = rows[place.rank] if len(rows) == place.ranks else rows.double().mean(0)
+            fill(flat_buffers(run.model, torch.float32)[0], row)
+    run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
+    run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
+    before = saved.get("global_batch") or run.data.global_batch
+    step = math.ceil(saved.get("step", 0) * before / run.data.global_batch)
+    run.step = min(step, run.data.order.steps)
+    run.partial = saved.get("meter")
+    if before != run.data.global_batch:
+        change = f"the global batch changes from {before} to {run.data.global_batch}"
+        say(place, f"{change}: the epoch under way goes on at step {run.step}")
+
+
+def rehearse(run):
+    """Trains two steps on noise with learning rate 0: some ways of exchanging gradients settle on
+    an order in their first steps, and to the bit sums depend on it."""
+    for group in run.optimizer.param_groups:
+        group["lr"] = 0.0
+    share, size = run.data.global_batch // run.place.ranks, run.data.image_size
+    layout = torch.channels_last if run.args.channels_last else torch.contiguous_format
+    images = torch.randn(share, 3, size, size, device=run.place.device).to(memory_format=layout)
+    target = torch.zeros(share, dtype=torch.int64, device=run.place.device)
+    run.model.train()
+    for _ in range(2):
+        train_step(run.model, run.criterion, run.optimizer, run.scaler, images, target, run.args)
 
 
 # -------------------------------------------------------------------------------------------- log
@@ -1440,9 +2030,37 @@ def log_images(run, images):
 
 
 def say(place, line):
-    """Prints a line, once for all ranks."""
+    """Prints a line, once for all ranks; where it goes to a full disk, training goes on."""
     if place.rank == 0:
-        print(line, flush=True)
+        with contextlib.suppress(OSError):
+            print(line, flush=True)
+
+
+class Log:
+    """A SummaryWriter that a full disk does not stop: when it fails, a new one repeats, once there
+    is room, what has not been flushed."""
+
+    def __init__(self, folder, purge_step):
+        self.folder, self.purge_step, self.unflushed = folder, purge_step, []
+        self.writer = SummaryWriter(folder, purge_step=purge_step)
+
+    def __getattr__(self, name):
+        def call(*args):
+            self.unflushed.append((name, args))
+            try:
+                if self.writer is None:
+                    self.writer = SummaryWriter(self.folder, purge_step=self.purge_step)
+                    for again, its_args in self.unflushed[:-1]:
+                        getattr(self.writer, again)(*its_args)
+                getattr(self.writer, name)(*args)
+                if name == "flush":
+                    self.unflushed.clear()
+            except OSError as error:
+                if self.writer:
+                    print(f"{self.folder}: no logs for now ({first_line(error)})", flush=True)
+                self.writer = None
+
+        return call
 
 
 def make_folder(folder):
@@ -1471,27 +2089,31 @@ CHARTS = {
 }
 
 
-def open_log(args, place, data, gradient_bytes, saved):
-    """Returns (folder of this run, its SummaryWriter), made by rank 0; (None, None) elsewhere,
-    and under --evaluate.
+def open_log(args, place, data, gradient_bytes, saved, path):
+    """Returns (folder of this run, its Log), made by rank 0; (None, None) elsewhere, and under
+    --evaluate and --bench.
 
-    A run that goes on from checkpoint.pt of a run in --log-dir goes on in that run's folder, if
-    the folder's name still says the truth.
+    A run that goes on from a checkpoint (`path`, or None) of a run in --log-dir goes on in that
+    run's folder, if the folder's name still says the truth; not so from model_best.pt.
     """
     if place.rank != 0 or args.evaluate or args.bench:
         return None, None
-    runs, before = Path(args.log_dir), Path(args.resume or "").resolve()
+    runs, before = Path(args.log_dir), Path(path or "").resolve()
     what = f"{args.arch}_gpux{place.ranks * place.devices}_b{args.batch_size}_cpu{data.workers}"
     what += f"_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}_{what}"
     folder, serial = runs / name, 1
-    known = before.name == "checkpoint.pt" and before.parent.parent == runs.resolve()
-    if known and f"_{what}" in before.parent.name:
-        folder = before.parent
+    known = before.name in CHECKPOINTS[: 4 if args.resume == "auto" else 3]
+    if known and before.parent.parent == runs.resolve() and f"_{what}" in before.parent.name:
+        folder = runs / before.parent.name
+        for left in (*folder.glob("*.tmp"), folder / "PREEMPTED"):
+            left.unlink(missing_ok=True)
     else:
         while not make_folder(folder):  # another run started in the same second
             folder, serial = runs / f"{name}_{serial + 1}", serial + 1
-    log = SummaryWriter(folder)
+    # What was logged after the checkpoint is taken back: steps, and epochs, which are fewer.
+    epoch, step = (saved["epoch"], saved.get("step", 0)) if saved else (0, 0)
+    log = Log(folder, max(epoch + 1, epoch * data.order.steps + step) if saved else None)
     here, commit = Path(__file__).resolve(), ""
     git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
     with contextlib.suppress(OSError):  # no git
@@ -1499,10 +2121,10 @@ def open_log(args, place, data, gradient_bytes, saved):
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: saved[name] for name in ("epoch", "seconds")} if saved else None,
-        "options": vars(args),
+        "options": {name: value for name, value in vars(args).items() if name != "typed"},
         "data": data.source,
         "global_batch": data.global_batch,
-        "steps_per_epoch": len(data.train),
+        "steps_per_epoch": data.order.steps,
         "num_classes": data.num_classes,
         "image_size": data.image_size,
         "gradient_bytes": gradient_bytes,
@@ -1560,10 +2182,12 @@ def set_up(args, place):
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     if args.decode == "cuda" and place.device.type != "cuda":
         raise BadInput("--decode cuda needs an NVIDIA GPU: leave it out to decode on the CPU")
+    found = agree_on_checkpoint(args, place)
+    args = keep_global_batch(args, found, place)
     data = load_data(args, place)
     torch.manual_seed(args.seed)
     model = build_model(args, data)
-    saved = load_checkpoint(args, data, model) if args.resume else None
+    saved = load_checkpoint(found, args, data, model, place) if found else None
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     model = model.to(place.device, memory_format=layout)
     if args.compile:
@@ -1574,21 +2198,16 @@ def set_up(args, place):
     build_optimizer = functools.partial(torch.optim.SGD, **options)
     model, optimizer, scaler = prepare(model, build_optimizer, args, place)
     gradient_bytes = sum(each.nbytes for each in model.parameters() if each.requires_grad)
-    folder, log = open_log(args, place, data, gradient_bytes, saved)
+    folder, log = open_log(args, place, data, gradient_bytes, saved, found and found.path)
     traffic, criterion = Traffic(place, gradient_bytes), build_criterion(args)
     run = Run(args, place, data, model, criterion, optimizer, scaler, folder, log, traffic)
-    if saved:
-        # The moments come from the file, the learning rate and its kin from the command line.
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict(saved["optimizer"] | {"param_groups": groups})
-        if "scale" in saved["scaler"]:  # a dynamic loss scale
-            scaler.load_state_dict(saved["scaler"])
-        run.epochs_done, run.seconds = saved["epoch"], saved["seconds"]
-        run.best_top1, run.best_top5 = saved["best_acc1"], saved["best_acc5"]
+    run.saver = folder and Saver(folder)
+    if saved and not args.evaluate:
+        go_on(run, saved)
     if args.momentum:
         fill_momentum(optimizer)
     if args.start_epoch is not None:
-        run.epochs_done = args.start_epoch
+        run.epochs_done, run.step, run.partial = args.start_epoch, 0, None
     devices = place.ranks * place.devices
     rate = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     say(
@@ -1596,6 +2215,7 @@ def set_up(args, place):
         f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}: -b "
         f"{args.batch_size} x {devices} devices x {args.accumulation} parts = global batch "
         f"{data.global_batch}; {rate} -> peak learning rate {peak_learning_rate(args, data):g}"
+        + (f"\nGoing on at epoch {run.epochs_done} step {run.step}: {found.path}" if found else "")
         + (f"\nLogs and checkpoints: {folder}" if folder else ""),
     )
     return run
@@ -1627,27 +2247,26 @@ def fill_momentum(optimizer):
 
 def fit(run):
     """Trains until --epochs or --desired-acc, saving and logging after every epoch."""
-    args, place = run.args, run.place
-    reason = f"all {args.epochs} epochs are done"
-    run.traffic.sample(run.log, run.epochs_done * run.data.order.steps)
-    for epoch in range(run.epochs_done, args.epochs):
-        started = time.perf_counter()
-        entries = train_one_epoch(run, epoch) | validate(run)
-        run.epochs_done = epoch + 1
-        run.seconds += time.perf_counter() - started
+    args, place, order = run.args, run.place, run.data.order
+    run.watch.listen()
+    run.started = time.perf_counter() - run.seconds
+    run.traffic.sample(run.log, run.epochs_done * order.steps + run.step)
+    # Exact sums are the same on all ranks, so all of them stop together.
+    while run.epochs_done < args.epochs and not is_good_enough(run):
+        entries = train_one_epoch(run, run.epochs_done) | validate(run)
+        run.epochs_done, run.step, run.meter = run.epochs_done + 1, 0, None
         is_best = entries["Top1/val"] >= run.best_top1
         run.best_top1 = max(run.best_top1, entries["Top1/val"])
         run.best_top5 = max(run.best_top5, entries["Top5/val"])
         save_checkpoint(run, is_best)
-        run.traffic.sample(run.log, run.epochs_done * run.data.order.steps)
+        run.traffic.sample(run.log, run.epochs_done * order.steps)
         if place.rank == 0:
             for tag, value in entries.items():
                 run.log.add_scalar(tag, value, run.epochs_done)
             run.log.flush()
-        # Exact sums are the same on all ranks, so all of them stop together.
-        if args.desired_acc and entries["Top1/val"] >= 100 * args.desired_acc:
-            reason = f"desired accuracy reached: top-1 {entries['Top1/val']:.3f} %"
-            break
+    reason = f"all {args.epochs} epochs are done"
+    if is_good_enough(run):
+        reason = f"desired accuracy reached: top-1 {run.best_top1:.3f} %"
     took = datetime.timedelta(seconds=round(run.seconds))
     say(
         place,
@@ -1659,6 +2278,37 @@ def fit(run):
         end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
+    finish_saving(run)
+
+
+def is_good_enough(run):
+    """Returns whether --desired-acc is reached."""
+    return bool(run.args.desired_acc) and run.best_top1 >= 100 * run.args.desired_acc
+
+
+def finish_saving(run):
+    """Waits, on all ranks, for the last checkpoint to be on the disk; else ends in a Fault."""
+    run.watch.doing = "saving a checkpoint", time.monotonic()
+    unsaved = torch.zeros(1, device=run.place.device)
+    if run.place.rank == 0:
+        unsaved += not (run.saver.wait() or run.saver.try_again().wait())
+    if sum_over_ranks(unsaved).item():
+        raise Fault(f"the last checkpoint is not in {run.folder}, which could not be written")
+
+
+def end_preempted(run):
+    """Ends a run whose checkpoint was taken because of a signal or --max-hours."""
+    finish_saving(run)
+    if run.place.rank == 0:
+        why = run.watch.why() or "a signal to another rank"
+        marker = {"why": why, "epoch": run.epochs_done, "step": run.step}
+        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run.log.close()
+        say(run.place, f"ended by {why} with a checkpoint: --resume auto goes on from it")
+    leave()
+    if run.place.rank == 0 and run.args.requeue:
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    end_now(143)
 
 
 def profile(run):
@@ -1668,7 +2318,7 @@ def profile(run):
     if first:
         order.end = first
         train_one_epoch(run, 0)
-    order.first, order.end = first, end
+    order.end = end  # from run.step on
     with torch.profiler.profile() as profiler:
         train_one_epoch(run, 0)
     if run.place.rank == 0:
@@ -1687,7 +2337,7 @@ def bench(run, seconds=5):
 
     def loaded():
         for order.epoch in itertools.count():
-            for images, target, taken in run.data.train:
+            for images, target, taken, _ in run.data.train:
                 spent.append(float(taken.mean()))
                 yield images, target
 
@@ -1700,7 +2350,7 @@ def bench(run, seconds=5):
     share = run.data.global_batch // place.ranks
     size, classes = run.data.image_size, run.data.num_classes
     made = DummyLoader(itertools.repeat(range(share)), share, size, classes, place.device)
-    synthetic = ((images, target) for images, target, _ in made)
+    synthetic = ((images, target) for images, target, *_ in made)
     model = rate(train(on_device(synthetic, run)), run, seconds)
     say(place, f"model {model:,.1f} images/s, on synthetic images")
     if args.dummy:
@@ -1736,6 +2386,7 @@ def rate(steps, run, seconds):
 
 def worker(args):
     """One rank of the run, from joining the others to leaving them."""
+    place = run = None
     try:
         place = join(args)
         run = set_up(args, place)
@@ -1746,19 +2397,43 @@ def worker(args):
         elif args.bench:
             bench(run)
         else:
-            fit(run)
+            try:
+                fit(run)
+            except Preempted:
+                end_preempted(run)
         leave()
     except BadInput as error:
-        complain(error)
+        complain(error, 2, run)
+    except Fault as error:
+        complain(error, 1, run)
+    except Exception as error:
+        if "DataLoader worker" in str(error):  # died, and PyTorch says how
+            print_error(f"rank {place.rank}: {first_line(error)}: out of memory? lower -j")
+            end_now(1)
+        if run is None:
+            raise
+        # Not by raising: Python would join the loader's workers, which heed no signal.
+        traceback.print_exc()
+        end_now(1)
 
 
-def complain(error):
-    """Ends with status 2 and one line: the last of an error that quotes a worker's traceback."""
+def complain(error, status, run=None):
+    """Ends with one line: the last of an error that quotes a worker's traceback."""
     if int(os.environ.get("RANK", 0)):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)  # rank 0 speaks for all, if it is slow too; its launcher ends the others
-    message = str(error).split("BadInput: ")[-1].strip()
-    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
-    sys.exit(2)
+    if run and run.saver:
+        run.saver.wait()
+    print_error(str(error).split("BadInput: ")[-1].strip())
+    if run and run.data.workers:
+        end_now(status)
+    sys.exit(status)
+
+
+def print_error(line):
+    """Prints why the script ends, after its name."""
+    with contextlib.suppress(OSError):
+        print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr, flush=True)
 
 
 def main():
@@ -1767,7 +2442,9 @@ def main():
     try:
         launch(worker, args)
     except BadInput as error:
-        complain(error)
+        complain(error, 2)
+    except KeyboardInterrupt:  # before or after training
+        sys.exit(130)
 
 
 if __name__ == "__main__":
