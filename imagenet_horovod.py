@@ -965,6 +965,8 @@ def end_with_parent(signum):
     """Has Linux send this process a signal when the one that started it is gone."""
     with contextlib.suppress(OSError, AttributeError):  # another system
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+        if os.getppid() == 1 != os.getpgrp() != os.getpgid(1):  # it has been gone before
+            os.kill(os.getpid(), signum)
 
 
 class Order(torch.utils.data.Sampler):
@@ -2196,7 +2198,7 @@ def open_log(args, place, data, gradient_bytes, saved, path):
         "image_size": data.image_size,
         "gradient_bytes": gradient_bytes,
         "decoder": None if args.dummy else decoder_name(args),
-        "place": {**place._asdict(), "device": str(place.device)},
+        "place": {**place._asdict(), "device": str(place.device), "board": None},
         "device": device_name(place.device),
         "node": platform.node(),
         "cores": os.cpu_count(),
