@@ -23,7 +23,7 @@ import io
 import itertools
 import json
 import math
-import multiprocessing
+import multiprocessing.util
 import os
 import platform
 import random
@@ -35,7 +35,6 @@ import sys
 import tarfile
 import threading
 import time
-import traceback
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -811,11 +810,11 @@ def open_shards(url, wanted, seed):
             listed = json.load(file)
         if listed.get("raw") and wanted:
             raise BadInput(f"{url('shards.json')} lists no {wanted}: it is of --raw")
-        for name in (each["name"] for part in ("train", "val") for each in listed.get(part, ())):
-            if not re.fullmatch(r"(train|val)/[\w.-]+", name):  # it may become part of a command
-                raise BadInput(f"{url('shards.json')} lists {name!r}, which is no shard's name")
         if listed.get("raw"):
             return [Raw(Path(url("")), part, listed["classes"]) for part in ("train", "val")]
+        for name in (each["name"] for each in listed["train"] + listed["val"]):
+            if not re.fullmatch(r"(train|val)/[\w.-]+", name):  # it may become part of a command
+                raise BadInput(f"{url('shards.json')} lists {name!r}, which is no shard's name")
         train = {each["name"]: each for each in listed["train"]}
         if wanted:
             names = webdataset.SimpleShardList(wanted).urls  # the pattern's
@@ -892,6 +891,13 @@ def start_loader_worker(_):
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
+
+
+def end_loader_workers():
+    """Before this process ends: else Python asks them by SIGTERM and waits, maybe in vain."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or PyTorch would report them dead
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def end_with_parent(signum):
@@ -1008,15 +1014,15 @@ class Data(NamedTuple):
     train: Iterable  # this rank's share of one step an item
     order: Order
     val: Iterable
-    train_size: int  # images
-    val_size: int
-    val_batches: int  # that every rank has; some may have one more
+    val_size: int  # images, of all ranks
     num_classes: int
     image_size: int
     workers: int
     global_batch: int
     source: str  # the folder, or what stands for it
     view: Crop | None  # of the training images
+    train_size: int = 0  # images, of all ranks
+    val_batches: int = 0  # that every rank has; some have one more
 
 
 def preset_of(arch):
@@ -1092,8 +1098,8 @@ def load_data(args, place):
         for each, its_order in ((train, order), (val, val_order))[args.evaluate :]:
             start_workers(each, its_order)
     val_batches = math.ceil(val_size // place.ranks / device_batch)
-    sizes = (train_size, val_size, val_batches, num_classes, image_size, workers, global_batch)
-    return Data(train, order, val, *sizes, source, view)
+    sizes = (val_size, num_classes, image_size, workers, global_batch)
+    return Data(train, order, val, *sizes, source, view, train_size, val_batches)
 
 
 def start_workers(loader, order):
@@ -1104,6 +1110,7 @@ def start_workers(loader, order):
     iter() of a loader that keeps its workers starts them; later ones take these.
     """
     if loader.num_workers:
+        multiprocessing.util.Finalize(None, end_loader_workers, exitpriority=0)
         order.end = 0
         iter(loader)
         order.end = order.steps
@@ -2412,11 +2419,7 @@ def worker(args):
         if "DataLoader worker" in str(error):  # died, and PyTorch says how
             print_error(f"rank {place.rank}: {first_line(error)}: out of memory? lower -j")
             end_now(1)
-        if run is None:
-            raise
-        # Not by raising: Python would join the loader's workers, which heed no signal.
-        traceback.print_exc()
-        end_now(1)
+        raise
 
 
 def complain(error, status, run=None):
@@ -2427,8 +2430,6 @@ def complain(error, status, run=None):
     if run and run.saver:
         run.saver.wait()
     print_error(str(error).split("BadInput: ")[-1].strip())
-    if run and run.data.workers:
-        end_now(status)
     sys.exit(status)
 
 

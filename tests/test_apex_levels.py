@@ -106,7 +106,7 @@ def ours(apex, options, data):
         losses.append((sums[0] / sums[3]).item())
         state = apex.in_float32(apex.full_state(model, optimizer))
         weights.append({n: state[n].clone() for n, _ in Net().named_parameters()})
-        scales.append(scaler.scale)
+        scales.append(scaler.loss_scale)
     return losses, weights, scales
 
 
@@ -158,15 +158,15 @@ def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):
     scaler = apex.LossScaler("dynamic")
     for _ in range(1999):
         scaler.update(False)
-    assert (scaler.scale, scaler.unskipped) == (2.0**16, 1999)
+    assert (scaler.loss_scale, scaler.unskipped) == (2.0**16, 1999)
     scaler.update(False)
     assert scaler.state_dict()["loss_scaler0"] == {"loss_scale": 2.0**17, "unskipped": 0}
     for _ in range(20 * 2000):
         scaler.update(False)
-    assert scaler.scale == 2.0**24
+    assert scaler.loss_scale == 2.0**24
     for _ in range(30):  # no floor
         scaler.update(True)
-    assert scaler.scale == 2.0**-6
+    assert scaler.loss_scale == 2.0**-6
 
 
 def test_static_scale_neither_checks_nor_moves(apex):
@@ -175,7 +175,7 @@ def test_static_scale_neither_checks_nor_moves(apex):
     assert scaler.unscale([gradient]) is False
     scaler.update(False)
     assert gradient.tolist() == [2.0, float("inf")]
-    assert scaler.scale == 128
+    assert scaler.loss_scale == 128
 
 
 def test_levels_cast_what_apex_casts(apex):

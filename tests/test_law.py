@@ -81,7 +81,7 @@ def digests(demo, ranks, workers, steps=3):
         data = script.load_data(args, place)
         data.order.epoch = 2
         shares.append(
-            [(image, int(y)) for x, t, _ in data.train for image, y in zip(x, t, strict=True)]
+            [(image, int(y)) for x, t, *_ in data.train for image, y in zip(x, t, strict=True)]
         )
     count = 12 // ranks
     return [

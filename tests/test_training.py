@@ -245,7 +245,7 @@ def test_loss_scale_goes_from_script_to_script():
     grad_scaler.scale(torch.ones(()))
     ours = script.LossScaler("dynamic")
     ours.load_state_dict(grad_scaler.state_dict())
-    assert (ours.scale, ours.unskipped) == (1024.0, 0)
+    assert (ours.loss_scale, ours.unskipped) == (1024.0, 0)
     ours.update(False)
     ours.update(True)
     ours.update(False)
@@ -279,6 +279,7 @@ def test_logs(demo, tmp_path):
     assert re.fullmatch(name, folder.name)
     assert {path.name for path in folder.iterdir() if "tfevents" not in path.name} == {
         "checkpoint.pt",
+        "checkpoint-1.pt",
         "model_best.pt",
     }
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
@@ -286,7 +287,7 @@ def test_logs(demo, tmp_path):
         f"{tag}/{part}"
         for tag in ("Throughput", "Time", "Loss", "Top1", "Top5")
         for part in ("train", "val")
-    } | {"Lr", "Data/wait"}
+    } | {"Lr", "Data/wait", "Steps/skipped"}
     traffic = {f"IO/{name}" for name in ("read_MBps", "disk_MBps", "read_iops")}
     network = [f"Network/{name}_MB_per_step" for name in ("sent", "received", "expected")]
     assert set(events.Tags()["scalars"]) == per_epoch | {"Loss/step"} | traffic | set(network)
