@@ -194,7 +194,7 @@ def damage(path, how, rng):
 # ------------------------------------------------------------------------------------------- trials
 
 
-def kills(folder, ranks=2, kills=20, damaged=0, epochs=4, steps=40, seed=0):
+def kills(folder, ranks=2, kills=20, damaged=0, epochs=12, steps=40, seed=0):
     """SIGKILLs random ranks at random moments under torchrun --max-restarts."""
     rng = random.Random(seed)
     more = ["--epochs", epochs, "--steps-per-epoch", steps, "-p", 1]
@@ -408,7 +408,7 @@ def disk(folder, megabytes=36):
                 pass
         job.wait_for("cannot be written")
         kept = checkpoints(room, "runs")
-            for path in kept:
+        for path in kept:
             nd.read_checkpoint(path)  # raises where one is damaged
         seen = len(re.findall("Epoch:", job.text()))
         job.wait_for(rf"(?s)(Epoch:.*){{{seen + 10}}}")
@@ -483,7 +483,7 @@ def images(folder, truncated=200):
 TRIALS = {
     "kills": lambda folder: kills(folder, 2, 20),
     "kills_damaged": lambda folder: kills(folder, 2, 20, damaged=9, seed=1),
-    "kills_4_ranks": lambda folder: kills(folder, 4, 5, seed=2),
+    "kills_4_ranks": lambda folder: kills(folder, 4, 5, epochs=6, seed=2),
     "omissions": omissions,
     "signals": signals,
     "frozen": frozen,

@@ -39,7 +39,7 @@ def hold(rows):
 
 def test_killed_runs_end_equal_to_the_bit(tmp_path):
     """Ranks are SIGKILLed and the newest checkpoint is damaged; torchrun starts them again."""
-    hold(chaos.kills(tmp_path, ranks=2, kills=3, damaged=1, epochs=2, steps=40))
+    hold(chaos.kills(tmp_path, ranks=2, kills=3, damaged=1, epochs=4, steps=40))
 
 
 @pytest.mark.parametrize("omitted", chaos.OMISSIONS)
