@@ -299,7 +299,10 @@ class BadInput(Exception):
 
 
 class BadImage(BadInput):
-    """An image that cannot be read; some are borne with, see --max-bad-images."""
+    """An image (name, why) that cannot be read; some are borne with, see --max-bad-images."""
+
+    def __str__(self):
+        return "{} cannot be read as an image ({}): mend or remove it".format(*self.args)
 
 
 class Fault(Exception):
@@ -563,8 +566,8 @@ def decode(encoded, name, choose):
             with PIL.Image.open(io.BytesIO(encoded)) as opened:
                 image = torch.from_numpy(np.array(opened.convert("RGB")))
         except Exception as error:  # Pillow's decoders raise what they like
-            why = f"({first_line(error)}): mend or remove it"
-            raise BadImage(f"{name} cannot be read as an image {why}") from None
+            why = first_line(error).split(" <_io")[0]  # without the address of its bytes
+            raise BadImage(name, why) from None
     top, left, height, width = choose(*image.shape[:2])
     return image[top : top + height, left : left + width]
 
@@ -809,7 +812,7 @@ class Folder:
             with open(path, "rb", buffering=0) as file:  # not memory-mapped: `Traffic` counts it
                 return file.read(), path, int(self.targets[index]), index
         except OSError as error:
-            raise BadImage(f"{path} cannot be read: {first_line(error)}") from None
+            raise BadImage(path, first_line(error)) from None
 
     def next(self, index):
         """Returns the key of the image that stands in for an unreadable one."""
@@ -1014,8 +1017,8 @@ class Images(torch.utils.data.Dataset):
     """What the loader's workers do for a key (epoch, place in the source): what is drawn for an
     image, such as its crop, comes from (seed, epoch, its number) alone, whoever loads it.
 
-    Items are (uint8 (H, W, 3), class number, seconds that it took, why it cannot be read or "").
-    For an unreadable image stands the next that can be read; in validation, nothing, of class -1.
+    Items are (uint8 (H, W, 3), class number, seconds that it took, and "" or, of an image that
+    cannot be read, name and why, with a tab between). For an unreadable image stands the next that can be read; in validation, nothing, of class -1.
     """
 
     def __init__(self, source, view, seed, validates=False):
@@ -1031,7 +1034,7 @@ class Images(torch.utils.data.Dataset):
                 image = self.view(encoded, name, f"{self.seed} {epoch} {number}")
                 return image, target, time.perf_counter() - started, bad
             except BadImage as error:
-                bad, index = bad or str(error), self.source.next(index)
+                bad, index = bad or "\t".join(error.args), self.source.next(index)
                 if self.validates:
                     nothing = torch.zeros(self.view.size, self.view.size, 3, dtype=torch.uint8)
                     return nothing, -1, time.perf_counter() - started, bad
@@ -1648,7 +1651,8 @@ def note_bad_images(run, bad):
                 bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
         path = run.folder / "bad_images.txt"
         known = path.read_text().splitlines() if path.exists() else []
-        if new := [each for each in bad if each not in known]:
+        known = {line.split("\t")[0] for line in known}
+        if new := [each for each in bad if each.split("\t")[0] not in known]:
             with open(path, "a") as file:
                 file.writelines(f"{each}\n" for each in new)
             say(place, f"{len(new)} images more cannot be read: see {path}")
@@ -2049,14 +2053,17 @@ def keep_global_batch(args, found, place):
 def load_checkpoint(found, args, data, model, place):
     """Loads the model's weights; returns what save_checkpoint wrote. Rank 0 alone has read it, and
     sends it to the others, since other nodes may have other disks."""
-    encoded = bytearray(found.encoded or b"")
+    encoded = found.encoded or b""
     for start in range(0, found.size, 2**26) if place.ranks > 1 else ():
-        part = torch.zeros(min(2**26, found.size - start), dtype=torch.uint8, device=place.device)
+        count = min(2**26, found.size - start)
+        part = torch.zeros(math.ceil(count / 4), dtype=torch.int32)  # not all add up uint8
         if place.rank == 0:
-            part.copy_(torch.frombuffer(encoded, dtype=torch.uint8, offset=start)[: len(part)])
-        part = sum_over_ranks(part)
+            part.view(torch.uint8)[:count] = torch.frombuffer(
+                bytearray(encoded[start : start + count]), dtype=torch.uint8
+            )
+        part = sum_over_ranks(part.to(place.device)).cpu()
         if place.rank:
-            encoded += part.cpu().numpy().tobytes()
+            encoded += part.view(torch.uint8)[:count].numpy().tobytes()
     saved = torch.load(io.BytesIO(encoded), map_location="cpu", weights_only=True)
     path, wanted = f"--resume {found.path}", (args.arch, data.num_classes)
     held = (saved["arch"], saved["num_classes"])
