@@ -1,7 +1,12 @@
 """What the tests share: the scripts run as users run them, and their logs read back."""
 
+import atexit
+import functools
 import importlib
+import io
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -51,18 +56,26 @@ def command(script, ranks=1):
 
 def environment(**more):
     """Returns this environment less what would lead the scripts astray, with the small ViTs."""
-    led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH")
+    led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH", "PYTEST_CURRENT_TEST")
     env = {name: value for name, value in os.environ.items() if name not in led}
     env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
     return {**env, "PYTHONPATH": str(ROOT / "tests" / "small_models"), **more}
 
 
 def run(words, cwd, status=0, env=(), timeout=300):
-    """Runs a command; returns its output, having checked its exit status."""
+    """Runs a command; returns its output, having checked its exit status. Programs of this folder
+    are forked with their imports done, unless `env` has something of theirs."""
+    words, env = [str(word) for word in words], environment(**dict(env))
+    if words[0] == sys.executable and (words[1] == "-m" or Path(words[1]).is_absolute()):
+        server = fork_server()
+        if server and server.env == env:
+            output, ended = server.run(words, cwd, timeout)
+            assert status is None or ended == status, output
+            return output
     done = subprocess.run(
-        [str(word) for word in words],
+        words,
         cwd=cwd,
-        env=environment(**dict(env)),
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,6 +84,58 @@ def run(words, cwd, status=0, env=(), timeout=300):
     )
     assert status is None or done.returncode == status, done.stdout
     return done.stdout
+
+
+class ForkServer:
+    """Runs Python programs in forks of a process that has done their imports: fork_server.py."""
+
+    def __init__(self):
+        self.env = environment()
+        self.control, theirs = socket.socketpair()
+        server, port = ROOT / "tests" / "fork_server.py", theirs.fileno()
+        self.process = subprocess.Popen(
+            [sys.executable, str(server), str(port)],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[port],
+        )
+        theirs.close()
+
+    def run(self, words, cwd, timeout):
+        """Returns the program's output, to the end of all that have it open, and its status."""
+        try:
+            output, theirs = socket.socketpair()
+            with output:
+                request = json.dumps([words, str(cwd)]).encode()
+                socket.send_fds(self.control, [request], [theirs.fileno()])
+                theirs.close()
+                output.settimeout(timeout)
+                written = b"".join(iter(lambda: output.recv(1 << 16), b""))
+            self.control.settimeout(timeout)
+            text = io.StringIO(written.decode(), newline=None).read()  # each end of line is \\n
+            return text, int(self.control.recv(16))
+        except BaseException:  # too late, or interrupted: with the program ends its server
+            os.killpg(self.process.pid, signal.SIGKILL)
+            fork_server.cache_clear()
+            raise
+
+    def stop(self):
+        """Ends the server."""
+        self.control.close()
+        self.process.wait()
+
+
+@functools.cache
+def fork_server():
+    """Returns the server, once started; None where there are GPUs, whose drivers bear no fork."""
+    gpus = importlib.import_module("torch").accelerator.is_available()
+    if gpus or sys.platform != "linux":
+        return None
+    server = ForkServer()
+    atexit.register(server.stop)
+    return server
 
 
 def the_run(log_dir):
