@@ -1,11 +1,14 @@
 """What the tests share: the scripts run as users run them, and their logs read back."""
 
 import atexit
+import contextlib
+import fcntl
 import functools
 import importlib
 import io
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,17 +36,37 @@ except ImportError:
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Tests run beside each other by pytest-xdist, but for those marked `alone`."""
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with open(ROOT / "pyproject.toml") as gate, open(__file__) as place:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # held by one that waits, lest others go on and on
+        fcntl.flock(place, kind)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(place, fcntl.LOCK_UN)  # closing would not do, where forks have it open
+
+
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Returns a port that stays free until a script takes it: not one of those that systems hand
+    out, nor of another pytest-xdist worker."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = 22_000 + 1_000 * (worker % 10) + random.randrange(1_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def command(script, ranks=1):
     """Returns the words that start `script` with so many ranks, as its docstring says."""
     path = str(ROOT / script)
     if script == "imagenet_ddp.py":
-        return [sys.executable, path, "--nproc-per-node", str(ranks)]
+        words = [sys.executable, path, "--nproc-per-node", str(ranks)]
+        return words if ranks == 1 else [*words, "--dist-url", f"tcp://127.0.0.1:{free_port()}"]
     if script == "imagenet_ddp_apex.py" and ranks > 1:
         port = f"--master_port={free_port()}"
         launcher = [sys.executable, "-m", "torch.distributed.launch", port]
