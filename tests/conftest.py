@@ -1,7 +1,15 @@
 """What the tests share: the scripts run as users run them, and their logs read back."""
 
+import atexit
+import contextlib
+import fcntl
+import functools
 import importlib
+import io
+import json
 import os
+import random
+import signal
 import socket
 import subprocess
 import sys
@@ -28,17 +36,37 @@ except ImportError:
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Tests run beside each other by pytest-xdist, but for those marked `alone`."""
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with open(ROOT / "pyproject.toml") as gate, open(__file__) as place:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # held by one that waits, lest others go on and on
+        fcntl.flock(place, kind)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(place, fcntl.LOCK_UN)  # closing would not do, where forks have it open
+
+
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Returns a port that stays free until a script takes it: not one of those that systems hand
+    out, nor of another pytest-xdist worker."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = 22_000 + 1_000 * (worker % 10) + random.randrange(1_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def command(script, ranks=1):
     """Returns the words that start `script` with so many ranks, as its docstring says."""
     path = str(ROOT / script)
     if script == "imagenet_ddp.py":
-        return [sys.executable, path, "--nproc-per-node", str(ranks)]
+        words = [sys.executable, path, "--nproc-per-node", str(ranks)]
+        return words if ranks == 1 else [*words, "--dist-url", f"tcp://127.0.0.1:{free_port()}"]
     if script == "imagenet_ddp_apex.py" and ranks > 1:
         port = f"--master_port={free_port()}"
         launcher = [sys.executable, "-m", "torch.distributed.launch", port]
@@ -51,18 +79,26 @@ def command(script, ranks=1):
 
 def environment(**more):
     """Returns this environment less what would lead the scripts astray, with the small ViTs."""
-    led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH")
+    led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH", "PYTEST_CURRENT_TEST")
     env = {name: value for name, value in os.environ.items() if name not in led}
     env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
     return {**env, "PYTHONPATH": str(ROOT / "tests" / "small_models"), **more}
 
 
 def run(words, cwd, status=0, env=(), timeout=300):
-    """Runs a command; returns its output, having checked its exit status."""
+    """Runs a command; returns its output, having checked its exit status. Programs of this folder
+    are forked with their imports done, unless `env` has something of theirs."""
+    words, env = [str(word) for word in words], environment(**dict(env))
+    if words[0] == sys.executable and (words[1] == "-m" or Path(words[1]).is_absolute()):
+        server = fork_server()
+        if server and server.env == env:
+            output, ended = server.run(words, cwd, timeout)
+            assert status is None or ended == status, output
+            return output
     done = subprocess.run(
-        [str(word) for word in words],
+        words,
         cwd=cwd,
-        env=environment(**dict(env)),
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,6 +107,58 @@ def run(words, cwd, status=0, env=(), timeout=300):
     )
     assert status is None or done.returncode == status, done.stdout
     return done.stdout
+
+
+class ForkServer:
+    """Runs Python programs in forks of a process that has done their imports: fork_server.py."""
+
+    def __init__(self):
+        self.env = environment()
+        self.control, theirs = socket.socketpair()
+        server, port = ROOT / "tests" / "fork_server.py", theirs.fileno()
+        self.process = subprocess.Popen(
+            [sys.executable, str(server), str(port)],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[port],
+        )
+        theirs.close()
+
+    def run(self, words, cwd, timeout):
+        """Returns the program's output, to the end of all that have it open, and its status."""
+        try:
+            output, theirs = socket.socketpair()
+            with output:
+                request = json.dumps([words, str(cwd)]).encode()
+                socket.send_fds(self.control, [request], [theirs.fileno()])
+                theirs.close()
+                output.settimeout(timeout)
+                written = b"".join(iter(lambda: output.recv(1 << 16), b""))
+            self.control.settimeout(timeout)
+            text = io.StringIO(written.decode(), newline=None).read()  # each end of line is \\n
+            return text, int(self.control.recv(16))
+        except BaseException:  # too late, or interrupted: with the program ends its server
+            os.killpg(self.process.pid, signal.SIGKILL)
+            fork_server.cache_clear()
+            raise
+
+    def stop(self):
+        """Ends the server."""
+        self.control.close()
+        self.process.wait()
+
+
+@functools.cache
+def fork_server():
+    """Returns the server, once started; None where there are GPUs, whose drivers bear no fork."""
+    gpus = importlib.import_module("torch").accelerator.is_available()
+    if gpus or sys.platform != "linux":
+        return None
+    server = ForkServer()
+    atexit.register(server.stop)
+    return server
 
 
 def the_run(log_dir):

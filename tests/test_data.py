@@ -723,6 +723,7 @@ def test_verdict(nd):
     assert nd.verdict(0.01, 3000, 900, 1500, place).startswith("compute-bound: 1 % of the time")
 
 
+@pytest.mark.alone
 def test_verdict_is_from_measured_times(nd, tmp_path, monkeypatch, capsys):
     """Two workers that sleep 100 ms over an image give 20 images/s at most."""
     folder = write_images(tmp_path / "data", train=20)
@@ -753,6 +754,7 @@ def test_verdict_is_from_measured_times(nd, tmp_path, monkeypatch, capsys):
     assert takes == pytest.approx(40 / (seconds * (1 - entries["Data/wait"])), rel=0.02)
 
 
+@pytest.mark.alone
 def test_bench(nd, tmp_path, capsys):
     folder = write_images(tmp_path / "data", train=20)
     words = ["-a", "squeezenet1_1", "-b", 4, "-j", 1, "--image-size", 32, "--no-accel", "--bench"]

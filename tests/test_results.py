@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import conftest
 import numpy as np
 import PIL.Image
 import PIL.PngImagePlugin
@@ -87,14 +87,8 @@ def rows(text, first_cell="run"):
 
 def cli(*words, status=0, **env):
     """Runs make_results.py; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "make_results.py", *map(str, words)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **env},
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    program = ROOT / "make_results.py"
+    return conftest.run([sys.executable, program, *words], ROOT, status, env)
 
 
 # --------------------------------------------------------------------------------- the V100 logs

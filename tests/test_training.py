@@ -259,6 +259,7 @@ def test_loss_scale_goes_from_script_to_script():
 # ------------------------------------------------------------------------------ logs and stopping
 
 
+@pytest.mark.alone
 def test_logs(demo, tmp_path):
     options = [
         "--epochs",
