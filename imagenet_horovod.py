@@ -932,7 +932,8 @@ class Images(torch.utils.data.Dataset):
     image, such as its crop, comes from (seed, epoch, its number) alone, whoever loads it.
 
     Items are (uint8 (H, W, 3), class number, seconds that it took, and "" or, of an image that
-    cannot be read, name and why, with a tab between). For an unreadable image stands the next that can be read; in validation, nothing, of class -1.
+    cannot be read, name and why with a tab between). For such an image stands the next that can be
+    read; in validation, nothing, of class -1.
     """
 
     def __init__(self, source, view, seed, validates=False):
@@ -2126,6 +2127,11 @@ class Log:
     def __init__(self, folder, purge_step):
         self.folder, self.purge_step, self.unflushed = folder, purge_step, []
         self.writer = SummaryWriter(folder, purge_step=purge_step)
+        threading.excepthook = self._thread_fails
+
+    def _thread_fails(self, failure):
+        if not isinstance(failure.exc_value, OSError):  # the writer's thread is told of below
+            threading.__excepthook__(failure)
 
     def __getattr__(self, name):
         def call(*args):
