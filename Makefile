@@ -1,6 +1,6 @@
 # make demo: train on the demo set.  make test: check everything.  Both make .venv first.
 # make results: RESULTS.md and figures/ from logs/.  make study-scaling_cpu: its runs anew, in logs/.
-# make bench DIR=FOLDER, make bench-gpu: the benchmarks, in logs/benchmarks/.
+# make bench DIR=FOLDER, make bench-gpu: the benchmarks, in logs/benchmarks/.  make chaos: faults.
 PYTHON ?= python3
 BIN := .venv/bin
 CIFAR10 ?= cifar10
@@ -39,6 +39,10 @@ bench: .venv/installed-bench .venv/installed-horovod
 bench-gpu: .venv/installed
 	$(BIN)/python benchmarks/gpu.py $(if $(DIR),"$(DIR)")
 
+# Kills, freezes and starves runs in every way that they must survive; needs half an hour.
+chaos: .venv/installed-dev .venv/installed-horovod
+	$(BIN)/python benchmarks/chaos.py
+
 horovod: .venv/installed-horovod
 
 .venv/installed: requirements.txt requirements-results.txt
@@ -59,4 +63,4 @@ horovod: .venv/installed-horovod
 	bash tools/install_horovod.sh $(BIN)/python
 	@touch $@
 
-.PHONY: demo test test-all results bench bench-gpu horovod
+.PHONY: demo test test-all results bench bench-gpu chaos horovod
