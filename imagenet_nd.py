@@ -1382,18 +1382,25 @@ class Watch:
         if self.args.max_hours:
             seconds = self.args.max_hours * 3600
             self.deadline = self.began + seconds - min(60, 0.1 * seconds)  # the time to save
+        noted, note = os.pipe()
+        os.set_blocking(note, False)
+        signal.set_wakeup_fd(note)  # for a thread: this one may be stuck in an exchange
         for each in SIGNALS:
-            signal.signal(each, self._note)
+            signal.signal(each, lambda signum, frame: None)
+        threading.Thread(target=self._note, args=[noted], daemon=True).start()
         if self.args.timeout:
             for work in (self._beat, self._sound) if self.place.board else (self._sound,):
                 threading.Thread(target=work, daemon=True).start()
 
-    def _note(self, signum, frame):
-        # Launchers pass a terminal's Ctrl-C on, so the same one may come twice within a moment.
-        if signum == signal.SIGINT and self.signal and time.monotonic() > self.signalled + 1:
-            end_now(130)
-        if not self.signal:
-            self.signal, self.signalled = signal.Signals(signum).name, time.monotonic()
+    def _note(self, noted):
+        while True:
+            for signum in filter(SIGNALS.__contains__, os.read(noted, 64)):
+                # Launchers pass on a terminal's Ctrl-C, so one may come twice within a moment.
+                again = self.signal and time.monotonic() > self.signalled + 1
+                if again and signum == signal.SIGINT:
+                    end_now(130)
+                if not self.signal:
+                    self.signal, self.signalled = signal.Signals(signum).name, time.monotonic()
 
     def why(self):
         """Returns why this rank wants the run to end, or None."""
@@ -1410,7 +1417,8 @@ class Watch:
         minutes = self.args.checkpoint_minutes
         due = self.listening and minutes and time.monotonic() > self.saved + 60 * minutes
         due = due and self.place.rank == 0  # one clock decides
-        said = sums.new_tensor([bool(self.why()), bool(due), len(meter.bad)])
+        said = torch.tensor([bool(self.why()), bool(due), len(meter.bad)], dtype=sums.dtype)
+        said = said.to(sums.device, non_blocking=True)  # else it waits for the GPU
         loss = torch.stack([~sums[0].isfinite(), skipped.bool()]).to(sums)
         before, what = self.last(), f"{meter.title}[{meter.steps - 1}]"
         self.told = what, sum_over_ranks(torch.cat([said, loss]))

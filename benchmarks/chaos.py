@@ -117,6 +117,10 @@ class Job:
                 pass
         return found
 
+    def rank(self, number):
+        """Returns one of the ranks that imagenet_ddp.py has started by itself, in their order."""
+        return sorted(self.ranks(), key=lambda each: each.pid)[-2:][number]
+
     def end(self):
         """Kills what is left of it."""
         for process in self.everyone():
@@ -140,6 +144,7 @@ def start(way, script, ranks, *launcher_options):
     return {
         "plain": [python, path],
         "own spawn": [python, path, "--nproc-per-node", ranks],
+        "one rank": [python, path, "--nproc-per-node", ranks],
         "torchrun": [
             *("torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
             *(f"--nproc_per_node={ranks}", *launcher_options, path),
@@ -284,6 +289,7 @@ def omissions(folder, names=tuple(OMISSIONS), steps=12):
 WAYS = {
     "plain": "imagenet_nd.py",
     "own spawn": "imagenet_ddp.py",
+    "one rank": "imagenet_ddp.py",
     "torchrun": "imagenet_ddp.py",
     "launch": "imagenet_ddp_apex.py",
     "horovodrun": "imagenet_horovod.py",
@@ -300,13 +306,14 @@ def signals(folder, ways=tuple(WAYS), names=("TERM", "INT", "USR1", "KILL")):
         job = Job(words, here)
         job.wait_for(r"Epoch: \[0\]\[ *8/")
         before = len(re.findall(r"Epoch: \[0\]", job.text()))
-        os.kill(job.process.pid, getattr(signal, f"SIG{name}"))
+        target = job.process.pid if way != "one rank" else job.rank(1).pid
+        os.kill(target, getattr(signal, f"SIG{name}"))
         started, status = time.monotonic(), job.wait(60)
         while job.everyone() and time.monotonic() < started + 10:
             time.sleep(0.1)
         seconds, left = time.monotonic() - started, job.everyone()
         markers = [json.loads(path.read_text()) for path in here.glob("runs/*/PREEMPTED")]
-        can = not (way == "plain" and name == "KILL")  # nobody is left to save
+        can = not (way in ("plain", "one rank") and name == "KILL")  # nobody is left to save
         ok = not left and status != 0 and len(markers) == can
         said = f"status {status}, {len(left)} processes after {seconds:.1f} s"
         if markers and can:
@@ -329,9 +336,7 @@ def frozen(folder, what=("rank", "loader worker", "dead loader worker"), timeout
         words = [*start("own spawn", "imagenet_ddp.py", 2), *NET, "-p", 1, "--epochs", 50]
         job = Job([*words, "--timeout", timeout], here)
         job.wait_for(r"Epoch: \[0\]\[ *8/")
-        (rank,) = [each for each in job.ranks() if each.environ().get("RANK") == "1"] or [
-            sorted(job.ranks(), key=lambda each: each.pid)[-1]
-        ]
+        rank = job.rank(1)
         workers = [each for each in rank.children() if each.cmdline() == rank.cmdline()]
         chosen = [rank] if victim == "rank" else workers
         for process in chosen:

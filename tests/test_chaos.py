@@ -49,7 +49,7 @@ def test_what_is_left_out_of_a_checkpoint_shows(omitted, tmp_path):
 
 
 TRIED = [("plain", "INT"), ("own spawn", "TERM"), ("own spawn", "KILL"), ("torchrun", "USR1")]
-TRIED += [("torchrun", "KILL"), ("launch", "TERM"), ("plain", "KILL")]
+TRIED += [("torchrun", "KILL"), ("launch", "TERM"), ("plain", "KILL"), ("one rank", "USR1")]
 OTHERS = [each for each in itertools.product(chaos.WAYS, ("TERM", "INT", "USR1", "KILL"))]
 
 
@@ -66,6 +66,23 @@ OTHERS = [each for each in itertools.product(chaos.WAYS, ("TERM", "INT", "USR1",
 )
 def test_signals(way, name, tmp_path):
     hold(chaos.signals(tmp_path, [way], [name]))
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path):
+    """Even a rank that waits for another, in an exchange without end."""
+    way = chaos.start("own spawn", "imagenet_ddp.py", 2)
+    job = chaos.Job([*way, *chaos.NET, "-p", 1, "--epochs", 50], tmp_path)
+    try:
+        job.wait_for(r"Epoch: \[0\]\[ *8/")
+        job.rank(1).send_signal(signal.SIGSTOP)
+        waiting = job.rank(0)
+        waiting.send_signal(signal.SIGINT)
+        time.sleep(1.5)
+        assert waiting.is_running()
+        waiting.send_signal(signal.SIGINT)
+        waiting.wait(5)
+    finally:
+        job.end()
 
 
 @pytest.mark.parametrize("victim", ["rank", "loader worker", "dead loader worker"])
