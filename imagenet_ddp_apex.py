@@ -1654,15 +1654,18 @@ class Watch:
 
     def _sound(self):
         """Ends this rank when nothing has moved for --timeout; one rank says who is to blame."""
-        timeout, mine = self.args.timeout, self.place.rank
+        timeout, mine, late = self.args.timeout, self.place.rank, max(3, 5 * self.pause)
+        now = time.monotonic()
         while True:
+            before = now
             time.sleep(self.pause)
             (doing, since), now = self.doing, time.monotonic()
-            if now - since < timeout:
+            if now - before > late:  # this process itself was stopped, as Slurm may suspend a job
+                self.doing = doing, now
+            if now - self.doing[1] < timeout:
                 continue
-            fresh = now - max(3, 5 * self.pause)
-            heard = self.heard.items()
-            alive = {rank: json.loads(said) for rank, (said, at) in heard if at > fresh}
+            heard = [*self.heard.items()]
+            alive = {rank: json.loads(said) for rank, (said, at) in heard if at > now - late}
             alive[mine] = None, doing, now - since
             silent = [rank for rank in range(self.place.ranks) if rank not in alive]
             blame = [f"rank {rank} gives no sign of life" for rank in silent]
@@ -1695,12 +1698,13 @@ def note_bad_images(run, bad):
             if place.board.check([f"bad {other}"]):
                 bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
         path = run.folder / "bad_images.txt"
-        known = path.read_text().splitlines() if path.exists() else []
-        known = {line.split("\t")[0] for line in known}
-        if new := [each for each in bad if each.split("\t")[0] not in known]:
-            with open(path, "a") as file:
-                file.writelines(f"{each}\n" for each in new)
-            say(place, f"{len(new)} images more cannot be read: see {path}")
+        with contextlib.suppress(OSError):  # a full disk: the next time has them all
+            known = path.read_text().splitlines() if path.exists() else []
+            known = {line.split("\t")[0] for line in known}
+            if new := [each for each in bad if each.split("\t")[0] not in known]:
+                with open(path, "a") as file:
+                    file.writelines(f"{each}\n" for each in new)
+                say(place, f"{len(new)} images more cannot be read: see {path}")
     return [*bad]
 
 
