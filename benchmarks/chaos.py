@@ -226,11 +226,10 @@ def kills(folder, ranks=2, kills=20, damaged=0, epochs=12, steps=40, seed=0):
         except psutil.Error:
             continue
         landed += 1
-        newest = checkpoints(folder, "cut")
-        if len(hurt) < damaged and len(newest) > 1:
-            how = ("truncated", "flipped", "emptied")[len(hurt) % 3]
-            damage(newest[0], how, rng)
-            hurt.append(how)
+        saved = checkpoints(folder, "cut")
+        if len(hurt) < damaged and len(saved) > 1 and saved[0].stat().st_mtime_ns not in hurt:
+            damage(saved[0], ("truncated", "flipped", "emptied")[len(hurt) % 3], rng)
+            hurt.append(saved[0].stat().st_mtime_ns)  # one is damaged once
         time.sleep(1)
     status = job.wait(1800)
     passed_over = job.text().count("passes over")
