@@ -433,7 +433,8 @@ def read_benchmarks(paths):
             seen.add(file.resolve())
             try:
                 content = json.loads(file.read_text(encoding="utf-8"))
-                if isinstance(content, dict) and {"title", "rows"} <= set(content):
+                shapes = {"title", "rows"}, {"title", "trials"}
+                if isinstance(content, dict) and any(each <= set(content) for each in shapes):
                     benchmark_section(content)  # an error where it is not as it should be
                     benchmarks.append(content)
             except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
@@ -1138,13 +1139,21 @@ def benchmark_table(benchmark):
     return table(["", "ratio", benchmark["unit"], "range", *further], lines)
 
 
+# Whether a trial of benchmarks/chaos.py holds what was promised.
+HOLDS = {True: "yes", False: "**no**", None: "not tried"}
+
+
 def benchmark_section(benchmark):
     """Returns the Markdown lines of a benchmark: table, note, and how to repeat it."""
-    about, rounds = benchmark["about"], max(len(row["values"]) for row in benchmark["rows"])
-    lines = [f"### {benchmark['title']}", "", *benchmark_table(benchmark), ""]
-    lines += [
-        f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}".strip()
-    ]
+    about, lines = benchmark["about"], [f"### {benchmark['title']}", ""]
+    if "trials" in benchmark:  # of benchmarks/chaos.py
+        rows = [row for rows in benchmark["trials"].values() for row in rows]
+        rows = [[what, became, HOLDS[holds]] for what, became, holds in rows]
+        lines += table(["trial", "outcome", "holds"], rows)
+    else:
+        rounds = max(len(row["values"]) for row in benchmark["rows"])
+        note = f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}"
+        lines += [*benchmark_table(benchmark), "", note.strip()]
     lines += ["", "```bash", shlex.join(about["command"]), "```", ""]
     known = [f"{name} {value}" for name, value in about.items() if name != "command" and value]
     return [*lines, f"{'; '.join(known)}.", ""]
