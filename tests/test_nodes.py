@@ -1,0 +1,431 @@
+"""Several nodes for real: README.md's commands, each on a host of its own.
+
+A host is a set of Linux namespaces: a network card, an address and a name of its own, and processes
+that see one another alone. All of it goes when its first process does, which reads from this one.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, environment, needs_horovod, run, scalars
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_law import GLOBAL_BATCH, OPTIONS, STEPS
+from test_scripts import LINES
+
+TOOLS = ("ip", "unshare", "nsenter", "ps")
+# Every host knows all others by name, and has folders for sshd of its own.
+FIRST_PROCESS = """
+mount --bind "$0" /etc/hosts
+mount -t tmpfs none /run
+mkdir -p /run/sshd
+hostname "$1"
+ip link set lo up
+echo ready
+exec cat > /dev/null
+"""
+
+
+def address(number):
+    """Returns host 1's address, 192.168.100.11, which README.md has, or one that follows it."""
+    return f"192.168.100.{10 + number}"
+
+
+class Host:
+    """A host named host1, host2, ..., whose user works in a folder of its own."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder / name
+        self.folder.mkdir()
+        known = [f"{address(number)} host{number}\n" for number in range(1, 5)]
+        if not (folder / "hosts").exists():
+            (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(known))
+        kinds = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        first = ["sh", "-ec", FIRST_PROCESS, folder / "hosts", name]
+        pipes = {each: subprocess.PIPE for each in ("stdin", "stdout", "stderr")}
+        self.outer = subprocess.Popen(["unshare", *kinds, *first], **pipes, text=True)
+        if self.outer.stdout.readline() != "ready\n":
+            raise OSError(self.outer.communicate()[1])
+        children = Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
+        self.process = int(children.read_text())  # the first
+
+    def start(self, words, **more):
+        """Starts a command there, in the user's folder."""
+        return Job(self, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder, *words], more)
+
+    def command(self, line, **more):
+        """Runs a line to its end."""
+        job = self.start(shlex.split(line), **more)
+        assert job.wait(60) == 0, job.output()
+
+    def inside(self):
+        """Returns the words before a command that is to run there."""
+        kinds = ["--net", "--mount", "--uts", "--pid"]
+        return ["nsenter", "--target", str(self.process), *kinds]
+
+    def ranks(self):
+        """Returns the processes that train, with their options; not their launchers."""
+        listed = [*self.inside(), "ps", "-eo", "stat=,args=", "--cols", "200"]
+        lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+        found = [line for line in lines.splitlines() if re.search(r"imagenet_\w+\.py", line)]
+        return [line for line in found if not re.match("Z|.*(torchrun|launch|horovodrun) ", line)]
+
+    def kill(self):
+        """Kills all its processes but the first, as if it had been switched off and on."""
+        subprocess.run([*self.inside(), "sh", "-c", "kill -KILL -1"], check=False)
+
+    def remove(self):
+        self.outer.communicate()  # closes the first process' input
+
+
+class Job:
+    """A command under way on a host."""
+
+    def __init__(self, host, words, more):
+        serial = len([*host.folder.glob("*.out")])
+        self.paths = [host.folder / f"{serial}.{stream}" for stream in ("out", "err")]
+        with open(self.paths[0], "w") as out, open(self.paths[1], "w") as err:
+            self.process = subprocess.Popen(
+                [*host.inside(), *map(str, words)],
+                env=environment(PYTHONUNBUFFERED="1", **more),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def output(self):
+        return "".join(path.read_text(errors="replace") for path in self.paths)
+
+    def errors(self):
+        return self.paths[1].read_text(errors="replace")
+
+    def terminate(self):
+        """Sends SIGTERM to the command, a child of nsenter."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        os.kill(int(children.read_text()), signal.SIGTERM)
+
+    def wait(self, seconds):
+        """Returns the exit status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {seconds:.0f} s:\n{self.output()}")
+
+    def says(self, pattern, seconds=120, times=1):
+        """Waits until the output has this pattern so many times."""
+        until = time.monotonic() + seconds
+        while len(re.findall(pattern, self.output())) < times:
+            assert self.process.poll() is None, f"ended without {pattern}:\n{self.output()}"
+            assert time.monotonic() < until, f"no {pattern} in {seconds} s:\n{self.output()}"
+            time.sleep(0.1)
+
+
+class Cluster:
+    """Hosts on one network, whose switch is a host as well."""
+
+    def __init__(self, folder):
+        self.folder, self.hosts = folder, []
+        self.switch = Host("switch", folder)
+
+    def add(self):
+        if not self.hosts:
+            self.switch.command("ip link add bridge type bridge")
+            self.switch.command("ip link set bridge up")
+        number = len(self.hosts) + 1
+        host = Host(f"host{number}", self.folder)
+        self.hosts.append(host)
+        ends = f"port{number} netns {self.switch.process} type veth peer name eth0"
+        link = f"ip link add name {ends} netns {host.process}"
+        subprocess.run(link.split(), check=True, capture_output=True)
+        host.command(f"ip address add {address(number)}/24 dev eth0")
+        host.command("ip link set eth0 up")
+        self.plug(number, "up")
+        for script in ROOT.glob("imagenet_*.py"):
+            shutil.copy(script, host.folder)
+
+    def plug(self, number, state):
+        """Connects a host with the network (up), or cuts it off (down)."""
+        self.switch.command(f"ip link set port{number} master bridge {state}")
+
+    def remove(self):
+        for host in (*self.hosts, self.switch):
+            host.remove()
+
+
+@pytest.fixture(scope="module")
+def possible(tmp_path_factory):
+    """Skips where there can be no such hosts."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    if sys.platform != "linux" or missing or os.geteuid():
+        pytest.skip(f"hosts of their own need Linux, root and {', '.join(missing or TOOLS)}")
+    try:
+        Host("trial", tmp_path_factory.mktemp("trial")).remove()
+    except OSError as error:
+        pytest.skip(f"no namespaces here: {error}")
+
+
+@pytest.fixture
+def cluster(possible, tmp_path):
+    """Returns a function that makes so many hosts."""
+    made = Cluster(tmp_path)
+
+    def make(count):
+        for _ in range(count):
+            made.add()
+        return made
+
+    yield make
+    made.remove()
+
+
+# --------------------------------------------------------------------------------------- commands
+
+# Two lines that README.md is to have: torchrun on several nodes, which are given no numbers, and
+# on a number of nodes that changes. Without the variable torchrun (of PyTorch 2.15) tells its
+# store's port to those that were there at the first start alone: a new one would wait for it, and
+# after a minute all would end.
+TORCHRUN = (
+    "torchrun --nproc_per_node=4 --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=host1:29400 "
+    "--rdzv-id=ID imagenet_ddp.py -a resnet50 DIR"
+)
+ELASTIC = (
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc_per_node=4 --nnodes=1:2 "
+    "--max-restarts=10 --rdzv-backend=c10d --rdzv-endpoint=host1:29400 --rdzv-id=ID "
+    "imagenet_ddp.py -a resnet50 --resume auto DIR"
+)
+# For hosts without GPUs, behind what README.md has: the last of several counts.
+CPU = ["--no-accel", "-a", "vit_b_16", "--image-size", "32", "-j", "1", "-p", "1", "--seed", "3"]
+
+
+def readme(*having):
+    """Returns the one line of README.md that has all of these words."""
+    lines = [where.removeprefix("README.md: ") for where in LINES if where.startswith("README.md")]
+    (line,) = (line for line in lines if all(word in line for word in having))
+    return line
+
+
+def commands(line, data, nodes):
+    """Returns the words for each node: for the first as typed, for others as its comment says. What
+    stands for a user's own is replaced, and each node has one process."""
+    line = re.sub(r"\bDIR\b", shlex.quote(str(data)), line)
+    line = line.replace("MASTER_IP", address(1)).replace("MASTER_PORT", "29500")
+    line = re.sub(r"(--nproc_per_node=|\bhost\d:)4\b", r"\g<1>1", line)
+    lines = [line]
+    if found := re.search(r"# on the others?: (--\w+[ =])(\d+(?:, \d+)*)$", line):
+        option, numbers = found.groups()
+        assert f" {option}0 " in line
+        lines += [line.replace(f" {option}0 ", f" {option}{each} ") for each in numbers.split(", ")]
+    elif "--rdzv-backend" in line:  # the same on all nodes
+        lines *= nodes
+    # Variables of a shell's command line are env's.
+    return [["env", *shlex.split(each, comments=True)] for each in lines]
+
+
+def by_dist_url(data, nodes=2):
+    words = ["--dist-backend", "gloo", "--world-size", nodes]
+    lines = commands(readme("imagenet_ddp.py", "--dist-url"), data, 4)
+    assert len(lines) == 4
+    return [[*line, *words] for line in lines[:nodes]]
+
+
+def by_launch(data):
+    lines = commands(readme("torch.distributed.launch", "--nnodes=2"), data, 2)
+    return [[*line, "--opt-level", "O0"] for line in lines]
+
+
+def by_torchrun(data):
+    return commands(TORCHRUN, data, 2)
+
+
+def by_horovodrun(data):
+    return commands(readme("horovodrun", "host2:4").replace("-np 8", "-np 2"), data, 2)
+
+
+def start(cluster, lines, *options, **more):
+    """Starts each line on a host of its own; returns the jobs."""
+    hosts = cluster.hosts[: len(lines)]
+    pairs = zip(hosts, lines, strict=True)
+    return [host.start([*line, *CPU, *options], **more) for host, line in pairs]
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """Returns a function that starts sshd on all hosts of a cluster, and returns the environment in
+    which `ssh` reaches them; no file of the user's is read or written."""
+
+    def reach(cluster):
+        server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+        if not (server and shutil.which("ssh") and shutil.which("ssh-keygen")):
+            pytest.skip("sshd, ssh or ssh-keygen is not installed")
+        folder = tmp_path / "ssh"
+        folder.mkdir()
+        for name in "host_key", "user_key":
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
+            subprocess.run(words, check=True)
+        (folder / "sshd_config").write_text(
+            f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\n"
+            "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\n"
+        )
+        (folder / "ssh_config").write_text(
+            f"IdentityFile {folder}/user_key\nUserKnownHostsFile {os.devnull}\nLogLevel ERROR\n"
+        )
+        # horovodrun calls the first `ssh` on PATH.
+        (folder / "ssh").write_text(
+            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n'
+        )
+        (folder / "ssh").chmod(0o755)
+        words = [server, "-D", "-e", "-f", folder / "sshd_config"]
+        for host in cluster.hosts:
+            host.start(words).says("listening on 0.0.0.0")
+        path = f"{folder}{os.pathsep}{environment()['PATH']}"
+        return {"PATH": path, "HOME": str(folder)}
+
+    return reach
+
+
+# ------------------------------------------------------------------------------------ one law
+
+
+@pytest.fixture(scope="module")
+def expected(possible, demo, tmp_path_factory):
+    """The losses of one host."""
+    folder = tmp_path_factory.mktemp("one")
+    words = [sys.executable, ROOT / "imagenet_nd.py", *CPU, *OPTIONS, "-b", GLOBAL_BATCH, demo]
+    run(words, folder)
+    return scalars(folder / "runs", "Loss/step")
+
+
+def check(cluster, jobs, expected):
+    """Checks the loss curve, and that the first host alone has written."""
+    for job in jobs:
+        assert job.wait(300) == 0, job.output()
+    losses = scalars(cluster.hosts[0].folder / "runs", "Loss/step")
+    assert list(losses) == list(range(STEPS))
+    assert losses == pytest.approx(expected, rel=1e-5)
+    for host in cluster.hosts[1:]:
+        assert {path.name for path in host.folder.glob("runs/*")} <= {".index"}
+
+
+@pytest.mark.parametrize("nodes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_dist_url(nodes, cluster, demo, expected):
+    hosts = cluster(nodes)
+    jobs = start(hosts, by_dist_url(demo, nodes), *OPTIONS, "-b", GLOBAL_BATCH // nodes)
+    check(hosts, jobs, expected)
+
+
+@pytest.mark.parametrize("lines", [by_launch, by_torchrun])
+def test_launchers(lines, cluster, demo, expected):
+    hosts = cluster(2)
+    check(hosts, start(hosts, lines(demo), *OPTIONS, "-b", GLOBAL_BATCH // 2), expected)
+
+
+@needs_horovod
+def test_horovodrun(cluster, ssh, demo, expected):
+    hosts = cluster(2)
+    reached = ssh(hosts)
+    jobs = start(hosts, by_horovodrun(demo), *OPTIONS, "-b", GLOBAL_BATCH // 2, **reached)
+    check(hosts, jobs, expected)
+    told = [path.read_text() for path in hosts.hosts[1].folder.glob("*.err")]
+    assert "Accepted publickey" in "".join(told)
+
+
+# --------------------------------------------------------------------------------- a host is lost
+
+TIMEOUT = 15  # --timeout
+AT_WORK = r"Epoch: \[0\]\[20/"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lines",
+    [by_dist_url, by_launch, by_torchrun, pytest.param(by_horovodrun, marks=needs_horovod)],
+)
+def test_host_that_is_cut_off(lines, cluster, ssh, demo):
+    """All ranks end, and the host that can be seen names the one that is gone."""
+    hosts = cluster(2)
+    reached = ssh(hosts) if lines is by_horovodrun else {}
+    jobs = start(hosts, lines(demo), "-b", "8", "--timeout", TIMEOUT, **reached)
+    jobs[0].says(AT_WORK)
+    hosts.plug(2, "down")
+    until = time.monotonic() + TIMEOUT + 35
+    # torchrun itself does not notice that its store does not answer any more: it waits on.
+    waits = lines is by_torchrun
+    for job in jobs[:1] if waits else jobs:
+        assert job.wait(until - time.monotonic()) not in (0, None), job.output()
+    while any(running := [host.ranks() for host in hosts.hosts]):
+        assert time.monotonic() < until, running
+        time.sleep(0.2)
+    said = f"no progress for {TIMEOUT} s (--timeout): rank 1 gives no sign of life"
+    assert said in jobs[0].errors()
+    if waits:
+        assert jobs[1].process.poll() is None
+
+
+# ---------------------------------------------------------------------------------------- elastic
+
+
+def at_work(job, devices, times):
+    """Waits until the run is started with so many devices, for the so-manieth time, and has done
+    a number of steps."""
+    parts = 2 // devices
+    job.says(rf"-b 32 x {devices} devices x {parts} parts = global batch 64;", 300, times)
+    job.says(r"\nEpoch:", 100, job.output().count("\nEpoch:") + 30)
+
+
+def events(folder):
+    """Yields (step, loss) of all that was ever logged, whatever was taken back later."""
+    for run_folder in folder.glob("runs/*_vit_b_16_*"):
+        log = EventAccumulator(str(run_folder), {"scalars": 0}, purge_orphaned_data=False)
+        for event in log.Reload().Scalars("Loss/step"):
+            yield event.step, event.value
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_nodes_that_leave_and_join(cluster, demo):
+    """A run on two nodes, one, two, one, two is the run of one node, step by step."""
+    hosts = cluster(2)
+    options = ["--epochs", "1000", "--warmup-epochs", "0", "--lr", "0.01"]
+    safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT]
+    lines = commands(ELASTIC, demo, 2)
+    first, _ = start(hosts, lines, *options, *safe)
+    at_work(first, 2, 1)
+    hosts.plug(2, "down")
+    at_work(first, 1, 1)
+    assert not hosts.hosts[1].ranks()
+    assert "rank 1 gives no sign of life" in first.errors()
+    hosts.hosts[1].kill()  # its torchrun is there still, and may or may not notice
+    hosts.plug(2, "up")
+    second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe])
+    at_work(first, 2, 2)
+    hosts.hosts[1].kill()
+    at_work(first, 1, 2)
+    second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe])
+    at_work(first, 2, 3)
+    for job in first, second:
+        job.terminate()
+    assert first.wait(60) and second.wait(60)
+    said = first.output()
+    assert said.count("-b 32 x 2 parts on 1 devices keep the global batch of 64") == 2
+    assert said.count("Going on at epoch") == 4
+
+    found = [*events(hosts.hosts[0].folder)]
+    steps = {step for step, _ in found}
+    alone = hosts.hosts[1].start(
+        [sys.executable, "imagenet_nd.py", *CPU, *options, "-b", "64", demo]
+    )
+    epoch, step = divmod(max(steps) + 1, 20)
+    alone.says(rf"Epoch: \[{epoch}\]\[ *{step}/", 600)
+    alone.terminate()
+    alone.wait(60)
+    expected = dict(events(hosts.hosts[1].folder))
+    assert steps == set(range(max(steps) + 1))
+    for step, loss in found:
+        assert loss == pytest.approx(expected[step], rel=1e-5), step
