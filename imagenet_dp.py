@@ -259,7 +259,7 @@ def parse_args(argv=None):
 
     add = parser.add_argument_group("interruptions").add_argument
     add("--max-hours", type=positive, help="save and end before this time is over")
-    add("--requeue", **flag, help="Slurm starts the job again after a signal or --max-hours")
+    add("--requeue", **flag, help="Slurm starts the job again after SIGUSR1 or --max-hours")
     timeout = "seconds without progress after which the run ends (%(default)s); 0 = off"
     add("--timeout", type=zero_on, default=600, help=timeout)
 
@@ -2333,15 +2333,16 @@ def finish_saving(run):
 def end_preempted(run):
     """Ends a run whose checkpoint was taken because of a signal or --max-hours."""
     finish_saving(run)
+    why = run.watch.why() or "a signal to another rank"
     if run.place.rank == 0:
-        why = run.watch.why() or "a signal to another rank"
         marker = {"why": why, "epoch": run.epochs_done, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
         say(run.place, f"ended by {why} with a checkpoint: --resume auto goes on from it")
+        if run.args.requeue and why in ("SIGUSR1", "--max-hours"):  # SIGTERM is scancel's
+            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    sum_over_ranks(torch.zeros(1, device=run.place.device))  # who leaves may take rank 0 along
     leave()
-    if run.place.rank == 0 and run.args.requeue:
-        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     end_now(143)
 
 
@@ -2443,6 +2444,9 @@ def worker(args):
     except Exception as error:
         if "DataLoader worker" in str(error):  # died, and PyTorch says how
             print_error(f"rank {place.rank}: {first_line(error)}: out of memory? lower -j")
+            end_now(1)
+        if re.search("Connection (closed|reset)|reset by peer", str(error)):
+            print_error(f"rank {place.rank} has lost another rank, which may have said why")
             end_now(1)
         raise
 

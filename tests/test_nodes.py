@@ -187,19 +187,6 @@ def cluster(possible, tmp_path):
 
 # --------------------------------------------------------------------------------------- commands
 
-# Two lines that README.md is to have: torchrun on several nodes, which are given no numbers, and
-# on a number of nodes that changes. Without the variable torchrun (of PyTorch 2.15) tells its
-# store's port to those that were there at the first start alone: a new one would wait for it, and
-# after a minute all would end.
-TORCHRUN = (
-    "torchrun --nproc_per_node=4 --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=host1:29400 "
-    "--rdzv-id=ID imagenet_ddp.py -a resnet50 DIR"
-)
-ELASTIC = (
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc_per_node=4 --nnodes=1:2 "
-    "--max-restarts=10 --rdzv-backend=c10d --rdzv-endpoint=host1:29400 --rdzv-id=ID "
-    "imagenet_ddp.py -a resnet50 --resume auto DIR"
-)
 # For hosts without GPUs, behind what README.md has: the last of several counts.
 CPU = ["--no-accel", "-a", "vit_b_16", "--image-size", "32", "-j", "1", "-p", "1", "--seed", "3"]
 
@@ -241,7 +228,7 @@ def by_launch(data):
 
 
 def by_torchrun(data):
-    return commands(TORCHRUN, data, 2)
+    return commands(readme("--nnodes=2", "--rdzv-backend"), data, 2)
 
 
 def by_horovodrun(data):
@@ -394,7 +381,7 @@ def test_nodes_that_leave_and_join(cluster, demo):
     hosts = cluster(2)
     options = ["--epochs", "1000", "--warmup-epochs", "0", "--lr", "0.01"]
     safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT]
-    lines = commands(ELASTIC, demo, 2)
+    lines = commands(readme("--nnodes=1:2"), demo, 2)
     first, _ = start(hosts, lines, *options, *safe)
     at_work(first, 2, 1)
     hosts.plug(2, "down")

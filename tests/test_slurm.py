@@ -1,0 +1,267 @@
+"""The files in slurm/: checked, and run by a Slurm of their own, of two nodes on this machine."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from conftest import ROOT, SCRIPTS, checkpoint, environment, needs_horovod, run, the_run
+from torch.distributed.run import get_args_parser
+
+FILES = sorted((ROOT / "slurm").glob("*.sbatch"))
+ALONE = "imagenet_nd.py", "imagenet_dp.py"  # on one node, in one process
+
+
+def test_every_script_has_its_file():
+    assert [path.stem for path in FILES] == [Path(script).stem for script in SCRIPTS]
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck():
+    run(["shellcheck", *FILES], ROOT)
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_options_parse(script, gpus, tmp_path, monkeypatch):
+    """Run as Slurm would on two nodes, but for srun, which notes how it is called."""
+    sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2"}
+    sets |= {"NTASKS_PER_NODE": "4", "CPUS_PER_TASK": "3"}
+    sets |= {"GPUS_ON_NODE": str(gpus)} if gpus else {}
+    programs = {"scontrol": "printf 'node1\\nnode2\\n'", "python": "exit"}
+    programs["srun"] = "printf '%s\\0' \"$@\" > words; env -0 > env"
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    env = environment(**{f"SLURM_{name}": value for name, value in sets.items()})
+    env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    file = ROOT / "slurm" / script.replace(".py", ".sbatch")
+    typed = ["-a", "resnet50", "--epochs", "3", "a folder"]
+    subprocess.run(["bash", "-u", file, *typed], cwd=tmp_path, env=env, check=True)
+    words = (tmp_path / "words").read_text().split("\0")[:-1]
+    env = dict(each.split("=", 1) for each in (tmp_path / "env").read_text().split("\0") if each)
+
+    monkeypatch.setenv("SLURM_JOB_ID", "123456")
+    first = words.index(script)
+    args = importlib.import_module(file.stem).parse_args(words[first + 1 :])
+    assert (args.resume, args.requeue, args.epochs, args.dir) == ("auto", True, 3, "a folder")
+    ranks = gpus or 4
+    tasks = {"imagenet_ddp_apex.py": 2}.get(script, 1 if script in ALONE else 2 * ranks)
+    assert f"--ntasks={tasks}" in words
+    cores = 3 * ranks if script == "imagenet_ddp_apex.py" else 3
+    assert f"--cpus-per-task={cores}" in words
+    if script == "imagenet_ddp_apex.py":
+        started = get_args_parser().parse_args(words[words.index("torchrun") + 1 :])
+        assert (started.nnodes, started.nproc_per_node) == ("2", str(ranks))
+        assert (started.master_addr, started.master_port) == ("node1", 23456)
+        assert started.training_script == script
+    elif script == "imagenet_ddp.py":
+        assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("node1", "23456")
+    elif script == "imagenet_horovod.py":
+        server = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+        assert server == ("node1", "23456")
+        sizes = [env[f"HOROVOD_{name}SIZE"] for name in ("", "LOCAL_", "CROSS_")]
+        assert sizes == [str(2 * ranks), str(ranks), "2"]
+
+
+# ------------------------------------------------------------------------------------ a real Slurm
+
+# Two slurmd are two nodes. They have GPUs for Slurm to count; the scripts do not use them.
+# pgid signals the tasks alone, not what torchrun has started for them, as cgroup does, which most
+# sites have. cred_expire is what a job that is queued again waits for, two minutes unless set.
+CONF = """
+ClusterName=test
+SlurmctldHost=head
+SlurmUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobRequeue=1
+OverTimeLimit=0
+MailProg=/bin/true
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName=node1 NodeHostname=head Port=7001 CPUs=16 Gres=gpu:2
+NodeName=node2 NodeHostname=head Port=7002 CPUs=16 Gres=gpu:2
+PartitionName=all Nodes=node[1-2] Default=YES State=UP
+"""
+GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
+HOSTS = "127.0.0.1 localhost\n10.0.0.1 node1\n10.0.0.2 node2\n10.0.0.3 head\n"
+# In namespaces of its own: network, /etc/hosts, name and processes, which all end with this shell,
+# when its input does. The addresses lie on the loopback interface.
+BOOT = """
+cd "$1"
+hostname head
+ip link set lo up
+for host in 1 2 3; do ip address add "10.0.0.$host" dev lo; done
+mount --bind hosts /etc/hosts
+munged --foreground --force --key-file="$1/munge.key" --socket="$1/munge.socket" \
+    --pid-file="$1/munged.pid" --log-file="$1/munged.log" --seed-file="$1/munged.seed" &
+until [ -S munge.socket ]; do sleep 0.1; done
+slurmctld -D &
+slurmd -D -N node1 &
+slurmd -D -N node2 &
+cat
+exit  # the shell waits for cat, and meanwhile for whatever process has lost its parent
+"""
+PROGRAMS = "munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare", "nsenter", "ip"
+SEPARATE = ["--net", "--mount", "--uts", "--pid"]
+
+
+class Slurm:
+    """A cluster of two nodes on this machine."""
+
+    def __init__(self, folder):
+        (folder / "state").mkdir()
+        (folder / "hosts").write_text(HOSTS)
+        (folder / "slurm.conf").write_text(CONF.format(folder=folder))
+        (folder / "gres.conf").write_text(GPUS)
+        (folder / "munge.key").write_bytes(os.urandom(128))
+        (folder / "munge.key").chmod(0o600)
+        self.env = {"SLURM_CONF": str(folder / "slurm.conf")}
+        words = ["unshare", *SEPARATE, "--mount-proc", "--fork", "--kill-child", "bash", "-c", BOOT]
+        self.shell = subprocess.Popen(
+            [*words, "boot", folder],
+            env=environment(**self.env),
+            stdin=subprocess.PIPE,
+            stdout=open(folder / "boot.log", "w"),
+            stderr=subprocess.STDOUT,
+        )
+        self.folder, self.inside = folder, None
+        self.wait("two idle nodes", lambda: self("sinfo", "-h", "-o", "%D %T") == "2 idle", 60)
+
+    def __call__(self, *words, cwd="/"):
+        """Returns what a command inside prints, whatever its status."""
+        if self.inside is None:  # the first process there
+            children = psutil.Process(self.shell.pid).children()
+            self.inside = str(children[0].pid) if children else None
+        words = ["nsenter", "--target", self.inside or "0", *SEPARATE, f"--wdns={cwd}", *words]
+        return run(words, cwd, None, self.env).strip()
+
+    def wait(self, what, there, seconds):
+        until = time.monotonic() + seconds
+        while not there():
+            assert time.monotonic() < until, f"no {what}: {self.logs()}"
+            time.sleep(1)
+
+    def logs(self):
+        logs = [self.folder / "boot.log", self.folder / "slurmctld.log"]
+        return "\n".join(path.read_text()[-3000:] for path in logs if path.exists())
+
+    def submit(self, script, cwd, options, arguments):
+        """Returns the number of the job that runs `script` by its file, both copied into `cwd`."""
+        name = script.replace(".py", ".sbatch")
+        for path in (ROOT / script, ROOT / "slurm" / name):
+            shutil.copy(path, cwd)
+        said = self("sbatch", *map(str, [*options, name, *arguments]), cwd=cwd)
+        assert re.fullmatch(r"Submitted batch job \d+", said), said
+        return said.split()[-1]
+
+    def job(self, number):
+        """Returns what Slurm has to say of a job."""
+        said = self("scontrol", "--oneliner", "show", "job", number)
+        return dict(each.split("=", 1) for each in said.split() if "=" in each)
+
+    def ended(self, number):
+        # Between PENDING and these a job has states that last a moment, as SIGNALING.
+        final = "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"
+        return self.job(number)["JobState"] in final
+
+    def stop(self):
+        self.shell.stdin.close()
+        self.shell.wait(60)
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    if subprocess.run(["unshare", *SEPARATE, "--fork", "true"], capture_output=True).returncode:
+        pytest.skip("namespaces need root")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        cluster = Slurm(Path(folder))
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+MARKS = {"imagenet_horovod.py": needs_horovod}
+SMALL = ["-a", "vit_b_16", "--image-size", 32, "--val-resize", 32, "--no-accel", "-j", 1, "-b", 8]
+
+
+def differences(one, two, at=""):
+    """Names what differs, to the bit, in two nested dicts and lists of tensors."""
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        return [each for key in one for each in differences(one[key], two[key], f"{at}/{key}")]
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        pairs = enumerate(zip(one, two, strict=True))
+        return [each for n, pair in pairs for each in differences(*pair, f"{at}/{n}")]
+    same = torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+    return [] if same else [at]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "script", [pytest.param(each, marks=MARKS.get(each, ())) for each in SCRIPTS]
+)
+def test_job_goes_on_after_its_time_limit(script, slurm, demo, tmp_path):
+    """Signalled before a limit of three minutes, it saves, is queued again, and ends with the same
+    weights, to the bit, as a job that had time enough."""
+    size = ["--gpus-per-node=1", "--cpus-per-task=2"]
+    size += [] if script in ALONE else ["--nodes=2"]
+    epochs, interrupted = 6, False
+    while not interrupted:  # until it takes longer than the limit, whatever the machine
+        epochs *= 2
+        jobs = {}
+        for way, options in {"short": ["--time=3", "--signal=USR1@50"], "long": []}.items():
+            arguments = [*SMALL, "--epochs", epochs, "--log-dir", f"{way}-{epochs}", demo]
+            jobs[way] = slurm.submit(script, tmp_path, [*size, *options], arguments)
+        for number in jobs.values():
+            slurm.wait(f"end of job {number}", lambda number=number: slurm.ended(number), 1200)
+        outputs = {way: [*tmp_path.glob(f"*-{jobs[way]}.log")][0].read_text() for way in jobs}
+        for way, number in jobs.items():
+            assert slurm.job(number)["JobState"] == "COMPLETED", outputs[way][-5000:]
+        interrupted = int(slurm.job(jobs["short"])["Restarts"])
+    assert "ended by SIGUSR1 with a checkpoint" in outputs["short"]
+    assert "Going on at epoch" in outputs["short"]
+    assert "ended by" not in outputs["long"]
+    saved = [checkpoint(tmp_path / f"{way}-{epochs}") for way in jobs]  # each has one folder
+    assert not (saved[0].parent / "PREEMPTED").exists()
+    one, two = (torch.load(path, weights_only=True) for path in saved)
+    assert one["epoch"] == two["epoch"] == epochs
+    for part in "state_dict", "optimizer", "scaler":
+        assert differences(one[part], two[part]) == []
+
+
+@pytest.mark.slow
+def test_cancelled_job_does_not_come_back(slurm, demo, tmp_path):
+    """scancel sends SIGTERM, on which the run saves too, but is not to be queued again."""
+    size = ["--gpus-per-node=0", "--ntasks-per-node=2", "--cpus-per-task=1"]
+    number = slurm.submit("imagenet_ddp.py", tmp_path, size, [*SMALL, "--epochs", 1000, demo])
+    output = tmp_path / f"imagenet_ddp-{number}.log"
+    slurm.wait("training", lambda: output.exists() and "Epoch" in output.read_text(), 120)
+    slurm("scancel", number)
+    slurm.wait("PREEMPTED", lambda: (the_run(tmp_path / "runs") / "PREEMPTED").exists(), 60)
+    slurm.wait("end", lambda: slurm.job(number)["JobState"] != "COMPLETING", 60)
+    assert slurm.job(number)["JobState"] == "CANCELLED", output.read_text()[-5000:]
