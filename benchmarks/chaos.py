@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -486,6 +487,35 @@ def images(folder, truncated=200):
     return rows
 
 
+def tests(folder, file):
+    """Runs tests of several hosts or of Slurm, which need root; each is a row."""
+    report = folder / "report.xml"
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-m",
+        "slow or not slow",
+        f"--junitxml={report}",
+    ]
+    subprocess.run(
+        [*words, ROOT / "tests" / file], cwd=ROOT, stdout=subprocess.DEVNULL, check=False
+    )
+    rows = []
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        what = case.get("name").removeprefix("test_").replace("_", " ")
+        (outcome,) = [*case] or [None]
+        if outcome is None:
+            rows.append((what, f"passed in {float(case.get('time')):.0f} s", True))
+        else:
+            skipped = outcome.tag == "skipped"
+            said = outcome.get("message", "").splitlines()[0][:200]
+            rows.append((what, f"{outcome.tag}: {said}", None if skipped else False))
+    return rows
+
+
 TRIALS = {
     "kills": lambda folder: kills(folder, 2, 20),
     "kills_damaged": lambda folder: kills(folder, 2, 20, damaged=9, seed=1),
@@ -496,6 +526,8 @@ TRIALS = {
     "files": files,
     "disk": disk,
     "images": images,
+    "nodes": lambda folder: tests(folder, "test_nodes.py"),
+    "slurm": lambda folder: tests(folder, "test_slurm.py"),
 }
 
 

@@ -104,7 +104,7 @@ def test_unreadable_images_are_skipped_and_odd_ones_read(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", chaos.TRIALS)
+@pytest.mark.parametrize("name", [name for name in chaos.TRIALS if name not in ("nodes", "slurm")])
 def test_in_full(name, tmp_path):
     hold(chaos.TRIALS[name](tmp_path))
 
