@@ -28,7 +28,7 @@ import PIL.Image
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
-from training import CLASSES, choose, place_of, shuffle_less, synchronize
+from training import CLASSES, choose, place_of, shuffle_less, synchronize, train_epoch
 
 from imagenet_nd import BadInput, OneLineParser, first_line
 
@@ -195,7 +195,7 @@ def train(job, args, scratch):
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # the algorithms that cuDNN tried do not count
-    values = blocks(steps * job["batch"], lambda epoch: module.train_one_epoch(run, epoch))
+    values = blocks(steps * job["batch"], lambda epoch: train_epoch(module, run, epoch))
     gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if cuda else "-"
     flops = count_flops(models.get_model(args.arch), run.data.image_size)
     share = share_of_peak(statistics.median(values), flops, module.device_name(run.place.device))

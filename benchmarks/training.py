@@ -229,6 +229,12 @@ def shuffle_less(run):
     run.data.order.size = run.data.order.steps * run.data.global_batch
 
 
+def train_epoch(module, run, epoch):
+    """Trains an epoch from its first step on."""
+    run.step = 0
+    module.train_one_epoch(run, epoch)
+
+
 def ours(name, options, arch, folder, args, scratch):
     """Returns train(): an epoch of a script."""
     module, run = set_up(name, options, arch, folder, args, scratch)
@@ -237,7 +243,7 @@ def ours(name, options, arch, folder, args, scratch):
 
     def train():
         torch.backends.cudnn.benchmark = True  # as set_up() has it, and the plain loop has not
-        module.train_one_epoch(run, next(epochs))
+        train_epoch(module, run, next(epochs))
 
     return train
 
@@ -388,7 +394,7 @@ def measure_overhead(arch, args, scratch, threads):
     trains = {
         BARE: lambda: bare([ready] * args.steps),
         "the same, normalising uint8 images": lambda: bare(made()),
-        "imagenet_nd.py: train_one_epoch()": lambda: module.train_one_epoch(run, next(epochs)),
+        "imagenet_nd.py: train_one_epoch()": lambda: train_epoch(module, run, next(epochs)),
     }
     ways = {name: rate(train, args, threads) for name, train in trains.items()}
     for way in ways.values():

@@ -206,7 +206,7 @@ def test_checkpoints(trained, images, tmp_path, complaint_here):
     assert "list.pt" in complaint_here([*resume, tmp_path / "list.pt"])
     (tmp_path / "text.pt").write_text("weights")
     assert "text.pt" in complaint_here([*resume, tmp_path / "text.pt"])
-    assert "damaged" in complaint_here([*resume, tmp_path])
+    assert "holds no good checkpoint" in complaint_here([*resume, tmp_path])
     assert trained.read_bytes() == whole
 
 

@@ -40,7 +40,7 @@ def test_copies_are_equal():
 @pytest.mark.parametrize(
     ("old", "new", "say"),
     [
-        ('group["lr"] = lr', 'group["lr"] = 2 * lr', '+            group["lr"] = 2 * lr'),
+        ('group["lr"] = rate(', 'group["lr"] = 2 * rate(', '+            group["lr"] = 2 * rate('),
         ("def leave():", "def leave(group):", "leave(group) in imagenet_"),
         ("def leave():", "def depart():", "leave(is missing)"),
         ("# ---- shared", "# ---- spared", "imagenet_ddp.py: needs one divider"),
@@ -205,7 +205,8 @@ def test_defaults_are_frozen():
         "desired_acc": None, "steps_per_epoch": None, "resume": None, "evaluate": False,
         "decode": "cpu", "compile": False, "compile_mode": "default", "bench": False,
         "log_dir": "runs", "print_freq": 10, "prof": None, "gpu": None, "no_accel": False,
-        "seed": 0, "deterministic": False,
+        "seed": 0, "deterministic": False, "max_bad_images": 0.001, "allow_pipe": False,
+        "checkpoint_minutes": 15, "max_hours": None, "requeue": False, "timeout": 600,
     }  # fmt: skip
     own = {
         "imagenet_nd": {"precision": "float32"},
