@@ -218,6 +218,13 @@ def kills(folder, ranks=2, kills=20, damaged=0, epochs=12, steps=40, seed=0):
             time.sleep(rng.uniform(0, 3))
         else:
             time.sleep(rng.uniform(0.5, 12))
+        # The last kills are kept for the damage that is still to be done.
+        until = time.monotonic() + 120
+        while kills - landed <= damaged - len(hurt) and time.monotonic() < until:
+            saved = checkpoints(folder, "cut")
+            if len(saved) > 1 and saved[0].stat().st_mtime_ns not in hurt:
+                break
+            time.sleep(0.05)
         victims = job.ranks()
         if len(victims) < ranks:
             continue
