@@ -413,10 +413,10 @@ def disk(folder, megabytes=90):
         job = Job([*words, *more], folder)
         job.wait_for(r"Epoch: \[1\]\[ *2/")
         filler = room / "filler"
-        with open(filler, "wb") as file:
+        with open(filler, "wb", buffering=0) as file:
             try:
-                while file.write(bytes(2**16)):
-                    file.flush()
+                while file.write(bytes(2**12)):
+                    pass
             except OSError:
                 pass
         job.wait_for("cannot be written")
