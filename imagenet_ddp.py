@@ -203,6 +203,7 @@ def _meet(rank, ranks, timeout):
     store = dist.TCPStore(*where, None, serve, wait, wait_for_workers=False)
     mine, until = f"{ranks} {os.urandom(8).hex()}", time.monotonic() + wait.total_seconds()
     start = f"start {store.add('starts', 1)}" if rank == 0 else ""
+    begun = time.monotonic()
     if rank == 0:
         store.set("start", start)
         words = [mine]
@@ -216,7 +217,8 @@ def _meet(rank, ranks, timeout):
         if store.check([f"{start}: words"]):
             words = json.loads(store.get(f"{start}: words"))
             theirs = {int(word.split()[0]) for word in words} - {ranks}
-            if theirs and (rank == 0 or mine in words or len(words) <= rank):
+            # A start that is over may have had other ranks; the right one comes in no time.
+            if theirs and (rank == 0 or mine in words or time.monotonic() > begun + 20):
                 counts = f"rank {rank} is one of {ranks}, another one of {theirs.pop()}"
                 same = "give all nodes the same --world-size and --nproc-per-node"
                 raise BadInput(f"{counts}: {same}")
@@ -436,6 +438,8 @@ def parse_args(argv=None):
         parser.error(f"--compile-mode {args.compile_mode} needs --compile")
     if args.evaluate + args.bench + (args.prof is not None) > 1:
         parser.error("--evaluate, --prof and --bench exclude one another")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
     if args.requeue and "SLURM_JOB_ID" not in os.environ:
         parser.error("--requeue needs a job of Slurm, which sets SLURM_JOB_ID")
     return args
@@ -1061,7 +1065,9 @@ def end_with_parent(signum):
     """Has Linux send this process a signal when the one that started it is gone."""
     with contextlib.suppress(OSError, AttributeError):  # another system
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-        if os.getppid() == 1 != os.getpgrp() != os.getpgid(1):  # it has been gone before
+        # Gone before? Then the system's first process has taken over; but in a container the first
+        # may be the very one that started this, a Python program.
+        if os.getppid() == 1 and "python" not in Path("/proc/1/cmdline").read_text():
             os.kill(os.getpid(), signum)
 
 
@@ -1374,7 +1380,8 @@ def build_criterion(args):
 def peak_learning_rate(args, data):
     """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
     if args.base_lr:
-        return args.base_lr * data.global_batch / args.batch_size
+        batch_size = getattr(args, "typed", vars(args))["batch_size"]
+        return args.base_lr * data.global_batch / batch_size
     scale = data.global_batch / 256
     return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
 
@@ -1477,6 +1484,7 @@ class Meter:
         """Returns what a checkpoint in mid-epoch needs to go on with."""
         seconds = time.perf_counter() - self.started if self.seconds is None else self.seconds
         sums = self.sums().tolist()
+        sums[-1] += self.bad_before
         return {"sums": sums, "seconds": seconds, "skipped": self.skipped}
 
     def go_on(self, state):
@@ -1491,6 +1499,7 @@ class Meter:
 def averages(sums):
     """Returns (loss, top-1 in %, top-5 in %) from criterion's sums."""
     loss, top1, top5, count = sums
+    count = max(1, count)
     return loss / count, 100 * (top1 / count), 100 * (top5 / count)
 
 
@@ -1514,7 +1523,7 @@ class Told(NamedTuple):
 
     what: str  # the step
     stop: float  # ranks that were told to end
-    save: float  # whether a checkpoint is due
+    save: float  # 1 when a checkpoint is due, by rank 0's clock
     bad: float  # unreadable images of the epoch so far
     broken: float  # ranks whose loss is not finite
     skipped: float  # ranks that skipped the step
@@ -1531,11 +1540,11 @@ class Watch:
     def __init__(self, args, place):
         self.args, self.place = args, place
         self.signal, self.signalled = None, 0.0  # its name, and when it came
-        self.began = self.saved = time.monotonic()
-        self.deadline = math.inf
+        self.saved, self.deadline = time.monotonic(), math.inf
         self.listening, self.told, self.posted = False, None, {}
         self.doing = "starting", time.monotonic()  # what, since when
         self.heard = {}  # rank → (last heartbeat, when it changed or 0)
+        self.posted_at = math.inf  # when the board last took a heartbeat
         self.pause = min(10, args.timeout / 20)  # seconds between heartbeats
 
     # -- what all ranks heed
@@ -1545,7 +1554,8 @@ class Watch:
         self.listening, self.doing = True, ("starting", time.monotonic())
         if self.args.max_hours:
             seconds = self.args.max_hours * 3600
-            self.deadline = self.began + seconds - min(60, 0.1 * seconds)  # the time to save
+            began = time.monotonic() - (time.time() - psutil.Process().create_time())
+            self.deadline = began + seconds - min(60, 0.1 * seconds)  # the time to save
         noted, note = os.pipe()
         os.set_blocking(note, False)
         signal.set_wakeup_fd(note)  # for a thread: this one may be stuck in an exchange
@@ -1575,7 +1585,7 @@ class Watch:
     def tell(self, meter, sums, skipped):
         """Tells all ranks how this one's step went; returns Told of the step before, or None.
 
-        Sums are read one step late (sync point), when the GPU has computed them anyway.
+        Sums are read one step late (sync point), when they have long been copied to the host.
         """
         self.post(meter.bad)
         minutes = self.args.checkpoint_minutes
@@ -1585,13 +1595,21 @@ class Watch:
         said = said.to(sums.device, non_blocking=True)  # else it waits for the GPU
         loss = torch.stack([~sums[0].isfinite(), skipped.bool()]).to(sums)
         before, what = self.last(), f"{meter.title}[{meter.steps - 1}]"
-        self.told = what, sum_over_ranks(torch.cat([said, loss]))
+        cuda = sums.device.type == "cuda"
+        total = sum_over_ranks(torch.cat([said, loss])).to("cpu", non_blocking=cuda)
+        # Read later without this, it would queue behind the step that the GPU is computing then.
+        copied = torch.cuda.current_stream().record_event() if cuda else None
+        self.told = what, total, copied
         return before
 
     def last(self):
         """Returns Told of the step that was told last, or None where that has been heeded."""
-        told, self.told = self.told, None
-        return told and Told(told[0], *told[1].tolist())
+        if self.told is None:
+            return None
+        (what, total, copied), self.told = self.told, None
+        if copied:
+            copied.synchronize()
+        return Told(what, *total.tolist())
 
     def post(self, bad):
         """Posts this rank's unreadable images on the board, for rank 0 to name them."""
@@ -1608,6 +1626,7 @@ class Watch:
             stuck = time.monotonic() - since
             with contextlib.suppress(RuntimeError):  # the board is gone with rank 0, or cut off
                 board.set(f"beat {rank}", json.dumps([beat, doing, stuck]))
+                self.posted_at = time.monotonic()
                 for other in range(self.place.ranks) if stuck > timeout / 2 else ():
                     if other != rank and board.check([f"beat {other}"]):
                         said = board.get(f"beat {other}")
@@ -1636,6 +1655,8 @@ class Watch:
             for rank, (_, what, seconds) in sorted(alive.items()):
                 if not what.startswith(("Epoch", "Test")):  # it does not wait for the others
                     blame.append(f"rank {rank} has been {what} for {seconds:.0f} s")
+            if self.posted_at < now - late:
+                blame = ["rank 0 or its node, where notices are posted, does not answer"]
             if mine != min(alive):
                 time.sleep(5)  # another one speaks; its launcher ends this one
             blame = "; ".join(blame[:8]) or f"all ranks are alive, rank {mine} in {doing}"
@@ -1657,16 +1678,16 @@ def note_bad_images(run, bad):
     """Names unreadable images in bad_images.txt, each once; returns those of all ranks. Rank 0 does
     so, after an exchange for which the others have posted theirs; on others it is their own."""
     place, bad = run.place, dict.fromkeys(bad)
+    for other in range(1, place.ranks) if place.rank == 0 else ():
+        if place.board.check([f"bad {other}"]):
+            bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
     if place.rank == 0 and run.folder:
-        for other in range(1, place.ranks):
-            if place.board.check([f"bad {other}"]):
-                bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
         path = run.folder / "bad_images.txt"
         with contextlib.suppress(OSError):  # a full disk: the next time has them all
-            known = path.read_text().splitlines() if path.exists() else []
-            known = {line.split("\t")[0] for line in known}
+            known = path.read_bytes().decode(errors="surrogateescape") if path.exists() else ""
+            known = {line.split("\t")[0] for line in known.splitlines()}
             if new := [each for each in bad if each.split("\t")[0] not in known]:
-                with open(path, "a") as file:
+                with open(path, "a", errors="surrogateescape") as file:  # names of any bytes
                     file.writelines(f"{each}\n" for each in new)
                 say(place, f"{len(new)} images more cannot be read: see {path}")
     return [*bad]
@@ -1825,10 +1846,14 @@ def validate(run):
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-# What makes two runs the same run, for --resume auto: options that say what is trained.
-SAME_RUN = ("arch", "pretrained", "num_classes", "image_size", "val_resize", "dummy", "sync_bn")
-SAME_RUN += ("precision", "lr", "lr_scaling", "base_lr", "lr_schedule", "warmup_epochs", "momentum")
-SAME_RUN += ("wd", "steps_per_epoch", "seed")
+# Options that may change while --resume auto takes a run for the same: not what is trained, but how
+# long, where, on what and how it is told. DIR is one, since jobs copy data to disks of their own.
+MAY_CHANGE = {"dir", "workers", "epochs", "start_epoch", "desired_acc", "resume", "evaluate"}
+MAY_CHANGE |= {"log_dir", "print_freq", "prof", "bench", "gpu", "no_accel", "deterministic"}
+MAY_CHANGE |= {"decode", "compile", "compile_mode", "channels_last", "checkpoint_minutes"}
+MAY_CHANGE |= {"max_hours", "requeue", "timeout", "max_bad_images", "allow_pipe", "dist_url"}
+MAY_CHANGE |= {"dist_backend", "world_size", "rank", "nproc_per_node", "local_rank"}
+MAY_CHANGE |= {"multiprocessing_distributed"}
 
 
 def in_float32(tree):
@@ -1889,7 +1914,7 @@ class Saver:
         for name, state in [*self.unwritten.items()]:
             path, temporary = self.folder / name, self.folder / f"{name}.tmp"
             if not is_finite(state):  # the loss will be the next to tell
-                print(f"{path}: not written, since not all weights are finite", flush=True)
+                print_line(f"{path}: not written, since not all weights are finite")
             else:
                 try:
                     with open(temporary, "wb") as file:
@@ -1901,7 +1926,7 @@ class Saver:
                     self.failed = time.monotonic()
                     temporary.unlink(missing_ok=True)
                     kept = "the one before is kept, and it is tried again in a minute"
-                    print(f"{path} cannot be written ({first_line(error)}): {kept}", flush=True)
+                    print_line(f"{path} cannot be written ({first_line(error)}): {kept}")
                     return
             del self.unwritten[name]
 
@@ -1911,10 +1936,12 @@ class Saver:
             if newer.exists():
                 os.replace(newer, older)
         os.replace(temporary, path)
-        with contextlib.suppress(PermissionError):  # where folders cannot be opened
+        with contextlib.suppress(OSError):  # where folders cannot be opened, or have no fsync()
             folder = os.open(self.folder, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def save_checkpoint(run, is_best=False):
@@ -1930,6 +1957,7 @@ def save_checkpoint(run, is_best=False):
     partial = buffers = None
     if run.step:  # else the epoch has ended, and all ranks have the same buffers
         partial, buffers = run.meter.state(), gather_buffers(run.model, run.place)
+        note_bad_images(run, run.meter.bad)
     if run.place.rank == 0:
         typed = {name: vars(run.args)[name] for name in vars(run.args) if name != "typed"}
         state = {
@@ -1969,10 +1997,17 @@ def read_checkpoint(path):
         if damaged := zipfile.ZipFile(io.BytesIO(encoded)).testzip():
             raise ValueError(f"{damaged} has another checksum")
         saved = torch.load(io.BytesIO(encoded), map_location="cpu", weights_only=True)
-        for name in ("arch", "num_classes", "epoch", "state_dict", "optimizer", "scaler"):
+        for name in (
+            "arch",
+            "num_classes",
+            "epoch",
+            "state_dict",
+            "optimizer",
+            "scaler",
+            "seconds",
+        ):
             saved[name]  # or KeyError
-        for name in ("best_acc1", "best_acc5", "seconds", "args"):
-            saved[name]
+        saved["best_acc1"], saved["best_acc5"], saved["args"]["batch_size"]
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may set off anything
@@ -1991,31 +2026,39 @@ def find_checkpoint(args):
     elif given.is_dir():
         folders, same = [given], lambda saved: True
     else:
-        return found(given, *read_checkpoint(given))
-    for path in (folder / name for folder in folders for name in CHECKPOINTS):
+        return as_found(given, *read_checkpoint(given))
+    others = set()  # folders of other runs
+    for folder, name in itertools.product(folders, CHECKPOINTS):
+        path = folder / name
         try:
-            if path.exists():
+            if folder not in others and path.exists():
                 encoded, saved = read_checkpoint(path)
                 if same(saved):
-                    return found(path, encoded, saved)
+                    return as_found(path, encoded, saved)
+                others.add(folder)
         except BadInput as error:
-            print(f"--resume {args.resume} passes over {error}", flush=True)
+            print_line(f"--resume {args.resume} passes over {error}")
     if args.resume != "auto":
         raise BadInput(f"--resume {given}: holds no good checkpoint")
 
 
 def newest(folder):
     """Returns when the newest checkpoint in a folder was written, 0 without any."""
-    paths = (folder / name for name in CHECKPOINTS)
-    return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)
+    times = [0]
+    for name in CHECKPOINTS:
+        with contextlib.suppress(OSError):
+            times.append((folder / name).stat().st_mtime_ns)
+    return max(times)
 
 
 def is_same_run(args, saved):
     """Returns whether a checkpoint's run trained what this one is to train."""
-    return all(saved["args"].get(name) == vars(args).get(name) for name in SAME_RUN)
+    before, now = saved["args"], vars(args)  # of another script, maybe, with other options
+    return all(before[name] == now[name] for name in before.keys() & now.keys() - MAY_CHANGE)
 
 
-def found(path, encoded, saved):
+def as_found(path, encoded, saved):
+    """Returns a checkpoint as Found."""
     typed = [saved["args"]["batch_size"], saved["args"]["accumulation"]]
     return Found(path, saved.get("global_batch"), typed, len(encoded), encoded)
 
@@ -2031,7 +2074,7 @@ def agree_on_checkpoint(args, place):
                 told = result._replace(path=str(result.path), encoded=None)._asdict()
             else:
                 say(place, f"--resume auto: no checkpoint of this run in {args.log_dir}: a new run")
-        except BadInput as error:
+        except (BadInput, OSError) as error:
             told = {"error": str(error)}
     if place.board:
         if place.rank == 0:
@@ -2095,6 +2138,7 @@ def go_on(run, saved):
     """Takes up the state of a checkpoint, in a Run whose model has its weights already."""
     place, optimizer = run.place, run.optimizer
     scaler = saved["scaler"] if "scale" in saved["scaler"] else run.scaler.state_dict()
+    run.scaler.load_state_dict(scaler)  # or the rehearsal might overflow
     rehearse(run)
     # Moments come from the file, the learning rate and its kin from the command line.
     groups = optimizer.state_dict()["param_groups"]
@@ -2214,8 +2258,13 @@ def log_images(run, images):
 def say(place, line):
     """Prints a line, once for all ranks; where it goes to a full disk, training goes on."""
     if place.rank == 0:
-        with contextlib.suppress(OSError):
-            print(line, flush=True)
+        print_line(line)
+
+
+def print_line(line, file=None):
+    """Prints a line; where it cannot be printed, what prints it goes on."""
+    with contextlib.suppress(OSError):
+        print(line, file=file, flush=True)
 
 
 class Log:
@@ -2244,7 +2293,7 @@ class Log:
                     self.unflushed.clear()
             except OSError as error:
                 if self.writer:
-                    print(f"{self.folder}: no logs for now ({first_line(error)})", flush=True)
+                    print_line(f"{self.folder}: no logs for now ({first_line(error)})")
                 self.writer = None
 
         return call
@@ -2298,7 +2347,7 @@ def open_log(args, place, data, gradient_bytes, saved, path):
     else:
         while not make_folder(folder):  # another run started in the same second
             folder, serial = runs / f"{name}_{serial + 1}", serial + 1
-    # What was logged after the checkpoint is taken back: steps, and epochs, which are fewer.
+    # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
     epoch, step = (saved["epoch"], saved.get("step", 0)) if saved else (0, 0)
     log = Log(folder, max(epoch + 1, epoch * data.order.steps + step) if saved else None)
     here, commit = Path(__file__).resolve(), ""
@@ -2489,11 +2538,16 @@ def end_preempted(run):
     why = run.watch.why() or "a signal to another rank"
     if run.place.rank == 0:
         marker = {"why": why, "epoch": run.epochs_done, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        with contextlib.suppress(OSError):
+            (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
         say(run.place, f"ended by {why} with a checkpoint: --resume auto goes on from it")
         if run.args.requeue and why in ("SIGUSR1", "--max-hours"):  # SIGTERM is scancel's
-            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+            words = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+            try:
+                subprocess.run(words, check=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                print_error(f"{' '.join(words)}: {first_line(error)}: the job does not come back")
     sum_over_ranks(torch.zeros(1, device=run.place.device))  # who leaves may take rank 0 along
     leave()
     end_now(143)
@@ -2501,7 +2555,7 @@ def end_preempted(run):
 
 def profile(run):
     """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
-    order = run.data.order
+    order, run.step, run.partial = run.data.order, 0, None
     first, end = run.args.prof, run.args.prof + 10
     if first:
         order.end = first
@@ -2595,13 +2649,17 @@ def worker(args):
     except Fault as error:
         complain(error, 1, run)
     except Exception as error:
-        if "DataLoader worker" in str(error):  # died, and PyTorch says how
-            print_error(f"rank {place.rank}: {first_line(error)}: out of memory? lower -j")
-            end_now(1)
-        if re.search("Connection (closed|reset)|reset by peer", str(error)):
-            print_error(f"rank {place.rank} has lost another rank, which may have said why")
-            end_now(1)
-        raise
+        why = None
+        if run and re.search(r"DataLoader worker \(pid", str(error)):  # died, and PyTorch says how
+            why = f"rank {place.rank}: {first_line(error)}: out of memory? lower -j"
+        elif run and re.search("Connection (closed|reset)|reset by peer", str(error)):
+            why = f"rank {place.rank} has lost another rank, which may have said why"
+        if not why:
+            raise
+        if run.saver:
+            run.saver.wait()
+        print_error(why)
+        end_now(1)
 
 
 def complain(error, status, run=None):
@@ -2617,8 +2675,7 @@ def complain(error, status, run=None):
 
 def print_error(line):
     """Prints why the script ends, after its name."""
-    with contextlib.suppress(OSError):
-        print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr, flush=True)
+    print_line(f"{Path(sys.argv[0]).name}: error: {line}", sys.stderr)
 
 
 def main():
