@@ -1150,6 +1150,8 @@ def benchmark_section(benchmark):
         rows = [row for rows in benchmark["trials"].values() for row in rows]
         rows = [[what, became, HOLDS[holds]] for what, became, holds in rows]
         lines += table(["trial", "outcome", "holds"], rows)
+        commits = ", ".join(f"{name} {commit}" for name, commit in benchmark["commits"].items())
+        lines += ["", f"Trials and the commits that they ran with: {commits}."]
     else:
         rounds = max(len(row["values"]) for row in benchmark["rows"])
         note = f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}"

@@ -562,14 +562,17 @@ def main():
     if args.list:
         print(*TRIALS, sep="\n")
         return
-    rows = json.loads(args.log.read_text())["trials"] if args.log.exists() else {}
+    known = json.loads(args.log.read_text()) if args.log.exists() else {"trials": {}, "commits": {}}
+    rows, commits = known["trials"], known["commits"]
     print("| trial | outcome | holds |\n|---|---|---|")
     for name in args.trials or TRIALS:
         rows[name] = attempt(name)
         for row in rows[name]:
             print("|", " | ".join([*row[:2], HOLDS[row[2]]]), "|", flush=True)
         content = {"title": "Faults, and what became of the runs", "about": about("psutil")}
+        commits[name] = content["about"].pop("commit")
         content["trials"] = {name: rows[name] for name in TRIALS if name in rows}
+        content["commits"] = commits
         args.log.parent.mkdir(parents=True, exist_ok=True)
         args.log.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sys.exit(any(row[2] is False for name in args.trials or TRIALS for row in rows[name]))
