@@ -109,6 +109,15 @@ def run(words, cwd, status=0, env=(), timeout=300):
     return done.stdout
 
 
+def complaint(words, cwd, only=True, **options):
+    """Runs a command that must fail; returns its last line, after checking that it stands alone."""
+    lines = run(words, cwd, status=2, **options).strip().splitlines()
+    assert not [line for line in lines if "Traceback" in line], lines
+    assert len(lines) == 1 or not only, lines
+    assert ".py: error: " in lines[-1]
+    return lines[-1]
+
+
 class ForkServer:
     """Runs Python programs in forks of a process that has done their imports: fork_server.py."""
 
@@ -146,7 +155,7 @@ class ForkServer:
 
     def stop(self):
         """Ends the server."""
-        self.control.close()
+        self.control.shutdown(socket.SHUT_RDWR)  # closing would not do, where forks have it open
         self.process.wait()
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import HOROVOD, ROOT, command, environment, free_port, run, write_images
+from conftest import HOROVOD, ROOT, command, complaint, environment, free_port, run, write_images
 
 TINY = ["-a", "vit_b_16", "--image-size", "32", "-b", "2", "--epochs", "1", "-j", "0"]
 
@@ -23,15 +23,6 @@ def trained(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     run([*command("imagenet_nd.py"), *TINY, images], folder)
     return next(folder.glob("runs/*/checkpoint.pt"))
-
-
-def complaint(words, cwd, only=True, **options):
-    """Runs a command that must fail; returns its last line, after checking that it stands alone."""
-    lines = run(words, cwd, status=2, **options).strip().splitlines()
-    assert not [line for line in lines if "Traceback" in line], lines
-    assert len(lines) == 1 or not only, lines
-    assert ".py: error: " in lines[-1]
-    return lines[-1]
 
 
 @pytest.fixture

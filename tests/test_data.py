@@ -22,7 +22,7 @@ import pytest
 import scipy.stats
 import torch
 import torchvision
-from conftest import ROOT, command, run, scalars, write_images
+from conftest import ROOT, command, complaint, run, scalars, write_images
 from torchvision.transforms import v2
 
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet_sample.tar"
@@ -625,9 +625,7 @@ def test_a_training_from_shards(pictures, tmp_path):
         ("pattern of raw", r"shards\.json lists no train/000000\.tar: it is of --raw"),
     ],
 )
-def test_damaged_shards_are_told_in_one_line(
-    fault, expected, nd, pictures, tmp_path, capsys, monkeypatch
-):
+def test_damaged_shards_are_told_in_one_line(fault, expected, pictures, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(pictures / ("raw" if "raw" in fault else "shards"), folder)
     shard, listed = folder / "train" / "000001.tar", folder / "shards.json"
@@ -654,59 +652,39 @@ def test_damaged_shards_are_told_in_one_line(
         cut.write_bytes(
             cut.read_bytes()[: {"short raw": -1, "damaged raw": 100, "empty raw": 0}[fault]]
         )
-    words = [
-        "imagenet_nd.py",
-        "-a",
-        "squeezenet1_1",
-        "-b",
-        12,
-        "-j",
-        1,
-        "--no-accel",
-        "--image-size",
-    ]
-    words += [32, "--epochs", 1, "--log-dir", tmp_path / "runs", wanted]
-    assert re.search(expected, told(nd.main, words, capsys, monkeypatch))
+    words = [*command("imagenet_nd.py"), "-a", "squeezenet1_1", "-b", 12, "-j", 1, "--no-accel"]
+    words += ["--image-size", 32, "--epochs", 1, wanted]
+    assert re.search(expected, complaint(words, tmp_path, only=False))
 
 
-def told(main, words, capsys, monkeypatch):
-    """Returns the one line with which a program ends in status 2."""
-    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+def test_make_shards_checks_and_overwrites_nothing(pictures, tmp_path):
+    def refused(*words):
+        return complaint([*make_shards, *words], tmp_path)
 
-
-def test_make_shards_checks_and_overwrites_nothing(pictures, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    main = importlib.import_module("make_shards").main
-    refused = partial(told, main, capsys=capsys, monkeypatch=monkeypatch)
+    make_shards = sys.executable, ROOT / "tools" / "make_shards.py"
     folder = tmp_path / "copy"
     shutil.copytree(pictures / "shards", folder)
-    monkeypatch.setattr(sys, "argv", ["make_shards.py", "--check", str(folder)])
-    main()
-    assert "copy: 7 files are as they were written" in capsys.readouterr().out
+    assert "copy: 7 files are as they were written" in run(
+        [*make_shards, "--check", folder], tmp_path
+    )
     shard = folder / "val" / "000000.tar"
     content = bytearray(shard.read_bytes())
     content[1000] ^= 1
     shard.write_bytes(content)
-    assert "is not what was written" in refused(["make_shards.py", "--check", folder])
+    assert "is not what was written" in refused("--check", folder)
     shard.unlink()
-    assert "000000.tar is missing" in refused(["make_shards.py", "--check", folder])
-    assert "is there already" in refused(["make_shards.py", pictures / "data", folder])
+    assert "000000.tar is missing" in refused("--check", folder)
+    assert "is there already" in refused(pictures / "data", folder)
     assert shard.parent.is_dir()
     (folder / "shards.json").write_text("{}")
-    assert "shards.json cannot be read" in refused(["make_shards.py", "--check", folder])
-    quality = ["make_shards.py", "--quality", "50", folder, tmp_path / "new"]
-    assert "--quality is of --resize" in refused(quality)
-    assert "DIR and OUT are needed" in refused(["make_shards.py", tmp_path / "new"])
+    assert "shards.json cannot be read" in refused("--check", folder)
+    assert "--quality is of --resize" in refused("--quality", 50, folder, tmp_path / "new")
+    assert "DIR and OUT are needed" in refused(tmp_path / "new")
     broken = tmp_path / "data"
     shutil.copytree(pictures / "data", broken)
     (broken / "train" / "a" / "0.png").write_bytes(b"no image")
-    small = ["make_shards.py", "--resize", "16", broken, tmp_path / "new"]
-    assert "0.png cannot be read as an image" in refused(small)
+    small = refused("--resize", 16, broken, tmp_path / "new")
+    assert "0.png cannot be read as an image" in small
     assert not (tmp_path / "new").exists(), "nothing is left of what was not finished"
 
 
