@@ -1460,7 +1460,8 @@ class Watch:
         """Posts this rank's unreadable images on the board, for rank 0 to name them."""
         if self.place.board and not self.posted.keys() >= set(bad):
             self.posted |= dict.fromkeys(bad)
-            self.place.board.set(f"bad {self.place.rank}", json.dumps([*self.posted]))
+            with contextlib.suppress(RuntimeError):  # as in note_bad_images()
+                self.place.board.set(f"bad {self.place.rank}", json.dumps([*self.posted]))
 
     # -- who is alive
 
@@ -1523,9 +1524,10 @@ def note_bad_images(run, bad):
     """Names unreadable images in bad_images.txt, each once; returns those of all ranks. Rank 0 does
     so, after an exchange for which the others have posted theirs; on others it is their own."""
     place, bad = run.place, dict.fromkeys(bad)
-    for other in range(1, place.ranks) if place.rank == 0 else ():
-        if place.board.check([f"bad {other}"]):
-            bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
+    with contextlib.suppress(RuntimeError):  # the board went with its launcher: go on
+        for other in range(1, place.ranks) if place.rank == 0 else ():
+            if place.board.check([f"bad {other}"]):
+                bad |= dict.fromkeys(json.loads(place.board.get(f"bad {other}")))
     if place.rank == 0 and run.folder:
         path = run.folder / "bad_images.txt"
         with contextlib.suppress(OSError):  # a full disk: the next time has them all
@@ -1982,7 +1984,7 @@ def load_checkpoint(found, args, data, model, place):
 def go_on(run, saved):
     """Takes up the state of a checkpoint, in a Run whose model has its weights already."""
     place, optimizer = run.place, run.optimizer
-    scaler = saved["scaler"] if "scale" in saved["scaler"] else run.scaler.state_dict()
+    scaler = run.scaler.state_dict() | saved["scaler"]  # maybe another script's, which lacks some
     run.scaler.load_state_dict(scaler)  # or the rehearsal might overflow
     rehearse(run)
     # Moments come from the file, the learning rate and its kin from the command line.

@@ -56,7 +56,8 @@ def test_what_is_left_out_of_a_checkpoint_shows(omitted, tmp_path):
     hold(chaos.omissions(tmp_path, [omitted]))
 
 
-TRIED = [("plain", "INT"), ("one rank", "USR1"), ("own spawn", "KILL"), ("torchrun", "TERM")]
+TRIED = [("plain", "INT"), ("one rank", "USR1"), ("own spawn", "KILL")]
+TRIED += [("torchrun", "TERM"), ("launch", "KILL")]
 OTHERS = [each for each in itertools.product(chaos.WAYS, ("TERM", "INT", "USR1", "KILL"))]
 
 
@@ -136,6 +137,23 @@ def stopped_at(tmp_path, step, words, signum=signal.SIGTERM):
     return job.wait(60)
 
 
+EPOCH_OF_40 = "--epochs", "1", "--steps-per-epoch", "40"
+
+
+@pytest.fixture(scope="module")
+def stopped(demo, tmp_path_factory):
+    """In DDP on two ranks: the folder of a whole run, the checkpoint of one that was stopped, and
+    its steps."""
+    folder = tmp_path_factory.mktemp("stopped")
+    words = [*command("imagenet_ddp.py", 2), *VIT, *EPOCH_OF_40, "-b", "8", "-j", "1"]
+    run([*words, "--log-dir", "whole", demo], folder)
+    assert stopped_at(folder, 9, [*words, "--log-dir", "cut", demo]) == 143
+    (file,) = folder.glob("cut/*/checkpoint.pt")
+    done = torch.load(file, weights_only=True)["step"]
+    assert 9 < done < 40
+    return folder, file, done
+
+
 @pytest.mark.parametrize(
     ("script", "ranks", "options"),
     [
@@ -151,24 +169,19 @@ def stopped_at(tmp_path, step, words, signum=signal.SIGTERM):
     ],
 )
 def test_another_script_and_number_of_ranks_goes_on_in_mid_epoch(
-    script, ranks, options, demo, tmp_path
+    script, ranks, options, stopped, demo, tmp_path
 ):
     """Stopped in DDP on two ranks, gone on with in another: as the law has it, the same curve."""
-    size = ["--epochs", "1", "--steps-per-epoch", "40"]
-    first = [*command("imagenet_ddp.py", 2), *VIT, *size, "-b", "8", "-j", "1"]
-    run([*first, "--log-dir", "whole", demo], tmp_path)
-    assert stopped_at(tmp_path, 9, [*first, "--log-dir", "cut", demo]) == 143
-    (file,) = tmp_path.glob("cut/*/checkpoint.pt")
-    done = torch.load(file, weights_only=True)["step"]
-    assert 9 < done < 40
-    words = [*command(script, ranks), *VIT, *size, *options, "--resume", file, "--log-dir", "on"]
+    folder, file, done = stopped
+    words = [*command(script, ranks), *VIT, *EPOCH_OF_40, *options, "--resume", file]
     run([*words, "-j", "0", demo], tmp_path)
-    whole, on = (scalars(tmp_path / name, "Loss/step") for name in ("whole", "on"))
+    logs = folder / "whole", tmp_path / "runs"
+    whole, on = (scalars(each, "Loss/step") for each in logs)
     assert list(on) == list(range(done, 40))
     for step, loss in on.items():
         assert loss == pytest.approx(whole[step], rel=1e-5)
     for tag in "Loss/train", "Top1/train", "Loss/val", "Top1/val":
-        whole, on = (scalars(tmp_path / name, tag) for name in ("whole", "on"))
+        whole, on = (scalars(each, tag) for each in logs)
         assert on[1] == pytest.approx(whole[1], rel=1e-5), f"{tag} counts the whole epoch"
 
 

@@ -35,6 +35,7 @@ VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
 EACH = [
     pytest.param(script, marks=needs_horovod if "horovod" in script else ()) for script in SCRIPTS
 ]
+ONE_DEVICE = "imagenet_nd.py", "imagenet_dp.py"
 ACCURACY = re.compile(r" \* Acc@1 (\S+) Acc@5 (\S+)")
 
 
@@ -125,7 +126,7 @@ def test_the_same_accuracy_from_all_scripts(demo, trained, tmp_path):
     said = {}
     for script in SCRIPTS:
         for ranks in 1, 3:
-            if ranks > 1 and script in ("imagenet_nd.py", "imagenet_dp.py"):
+            if ranks > 1 and script in ONE_DEVICE:
                 continue
             if script == "imagenet_horovod.py" and needs_horovod.args[0]:
                 continue
@@ -253,7 +254,11 @@ def test_loss_scale_goes_from_script_to_script():
     assert grad_scaler.get_scale() == 512.0
     assert grad_scaler.state_dict()["_growth_tracker"] == 1
     static = script.LossScaler("128")
+    static.update(False)
     assert "scale" not in static.state_dict(), "a static scale is the command line's"
+    other = script.LossScaler("64")
+    other.load_state_dict(static.state_dict())
+    assert (other.loss_scale, other.unskipped) == (64.0, 1)
 
 
 # ------------------------------------------------------------------------------ logs and stopping
@@ -397,10 +402,10 @@ def test_traffic_is_sampled_by_steps_done(demo, tmp_path):
 
 def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, tmp_path):
     words = [*command("imagenet_ddp.py", 2), "-b", "16", "--epochs", "40", "--image-size", "32"]
-    output = run([*words, "--desired-acc", "0.6", "--lr", "0.4", demo], tmp_path)
+    output = run([*words, "--desired-acc", "0.4", "--lr", "0.4", demo], tmp_path)
     top1 = list(scalars(tmp_path / "runs", "Top1/val").values())
-    assert top1[-1] >= 60
-    assert all(value < 60 for value in top1[:-1])
+    assert top1[-1] >= 40
+    assert all(value < 40 for value in top1[:-1])
     assert len(top1) < 40
     assert re.search(rf"desired accuracy reached: .*; {len(top1)} epochs in \d+:\d\d:\d\d", output)
     assert torch.load(checkpoint(tmp_path / "runs"), weights_only=True)["epoch"] == len(top1)
@@ -622,14 +627,32 @@ def test_profile(demo, tmp_path):
 
 
 @pytest.mark.parametrize("script", EACH)
-def test_each_script_alone_learns_the_demo_set(script, tmp_path):
-    """Copied into an empty folder, without DIR: over 90 % on images it draws itself."""
-    shutil.copy(ROOT / script, tmp_path)
-    ranks = 1 if script in ("imagenet_nd.py", "imagenet_dp.py") else 2
-    words = [word.replace(str(ROOT / script), script) for word in command(script, ranks)]
-    options = ["-b", str(64 // ranks), "--lr", "0.4", "--epochs", "8", "--lr-schedule", "cosine"]
-    fast = ["--opt-level", "O2"] if "apex" in script else ["--amp", "bfloat16"]
-    output = run([*words, *options, *fast, "--desired-acc", "0.9"], tmp_path)
+def test_each_script_alone_trains_on_the_demo_set(script, tmp_path):
+    """Copied into an empty folder, without DIR."""
+    output = run([*alone(script, tmp_path), *VIT, "--steps-per-epoch", 2, "-b", 4], tmp_path)
     assert "training on the demo set in " in output
+    assert list(scalars(tmp_path / "runs", "Top1/val")) == [1]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(each, marks=[*([] if "apex" in each else [pytest.mark.slow]), *marks])
+        for each, marks, _ in EACH
+    ],
+)
+def test_each_script_alone_learns_the_demo_set(script, tmp_path):
+    """Over 90 % on images it draws itself."""
+    words, batch = alone(script, tmp_path), 64 if script in ONE_DEVICE else 32
+    words += ["-b", batch, "--lr", "0.4", "--epochs", 8, "--lr-schedule", "cosine"]
+    words += ["--opt-level", "O2"] if "apex" in script else ["--amp", "bfloat16"]
+    output = run([*words, "--desired-acc", "0.9"], tmp_path)
     assert max(scalars(tmp_path / "runs", "Top1/val").values()) >= 90
     assert "desired accuracy reached" in output
+
+
+def alone(script, folder):
+    """Copies the script into the folder; returns the words that start it there."""
+    shutil.copy(ROOT / script, folder)
+    words = command(script, 1 if script in ONE_DEVICE else 2)
+    return [word.replace(str(ROOT / script), script) for word in words]
