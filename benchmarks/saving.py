@@ -12,7 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
 from common import ROOT, about, interleave, write
 
 import imagenet_nd as nd
@@ -46,12 +45,17 @@ def measure(args):
         options = nd.parse_args(words)
         place = nd.join(options)
         run = nd.set_up(options, place)
+        run.started = time.perf_counter()
+
+        def copy():
+            weights = nd.full_state(run.model, run.optimizer).values()
+            momenta = (each["momentum_buffer"] for each in run.optimizer.state.values())
+            return [each.to("cpu", copy=True) for each in (*weights, *momenta)]
 
         def timed(work):
             def time_it():
                 run.saver.wait()  # for what was written in the round before
-                if place.device.type == "cuda":
-                    torch.cuda.synchronize()
+                copy()  # so that all find the memory as warm
                 before = time.perf_counter()
                 held = work()
                 seconds = time.perf_counter() - before
@@ -59,11 +63,6 @@ def measure(args):
                 return 1e3 * seconds
 
             return time_it
-
-        def copy():
-            weights = nd.full_state(run.model, run.optimizer).values()
-            momenta = (each["momentum_buffer"] for each in run.optimizer.state.values())
-            return [each.to("cpu", copy=True) for each in (*weights, *momenta)]
 
         def write_and_wait():
             nd.save_checkpoint(run)
@@ -74,7 +73,6 @@ def measure(args):
             "save_checkpoint()": timed(lambda: nd.save_checkpoint(run)),
             "save_checkpoint(), and until it is on the disk": timed(write_and_wait),
         }
-        interleave(ways, 1)  # the first touches the memory
         values = interleave(ways, args.rounds)
         size = os.path.getsize(run.folder / "checkpoint.pt")
     write(

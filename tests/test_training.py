@@ -629,7 +629,7 @@ def test_profile(demo, tmp_path):
 @pytest.mark.parametrize("script", EACH)
 def test_each_script_alone_trains_on_the_demo_set(script, tmp_path):
     """Copied into an empty folder, without DIR."""
-    output = run([*alone(script, tmp_path), *VIT, "--steps-per-epoch", 2, "-b", 4], tmp_path)
+    output = run([*alone(script, tmp_path), *VIT, "--epochs", 1, "-b", 4], tmp_path)
     assert "training on the demo set in " in output
     assert list(scalars(tmp_path / "runs", "Top1/val")) == [1]
 
