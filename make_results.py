@@ -13,6 +13,7 @@ Nothing else enters the results: no clock, no font, no machine.
 """
 
 import argparse
+import collections
 import csv
 import dataclasses
 import datetime
@@ -1150,8 +1151,11 @@ def benchmark_section(benchmark):
         rows = [row for rows in benchmark["trials"].values() for row in rows]
         rows = [[what, became, HOLDS[holds]] for what, became, holds in rows]
         lines += table(["trial", "outcome", "holds"], rows)
-        commits = ", ".join(f"{name} {commit}" for name, commit in benchmark["commits"].items())
-        lines += ["", f"Trials and the commits that they ran with: {commits}."]
+        ran = collections.defaultdict(list)
+        for name, commit in benchmark["commits"].items():
+            ran[commit].append(name)
+        ran = "; ".join(f"{commit}: {', '.join(names)}" for commit, names in ran.items())
+        lines += ["", f"{benchmark['note']} Commits, and the trials that ran with them: {ran}."]
     else:
         rounds = max(len(row["values"]) for row in benchmark["rows"])
         note = f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}"

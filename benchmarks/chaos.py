@@ -43,6 +43,10 @@ BIN = Path(sys.executable).parent
 LOG = ROOT / "logs" / "benchmarks" / "chaos.json"
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
 NET = ["-a", "mobilenet_v3_small", "--image-size", "32", "--no-accel", "-j", "1", "-b", "8"]
+NOTE = (
+    "Signals: the step of the checkpoint, of as many as had been shown when the run ended; "
+    "horovodrun, once gone, passes on no more lines."
+)
 O2 = ["--opt-level", "O2", "--loss-scale", "dynamic"]
 
 
@@ -569,7 +573,8 @@ def main():
         rows[name] = attempt(name)
         for row in rows[name]:
             print("|", " | ".join([*row[:2], HOLDS[row[2]]]), "|", flush=True)
-        content = {"title": "Faults, and what became of the runs", "about": about("psutil")}
+        content = {"title": "Faults, and what became of the runs", "note": NOTE}
+        content["about"] = {**about("psutil"), "command": ["make", "chaos"]}
         commits[name] = content["about"].pop("commit")
         content["trials"] = {name: rows[name] for name in TRIALS if name in rows}
         content["commits"] = commits
