@@ -568,14 +568,15 @@ def main():
         return
     known = json.loads(args.log.read_text()) if args.log.exists() else {"trials": {}, "commits": {}}
     rows, commits = known["trials"], known["commits"]
+    made_with = {**about("psutil"), "command": ["make", "chaos"]}
+    commit = made_with.pop("commit")  # before the log changes
     print("| trial | outcome | holds |\n|---|---|---|")
     for name in args.trials or TRIALS:
         rows[name] = attempt(name)
         for row in rows[name]:
             print("|", " | ".join([*row[:2], HOLDS[row[2]]]), "|", flush=True)
         content = {"title": "Faults, and what became of the runs", "note": NOTE}
-        content["about"] = {**about("psutil"), "command": ["make", "chaos"]}
-        commits[name] = content["about"].pop("commit")
+        content["about"], commits[name] = made_with, commit
         content["trials"] = {name: rows[name] for name in TRIALS if name in rows}
         content["commits"] = commits
         args.log.parent.mkdir(parents=True, exist_ok=True)
