@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 # Where a CPU has float16 arithmetic of its own (AVX512-FP16), kernels round in orders of their own,
 # and equality with a reference would hold on other CPUs alone. Read when PyTorch first computes.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+ENVIRON = dict(os.environ)  # before what tests import and call here changes it
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("imagenet_*.py"))
@@ -80,7 +81,7 @@ def command(script, ranks=1):
 def environment(**more):
     """Returns this environment less what would lead the scripts astray, with the small ViTs."""
     led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH", "PYTEST_CURRENT_TEST")
-    env = {name: value for name, value in os.environ.items() if name not in led}
+    env = {name: value for name, value in ENVIRON.items() if name not in led}
     env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
     return {**env, "PYTHONPATH": str(ROOT / "tests" / "small_models"), **more}
 
