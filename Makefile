@@ -39,7 +39,8 @@ bench: .venv/installed-bench .venv/installed-horovod
 bench-gpu: .venv/installed
 	$(BIN)/python benchmarks/gpu.py $(if $(DIR),"$(DIR)")
 
-# Kills, freezes and starves runs in every way that they must survive; needs half an hour.
+# Kills, freezes and starves runs in every way that they must survive: over an hour; disk, nodes and
+# slurm need root.
 chaos: .venv/installed-dev .venv/installed-horovod
 	$(BIN)/python benchmarks/chaos.py
 

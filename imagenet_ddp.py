@@ -996,7 +996,7 @@ def open_data(args, place):
     """Returns the sources of train/ and val/, what to call them, whether it is the demo set."""
     chosen = args.dir or os.environ.get("IMAGENET_DIR")
     url, wanted = shard_source(chosen or "")
-    if url and url("").startswith("pipe:") and not args.allow_pipe:
+    if url and url("").strip().lower().startswith("pipe:") and not args.allow_pipe:
         raise BadInput(f"{chosen} would run a command by the shell: give --allow-pipe to have it")
     if url:
         return *open_shards(url, wanted, args.seed), chosen, False
@@ -1614,9 +1614,10 @@ class Watch:
     def post(self, bad):
         """Posts this rank's unreadable images on the board, for rank 0 to name them."""
         if self.place.board and not self.posted.keys() >= set(bad):
-            self.posted |= dict.fromkeys(bad)
             with contextlib.suppress(RuntimeError):  # as in note_bad_images()
-                self.place.board.set(f"bad {self.place.rank}", json.dumps([*self.posted]))
+                names = self.posted | dict.fromkeys(bad)
+                self.place.board.set(f"bad {self.place.rank}", json.dumps([*names]))
+                self.posted = names
 
     # -- who is alive
 
@@ -1676,8 +1677,9 @@ def end_now(status):
 
 
 def note_bad_images(run, bad):
-    """Names unreadable images in bad_images.txt, each once; returns those of all ranks. Rank 0 does
-    so, after an exchange for which the others have posted theirs; on others it is their own."""
+    """Names unreadable images in bad_images.txt, each once; returns those of all ranks that can be
+    asked. Rank 0 does so, after an exchange for which the others have posted theirs; on others it
+    is their own."""
     place, bad = run.place, dict.fromkeys(bad)
     with contextlib.suppress(RuntimeError):  # the board went with its launcher: go on
         for other in range(1, place.ranks) if place.rank == 0 else ():

@@ -1,10 +1,10 @@
-"""For how long a checkpoint stalls training: beside a copy of its tensors to host memory, and
-writing it while training waits.
+"""How long a checkpoint stalls training, against a copy of its tensors to host memory, and waiting
+until the file is on the disk.
 
     python benchmarks/saving.py                                # ResNet-50
     python benchmarks/saving.py -a vit_b_16 --rounds 20
 
-The script's own save_checkpoint(), of weights and momentum, with the file before long written.
+The script's own save_checkpoint(), of weights and momentum, the file before having been written.
 """
 
 import os
@@ -19,7 +19,8 @@ import imagenet_nd as nd
 BASELINE = "copy to host memory"
 NOTE = (
     "{architecture}'s weights and momentum, a file of {megabytes:.0f} MB. Training is stalled for "
-    "the time that save_checkpoint() takes; a thread writes the file behind it."
+    "the time that save_checkpoint() takes: here of one process, at the end of an epoch. The cores "
+    "that the thread takes, which then writes the file, are not counted."
 )
 
 

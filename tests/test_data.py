@@ -585,8 +585,9 @@ def test_shards_by_pattern_pipe_s3_and_http(nd, pictures, tmp_path, monkeypatch)
     pattern = f"{pictures}/shards/train/{{000000..000004}}.tar"
     assert get(pattern) == reference
     assert get(f"pipe:cat {pattern}") == reference
-    with pytest.raises(nd.BadInput, match="--allow-pipe"):
-        load(nd, [f"pipe:cat {pattern}"])
+    for scheme in "pipe", "PIPE", " pipe":
+        with pytest.raises(nd.BadInput, match="--allow-pipe"):
+            load(nd, [f"{scheme}:cat {pattern}"])
     aws = tmp_path / "bin" / "aws"
     aws.parent.mkdir()
     aws.write_text(f'#!/bin/sh\nexec cat "{pictures}/${{3#s3://bucket/}}"\n')
