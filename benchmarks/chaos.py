@@ -262,7 +262,7 @@ OMISSIONS = {
         "order.epoch, order.first = epoch, run.step",
         "order.epoch, order.first = epoch, 0",
     ),
-    "the loss scaler": ('"scaler": run.scaler.state_dict(),', '"scaler": {},'),
+    "the loss scaler": ('run.scaler.state_dict() | saved["scaler"]', "run.scaler.state_dict()"),
     "the float32 masters": (
         "    state = full_state(run.model, run.optimizer)\n    partial",
         "    state = run.model.module.state_dict()\n    partial",
