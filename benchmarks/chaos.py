@@ -493,7 +493,7 @@ def images(folder, truncated=200):
     rows.append((f"{len(odd)} odd images", f"{equal} read as Pillow does", equal == len(odd)))
     job = Job([*start("plain", "imagenet_nd.py", 1), *NET, "--epochs", 1, data], folder)
     status, told = job.wait(), re.findall(r"error: (.*)", job.text())
-    said = f"status {status}: {told[-1][:90] if told else ''}..."
+    said = f"status {status}: {told[-1].split(': ')[0] if told else ''}"
     rows.append(("the same with --max-bad-images 0.001", said, status == 2))
     return rows
 
