@@ -2131,7 +2131,7 @@ class Log:
                     self.unflushed.clear()
             except OSError as error:
                 if self.writer:
-                    print_line(f"{self.folder}: no logs for now ({first_line(error)})")
+                    print_line(f"{self.folder}: logs wait for room ({first_line(error)})")
                 self.writer = None
 
         return call
