@@ -343,19 +343,17 @@ class Place(NamedTuple):
 class BadInput(Exception):
     """The user's mistake, in one line: what, where, what to do."""
 
-    status = 2
-
 
 class Fault(Exception):
     """Why training cannot go on, in one line."""
 
-    status = 1
+
+class BadImage(Exception):
+    """Why an image cannot be read."""
 
 
 class Preempted(Exception):
     """A signal or --max-hours ended the run, and its checkpoint is saved."""
-
-    status = 143
 
 
 def first_line(error):
@@ -373,30 +371,23 @@ SAME_RUN = """arch pretrained weights sync_bn image_size val_resize num_classes 
 SAME_RANKS = "epochs start_epoch desired_acc resume evaluate max_bad_images print_freq prof".split()
 
 
-def number(kind, wanted, valid):
-    """Returns an argparse type: a finite `kind` (int, float) for which `valid` holds."""
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
 
     def parse(text):
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and valid(value)):
-            raise argparse.ArgumentTypeError(f"{text} is not {wanted}")
-        return value
+        if least <= kind(text) <= most:
+            return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
 
+    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
     return parse
 
 
 def parse_args(argv=None):
     """Returns the options as typed; what is derived from them gets names of its own."""
-    count = number(int, "a whole number above 0", lambda value: 0 < value < 2**63)
-    whole = number(int, "a whole number from 0 to 2^63 - 1", lambda value: 0 <= value < 2**63)
-    positive = number(float, "a number above 0", lambda value: value > 0)
-    zero_on = number(float, "a number from 0 on", lambda value: value >= 0)
-    fraction = number(float, "a fraction in (0, 1], as 0.75 for 75 %", lambda value: 0 < value <= 1)
-    flag = {"action": "store_true"}
-
+    whole, count = number(int, 0, 2**63 - 1), number(int, 1, 2**63 - 1)
+    positive, zero_on = number(float, 1e-12, 1e12), number(float, 0, 1e12)
+    fraction, flag = number(float, 1e-9, 1), {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], **options)
@@ -468,7 +459,7 @@ def parse_args(argv=None):
     if args.arch not in known:
         near = ", ".join(difflib.get_close_matches(args.arch, known, cutoff=0.4) or known)
         parser.error(f"-a {args.arch}: torchvision has no such classifier; near: {near}")
-    if args.start_epoch is not None and args.start_epoch >= args.epochs:
+    if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
     for names in map(str.split, excluded):
@@ -523,10 +514,6 @@ def mix(*numbers):
 # torchvision's IMG_EXTENSIONS.
 SUFFIXES = (".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 MAX_PIXELS = 178_956_970  # above this Pillow, too, refuses an image as a decompression bomb
-
-
-class BadImage(Exception):
-    """An image that cannot be read."""
 
 
 class Source(NamedTuple):
@@ -744,11 +731,9 @@ class Images(torch.utils.data.Dataset):
         source, target = self.val if epoch is None else self.train, []
         for index, out in zip(indices, self.view(buffer, len(indices)), strict=True):
             try:
-                encoded = source.read(index)
-                if epoch is None:
-                    self.load_middle(encoded, out)
-                else:  # drawn from these numbers alone, whoever loads the image
-                    self.load_crop(encoded, out, random.Random(f"{self.seed} {epoch} {index}"))
+                # Drawn from these numbers alone, whoever loads the image.
+                rng = epoch is not None and random.Random(f"{self.seed} {epoch} {index}")
+                self.load(source.read(index), out, rng)
                 target.append(int(source.target[index]))
             except BadImage as error:
                 say(f"image {index} cannot be read: {source.path(index)}: {error}", sys.stderr)
@@ -756,22 +741,22 @@ class Images(torch.utils.data.Dataset):
                 out.zero_()
         return buffer, target
 
-    def load_crop(self, encoded, out, rng):
-        """Writes a random crop, mirrored half the time, into uint8 (size, size, 3)."""
-        mirrored = rng.random() < 0.5
-        image = decode(encoded, functools.partial(crop_box, rng=rng))
-        resize(image, out.shape[:2], self.mode, out)
-        if mirrored:
-            out.copy_(out.flip(1))
-
-    def load_middle(self, encoded, out):
-        """Writes the central crop, the shorter side resized, into uint8 (size, size, 3)."""
-        image = decode(encoded, middle_box)
-        sides = [self.shorter * side // min(image.shape[:2]) for side in image.shape[:2]]
-        resized = torch.empty(*sides, 3, dtype=torch.uint8)
-        resize(image, sides, self.mode, resized)
-        top, left = (round((side - self.size) / 2) for side in sides)
-        out.copy_(resized[top : top + self.size, left : left + self.size])
+    def load(self, encoded, out, rng):
+        """Writes a random crop, mirrored half the time, into uint8 (size, size, 3); without `rng`
+        the central crop of the image whose shorter side is resized."""
+        if rng:
+            mirrored = rng.random() < 0.5
+            image = decode(encoded, functools.partial(crop_box, rng=rng))
+            resize(image, out.shape[:2], self.mode, out)
+            if mirrored:
+                out.copy_(out.flip(1))
+        else:
+            image = decode(encoded, middle_box)
+            sides = [self.shorter * side // min(image.shape[:2]) for side in image.shape[:2]]
+            resized = torch.empty(*sides, 3, dtype=torch.uint8)
+            resize(image, sides, self.mode, resized)
+            top, left = (round((side - self.size) / 2) for side in sides)
+            out.copy_(resized[top : top + self.size, left : left + self.size])
 
 
 def start_loader_worker(_):
@@ -1020,10 +1005,9 @@ def criterion(output, target):
     top 1, correct in top 5, readable images, images): exact to add up over batches and ranks.
     """
     loss = nn.functional.cross_entropy(output, target, ignore_index=-1, reduction="sum")
-    with torch.no_grad():
-        top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
-        counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
-        sums = torch.stack([each.to(exact_dtype(target.device)) for each in (loss, *counts)])
+    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
+    counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
+    sums = torch.stack([each.to(exact_dtype(target.device)) for each in (loss.detach(), *counts)])
     return loss / len(target), sums
 
 
@@ -1200,7 +1184,10 @@ def train_one_epoch(run, end=None):
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
-    average_buffers(run.model, run.place)
+    # What is validated and saved must not depend on the rank: all get the mean of the buffers.
+    rows_of_all = gather_buffers(run.model, run.place)
+    for buffer, rows in zip(floating_buffers(run.model), rows_of_all, strict=True):
+        buffer.data.copy_(rows.to(exact_dtype(rows.device)).mean(0))
     return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
 
 
@@ -1282,16 +1269,8 @@ def settle(run, meter, stop=0, save=0):
 
 
 def floating_buffers(model):
-    """Returns BatchNorm's running statistics and the like."""
+    """Returns BatchNorm's running statistics and the like: in training each device has its own."""
     return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-
-
-@torch.no_grad()
-def average_buffers(model, place):
-    """Gives every rank the mean of all ranks' buffers: BatchNorm's running statistics are each
-    device's own in training, and what is validated and saved must not depend on the rank."""
-    for buffer in floating_buffers(model):
-        buffer.copy_(sum_over_ranks(buffer.to(exact_dtype(place.device))) / place.ranks)
 
 
 def gather_buffers(model, place):
@@ -1300,7 +1279,7 @@ def gather_buffers(model, place):
     for buffer in floating_buffers(model):
         rows = buffer.new_zeros(place.ranks, *buffer.shape, dtype=torch.float32)
         rows[place.rank] = buffer
-        gathered.append(sum_over_ranks(rows).cpu())
+        gathered.append(sum_over_ranks(rows))
     return gathered
 
 
@@ -1347,7 +1326,7 @@ def save_checkpoint(run, is_best=False):
         "best_acc5": run.best_top5,
         "seconds": time.perf_counter() - run.started,
         "args": run.args.typed,
-        "buffers": gather_buffers(run.model, run.place),
+        "buffers": [rows.cpu() for rows in gather_buffers(run.model, run.place)],
         **full_state(run),
     }
     if run.folder is None:
@@ -1490,7 +1469,6 @@ def state_tensors(model, optimizer):
     return [each for each in tensors if isinstance(each, torch.Tensor)]
 
 
-@torch.no_grad()
 def go_on(run, head, tensors):
     """Takes up the state of a checkpoint on all ranks."""
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
@@ -1527,11 +1505,8 @@ def device_name(device):
 
 
 def open_folder(run, head):
-    """Makes this run's folder, and locks it.
-
-    A run that goes on from a checkpoint of a run in --log-dir goes on in that run's folder, if the
-    folder's name, which has the devices and the batch, fits; not so from model_best.pt.
-    """
+    """Makes this run's folder and locks it. A run that goes on from a checkpoint in --log-dir goes
+    on in its folder, if the folder's name, with devices and batch, fits; not from model_best.pt."""
     args, place = run.args, run.place
     runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
     what = f"_{args.arch}_gpux{place.shares * place.devices}_b{args.device_batch}"
@@ -1566,15 +1541,14 @@ def open_log(run, head):
     with contextlib.suppress(OSError):  # no git
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     launch = ("OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS")
+    sizes = ("global_batch", "num_classes", "image_size")
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": args.typed,
         "data": data.source,
-        "global_batch": data.global_batch,
         "steps_per_epoch": data.steps,
-        "num_classes": data.num_classes,
-        "image_size": data.image_size,
+        **{name: getattr(data, name) for name in sizes},
         "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
         "place": {**place._asdict(), "device": str(place.device)},
         "device": device_name(place.device),
@@ -1754,16 +1728,6 @@ def profile(run):
         say(f"Trace of ten steps: {run.folder / 'trace.json'}")
 
 
-def mark_preempted(run):
-    """Leaves a marker, since a launcher may have an exit status of its own."""
-    if run.folder:
-        why = run.watch.why() or "a signal to another rank"
-        marker = {"why": why, "epoch": run.epoch, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
-        run.log.close()
-        say(f"ended by {why}, with a checkpoint at step {run.step}: --resume auto goes on from it")
-
-
 def worker(args):
     """One rank of the run, from joining the others to leaving them; ends the process."""
     for stream in sys.stdout, sys.stderr:
@@ -1782,9 +1746,14 @@ def worker(args):
                 profile(run)
             else:
                 fit(run)
-        except Preempted as end:
-            mark_preempted(run)
-            status = end.status
+        except Preempted:
+            status = 143
+            if run.folder:  # a marker, since a launcher may have an exit status of its own
+                why = run.watch.why() or "a signal to another rank"
+                marker = {"why": why, "epoch": run.epoch, "step": run.step}
+                (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+                run.log.close()
+                say(f"ended by {why} at step {run.step}, saved: --resume auto goes on from here")
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         leave()
     except Exception as error:
@@ -1811,7 +1780,7 @@ def complain(error):
     """Prints why the process ends: in one line what is known, with its traceback what is a bug;
     returns the exit status."""
     rank = int(os.environ.get("RANK", 0))
-    line, status = str(error), getattr(error, "status", 1)
+    line, status = str(error), 2 if isinstance(error, BadInput) else 1
     if not isinstance(error, (BadInput, Fault)):
         known = [text for words, text in MEANINGS.items() if re.search(words, line)]
         line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
