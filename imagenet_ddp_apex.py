@@ -205,7 +205,7 @@ class LossScaler:
             self.loss_scale /= 2
             if self.speaks:
                 skipped = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
-                print(skipped, self.loss_scale, flush=True)
+                say(f"{skipped} {self.loss_scale}")
         elif self.dynamic and self.unskipped == 2000:
             self.loss_scale, self.unskipped = min(self.loss_scale * 2, 2.0**24), 0
 
@@ -658,9 +658,8 @@ def make_demo_set(folder):
     for label, serial in itertools.product(range(10), range(160)):
         pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
         top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
-        colour = PIL.ImageColor.getrgb(
-            f"hsv({(36 * label + rng.integers(-9, 10)) % 360}, 80%, 90%)"
-        )
+        hue = 360 + 36 * label + rng.integers(-9, 10)
+        colour = PIL.ImageColor.getrgb(f"hsv({hue % 360}, 80%, 90%)")
         pixels[top : top + size, left : left + size] = colour
         path = unfinished / ("train" if serial < 128 else "val") / f"class{label}" / f"{serial}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -759,13 +758,6 @@ def crop_box(height, width, rng):
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def middle_box(height, width, longest=4):
-    """Returns the middle of an image whose sides differ more than by a factor: what is cut off is
-    far from the central crop, and resizing 1 x 30,000 pixels would fill the memory."""
-    h, w = min(height, longest * width), min(width, longest * height)
-    return (height - h) // 2, (width - w) // 2, h, w
-
-
 class Images(torch.utils.data.Dataset):
     """What a loader worker does: it loads a batch into a buffer, a row of `buffers`, uint8.
 
@@ -773,9 +765,9 @@ class Images(torch.utils.data.Dataset):
     batch, which costs a tenth of the time.
     """
 
-    def __init__(self, train, val, data, mode, seed, buffers):
-        self.train, self.val, self.buffers = train, val, buffers
-        self.size, self.shorter, self.mode, self.seed = data.image_size, data.val_resize, mode, seed
+    def __init__(self, args, data, buffers):
+        self.data, self.size, self.seed, self.buffers = data, data.image_size, args.seed, buffers
+        self.mode = preset_of(args.arch).interpolation.value
 
     def view(self, buffer, images):
         """Returns the images in a buffer, (N, size, size, 3)."""
@@ -786,7 +778,7 @@ class Images(torch.utils.data.Dataset):
         """Loads (buffer, epoch or None for validation, indices); returns (buffer, classes), of
         which unreadable images have -1."""
         buffer, epoch, indices = job
-        source, target = self.val if epoch is None else self.train, []
+        source, target = self.data.val if epoch is None else self.data.train, []
         for index, out in zip(indices, self.view(buffer, len(indices)), strict=True):
             try:
                 # Drawn from these numbers alone, whoever loads the image.
@@ -808,9 +800,16 @@ class Images(torch.utils.data.Dataset):
             resize(image, out.shape[:2], self.mode, out)
             if mirrored:
                 out.copy_(out.flip(1))
-        else:
-            image = decode(encoded, middle_box)
-            sides = [self.shorter * side // min(image.shape[:2]) for side in image.shape[:2]]
+        else:  # long ends are far from the centre, and resized, 1 x 30,000 pixels fill the memory
+
+            def middle(height, width):
+                h, w = min(height, 4 * width), min(width, 4 * height)
+                return (height - h) // 2, (width - w) // 2, h, w
+
+            image = decode(encoded, middle)
+            sides = [
+                self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]
+            ]
             resized = torch.empty(*sides, 3, dtype=torch.uint8)
             resize(image, sides, self.mode, resized)
             top, left = (round((side - self.size) / 2) for side in sides)
@@ -834,9 +833,11 @@ def end_with_parent(signum):
 class Data(NamedTuple):
     """What a run reads."""
 
-    source: str  # the folder, or what stands for it
-    classes: list  # names, one for each output of the model; [] = synthetic
-    num_classes: int
+    name: str  # the folder, or what stands for it
+    train: Source | None  # None = synthetic
+    val: Source | None
+    classes: list  # names
+    num_classes: int  # outputs of the model
     train_size: int  # images
     val_size: int  # images
     steps: int  # per epoch
@@ -852,47 +853,46 @@ def preset_of(arch):
 
 
 def open_data(args, place, global_batch):
-    """Returns (Data, Source of train/, Source of val/); the sources are None under --dummy."""
+    """Returns the Data that the options name."""
     chosen, preset = args.dir or os.environ.get("IMAGENET_DIR"), preset_of(args.arch)
     folder, own_size = Path(chosen or "demo_data"), preset.crop_size[0]
-    small = not chosen and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 will do
-    image_size = args.image_size or (64 if small and not args.dummy else own_size)
+    demo = not (chosen or args.dummy)
+    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
+    image_size = args.image_size or (64 if small else own_size)
     val_resize = args.val_resize or round(image_size * preset.resize_size[0] / own_size)
     if val_resize < image_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {image_size}")
+    if demo and place.rank == 0:
+        say(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+    if demo and not folder.exists():
+        make_demo_set(folder)
     train = val = None
-    if args.dummy:
-        source, classes, num_classes = "synthetic images", [], args.num_classes or 1000
-        train_size, val_size = 1_281_167, 50_000
-    else:
-        if not chosen:
-            if place.rank == 0:
-                say(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
-            if not folder.exists():
-                make_demo_set(folder)
+    classes, train_size, val_size = [], 1_281_167, 50_000
+    if not args.dummy:
         for part in folder, folder / "train", folder / "val":
             if not part.is_dir():
                 what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
-                other = (folder / "validation").is_dir() and part.name == "val"
-                other = "; rename validation/ to val/" if other else ""
-                raise BadInput(f"{part} is {what}: DIR holds train/<class>/, val/<class>/{other}")
-        source, train, val = str(folder), open_source(folder / "train"), open_source(folder / "val")
+                if part.name == "val" and (folder / "validation").is_dir():
+                    what += "; rename validation/ to val/"
+                raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
+        train, val = open_source(folder / "train"), open_source(folder / "val")
         odd = sorted(set(train.classes) ^ set(val.classes))
         if odd:
-            raise BadInput(f"{source}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
+            raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
         classes, train_size, val_size = train.classes, len(train.target), len(val.target)
-        num_classes = args.num_classes or len(classes)
-        if num_classes < len(classes):
-            raise BadInput(f"--num-classes {num_classes}: {source} has {len(classes)}")
+    num_classes = args.num_classes or len(classes) or 1000
+    if num_classes < len(classes):
+        raise BadInput(f"--num-classes {num_classes}: {folder} has {len(classes)}")
     steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
-    if args.dummy and args.steps_per_epoch:
-        val_size = steps * global_batch
     if steps == 0 and not args.evaluate:
         sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
         raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
+    if args.dummy and args.steps_per_epoch:
+        val_size = steps * global_batch
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    sizes = (num_classes, train_size, val_size, steps, global_batch, image_size, val_resize)
-    return Data(source, classes, *sizes, workers), train, val
+    name, sizes = "synthetic images" if args.dummy else str(folder), (train_size, val_size)
+    rest = (steps, global_batch, image_size, val_resize, workers)
+    return Data(name, train, val, classes, num_classes, *sizes, *rest)
 
 
 def schedule_batches(args, place, data, first_epoch, step):
@@ -921,7 +921,7 @@ def schedule_batches(args, place, data, first_epoch, step):
         step = 0
 
 
-def load_batches(args, place, data, train, val, schedule):
+def load_batches(args, place, data, schedule):
     """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64), one for each batch
     of the schedule. Images lie in a buffer that is used again once the next batch is asked for.
 
@@ -936,8 +936,7 @@ def load_batches(args, place, data, train, val, schedule):
         return ((made[: len(indices)], target[: len(indices)]) for _, indices in schedule)
     # Batches under way, and the one in the caller's hands.
     buffers = torch.empty(2 * data.workers + 1, largest * data.image_size**2 * 3, dtype=torch.uint8)
-    mode = preset_of(args.arch).interpolation.value
-    images = Images(train, val, data, mode, args.seed, buffers.share_memory_())
+    images = Images(args, data, buffers.share_memory_())
     loader = torch.utils.data.DataLoader(
         images,
         batch_size=None,  # an item is a batch
@@ -1103,18 +1102,11 @@ class Meter:
         if state:  # of an epoch that was interrupted
             self.sums, self.seconds, self.steps = state["sums"], state["seconds"], state["steps"]
         run.waits.clear()
-        live = run.place.rank == 0 and sys.stderr.isatty()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        self.bar = tqdm(
-            desc=title,
-            total=images,
-            initial=int(self.sums[4]),
-            disable=not live,
-            leave=False,
-            unit="img",
-            ncols=79,
-            bar_format=style,
-        )
+        options = {"unit": "img", "ncols": 79, "leave": False, "bar_format": style}
+        live = run.place.rank == 0 and sys.stderr.isatty()
+        done = int(self.sums[4])
+        self.bar = tqdm(desc=title, total=images, initial=done, disable=not live, **options)
 
     def add(self, sums):
         """Adds a step's sums, already over all ranks and on the host."""
@@ -1230,7 +1222,7 @@ def train_one_epoch(run, end=None):
     run.model.train()
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     run.meter, run.partial = Meter(title, images, run, run.partial), None
-    for step in range(run.step, end or data.steps):
+    for step in range(run.step, data.steps if end is None else end):
         images, target = next(run.batches)
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
@@ -1242,6 +1234,7 @@ def train_one_epoch(run, end=None):
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
+    run.meter.bar.close()
     # What is validated and saved must not depend on the rank: all get the mean of the buffers.
     rows_of_all = gather_buffers(run.model, run.place)
     for buffer, rows in zip(floating_buffers(run.model), rows_of_all, strict=True):
@@ -1262,6 +1255,7 @@ def validate(run):
             sums = validate_step(run.model, criterion, images, target, run.args)
         finish_step(run, meter, sums)
     settle(run, meter)
+    meter.bar.close()
     if meter.sums[4] != run.data.val_size:
         raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {run.data.val_size}")
     return meter.values()
@@ -1395,9 +1389,8 @@ def save_checkpoint(run, is_best=False):
             write(best, checkpoint)
         for older, newer in (third, second), (second, newest):
             with contextlib.suppress(OSError):  # no such file yet, or a file system without links
-                link = newer.with_suffix(".link.tmp")
-                os.link(newer, link)
-                os.replace(link, older)
+                older.unlink(missing_ok=True)
+                os.link(newer, older)
         write(newest, checkpoint)
     except (OSError, RuntimeError) as error:  # PyTorch raises the latter on full disks
         whole = "the checkpoint before is whole"
@@ -1430,9 +1423,9 @@ def read_checkpoint(path):
         saved = torch.load(io.BytesIO(encoded), map_location="cpu", weights_only=True)
         if "seconds" not in saved and {"state_dict", "epoch"} <= saved.keys():
             raise ValueError("of pytorch/examples or its like: --weights FILE takes its weights")
-        for name in ("num_classes", "epoch", "scaler", "best_acc1", "best_acc5", "state_dict"):
-            saved[name]  # or KeyError
-        saved["args"]["arch"], saved["optimizer"]["state"]
+        absent = {"arch", "num_classes", "epoch", "global_batch", "scaler", "seconds", "best_acc1"}
+        if absent := {*absent, "best_acc5", "args", "state_dict", "optimizer"} - saved.keys():
+            raise ValueError(f"without {', '.join(sorted(absent))}")
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file") from None
     except Exception as error:  # a damaged file may raise anything
@@ -1488,11 +1481,9 @@ def choose_checkpoint(args, place):
             if odd:
                 say(f"--resume {path}: trained with other options: {', '.join(odd)}")
             tensors = {name: head.pop(name, None) for name in TENSORS}
-            rows = tensors["buffers"]  # the first build had one tensor of all
-            head |= {
-                "path": str(path),
-                "rows": len(rows[0]) if isinstance(rows, list) and rows else 0,
-            }
+            rows = tensors["buffers"]  # in the first build one tensor of all: the mean will do
+            rows = len(rows[0]) if isinstance(rows, list) and rows else 0
+            head |= {"path": str(path), "rows": rows}
     head, error = from_rank_0((head, error))
     if error:
         raise BadInput(error)
@@ -1604,7 +1595,7 @@ def open_log(run, head):
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": args.typed,
-        "data": data.source,
+        "data": data.name,
         "steps_per_epoch": data.steps,
         **{name: getattr(data, name) for name in sizes},
         "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
@@ -1683,8 +1674,8 @@ def set_up(args):
     args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
     if args.compile_mode != "default" and args.parts > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
-    data, train, val = open_data(args, place, global_batch)
-    require_equal(place, {"train/": digest(train), "val/": digest(val), "classes": data.classes})
+    data = open_data(args, place, global_batch)
+    require_equal(place, {"train/": digest(data.train), "val/": digest(data.val)})
     if args.prof is not None and data.steps < args.prof + 10:
         raise BadInput(f"--prof {args.prof} needs ten more steps; the epoch has {data.steps}")
     epoch, step, partial = args.start_epoch or 0, 0, None
@@ -1697,7 +1688,7 @@ def set_up(args):
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
     schedule, waits = schedule_batches(args, place, data, epoch, step), []
-    batches = load_batches(args, place, data, train, val, schedule)
+    batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
     args.model_options = (head or {}).get("model_options") or model_options(args, data)
     build = functools.partial(build_model, args, data)
@@ -1721,17 +1712,19 @@ def require_equal(place, mine):
     """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
     else, and in silence."""
     theirs = from_rank_0(mine)
-    odd = [name for name in mine if mine[name] != theirs[name]]
+    odd = [name for name in mine if mine[name] != theirs.get(name)]
     if odd:
-        both = f"{odd[0]} ({mine[odd[0]]}, not {theirs[odd[0]]})"[:200]
+        both = f"{odd[0]} ({mine[odd[0]]}, not {theirs.get(odd[0])})"[:200]
         raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *odd[1:]])}")
 
 
 def digest(source):
-    """Returns the number of images, and a hash of their names and classes."""
-    arrays = source[2:] if source else ()
-    hashed = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in arrays))
-    return f"{len(source.target) if source else 0} images, {hashed.hexdigest()[:8]}"
+    """Returns the number of images and a hash of their classes and places; None for None."""
+    if source:
+        hashed = hashlib.sha256(repr(source.classes).encode())
+        for array in source[2:]:
+            hashed.update(array)
+        return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
 
 
 def greet(run, head):
@@ -1788,6 +1781,8 @@ def profile(run):
 
 def worker(args):
     """One rank of the run, from joining the others to leaving them; ends the process."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed by whoever started this
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     for stream in sys.stdout, sys.stderr:
         stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
     # When the log's thread fails on a full disk, the next line that is logged raises its error.
