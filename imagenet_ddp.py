@@ -180,7 +180,7 @@ def join(args):
         raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
     wait = datetime.timedelta(seconds=args.timeout or 10**8)
     try:
-        store = _meet(rank, ranks, args.timeout)
+        store = _meet(rank, ranks, backend, args.timeout)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # a port in use, a time-out
         at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
@@ -197,7 +197,7 @@ def _whole(name, default=None):
     return int(text)
 
 
-def _meet(rank, ranks, timeout):
+def _meet(rank, ranks, backend, timeout):
     """Returns a store that all ranks of this start share.
 
     torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
@@ -224,10 +224,11 @@ def _meet(rank, ranks, timeout):
                 soon = datetime.timedelta(seconds=5)
                 store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
         store.set_timeout(wait)
+    mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
     if rank == 0:
-        store.set("ranks", str(ranks))
-    elif (theirs := int(store.get("ranks"))) != ranks:
-        raise BadInput(f"rank {rank} is one of {ranks}, rank 0 one of {theirs}: start all alike")
+        store.set("group", mine)
+    elif (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
 
 
@@ -1048,7 +1049,7 @@ class Meter:
             self.sums, self.seconds, self.steps = state["sums"], state["seconds"], state["steps"]
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": "img", "ncols": 79, "leave": False, "bar_format": style}
+        options = {"unit": " img", "ncols": 79, "leave": False, "bar_format": style}
         live = run.place.rank == 0 and sys.stderr.isatty()
         done = int(self.sums[4])
         self.bar = tqdm(desc=title, total=images, initial=done, disable=not live, **options)

@@ -859,7 +859,7 @@ class Meter:
             self.sums, self.seconds, self.steps = state["sums"], state["seconds"], state["steps"]
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": "img", "ncols": 79, "leave": False, "bar_format": style}
+        options = {"unit": " img", "ncols": 79, "leave": False, "bar_format": style}
         live = run.place.rank == 0 and sys.stderr.isatty()
         done = int(self.sums[4])
         self.bar = tqdm(desc=title, total=images, initial=done, disable=not live, **options)
