@@ -146,7 +146,7 @@ def _meet(rank, ranks, backend, timeout):
     opens a new one and leaves its address there; the others try again while it refuses, as the
     store of a start that is over does.
     """
-    wait = datetime.timedelta(seconds=max(300, timeout))
+    wait = datetime.timedelta(seconds=timeout or 10**8)
     where = os.environ.get("MASTER_ADDR"), _whole("MASTER_PORT")
     if None in where:
         raise BadInput("MASTER_ADDR is missing in the environment: a launcher sets it")
@@ -1146,7 +1146,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-
 
 
 class Watch:
-    """What ends a run before its time: a signal, --max-hours, or --timeout."""
+    """What saves or ends a run before its time: a signal, --max-hours, --checkpoint-minutes."""
 
     def __init__(self, args, place):
         self.args, self.place = args, place
@@ -1178,12 +1178,13 @@ class Watch:
         late = self.place.rank == 0 and time.monotonic() > self.deadline
         return self.signal or ("--max-hours" if late else None)
 
-    def alive(self, compiling=False):
-        """Starts the time-out anew: if it is not called again within --timeout, and half a minute
-        for the group's own time-out to come first, Python prints where it stands, and exits."""
-        if self.args.timeout:
-            seconds = self.args.timeout + 30 + (3600 if compiling else 0)
-            faulthandler.dump_traceback_later(seconds, exit=True)
+
+def arm_timeout(args, compiling=False):
+    """Starts the time-out anew: if this is not called again within --timeout, and half a minute for
+    the group's own time-out to come first, Python prints where it stands, and exits."""
+    if args.timeout:
+        seconds = args.timeout + 30 + (3600 if compiling else 0)
+        faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 # ---------------------------------------------------------------------------- train and validate
@@ -1280,7 +1281,7 @@ def finish_step(run, meter, sums, skipped=False):
     # Read later without this, it would queue behind the step that the device computes by then.
     copied = torch.cuda.current_stream().record_event() if cuda else None
     before, run.late = run.late, (total, copied)
-    run.watch.alive(compiling=run.args.compile and meter.steps < 2)
+    arm_timeout(run.args, compiling=run.args.compile and meter.steps < 2)
     if before:
         stop, save = read_step(run, meter, *before)
         if stop or save:
@@ -1358,7 +1359,7 @@ def in_float32(tree):
 def save_checkpoint(run, is_best=False):
     """Saves checkpoint.pt, with pytorch/examples' names, and model_best.pt too where `is_best`.
     Every rank calls it, since gathering the state takes all; rank 0 writes."""
-    run.watch.alive()
+    arm_timeout(run.args)
     run.watch.saved = time.monotonic()
     preset = preset_of(run.args.arch)
     checkpoint = {
@@ -1658,6 +1659,7 @@ def log_epoch(run, train, val):
 
 def set_up(args):
     """Returns the Run, ready to train: every rank with the same weights and state."""
+    arm_timeout(args)
     place = join(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
@@ -1677,6 +1679,7 @@ def set_up(args):
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
     data = open_data(args, place, global_batch)
     require_equal(place, {"train/": digest(data.train), "val/": digest(data.val)})
+    arm_timeout(args)
     if args.prof is not None and data.steps < args.prof + 10:
         raise BadInput(f"--prof {args.prof} needs ten more steps; the epoch has {data.steps}")
     epoch, step, partial = args.start_epoch or 0, 0, None
@@ -1838,7 +1841,7 @@ def complain(error):
     if not isinstance(error, (BadInput, Fault)):
         known = [text for words, text in MEANINGS.items() if re.search(words, line)]
         line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
-    elif rank:  # rank 0 prints the same, and its launcher ends this process meanwhile
+    if line and rank:  # rank 0 prints the same, or the launcher; it ends this process meanwhile
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else traceback.format_exc()
@@ -1851,7 +1854,7 @@ def main():
     args = parse_args()
     try:
         launch(worker, args)
-    except BadInput as error:
+    except (BadInput, Fault) as error:
         sys.exit(complain(error))
     except KeyboardInterrupt:  # before or after training
         sys.exit(130)
