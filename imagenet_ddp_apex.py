@@ -457,8 +457,7 @@ def parse_args(argv=None):
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
     add("--num-classes", type=count, help="of the last layer (default: as many as train/ has)")
     add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
-    bad = "fraction of images that may be unreadable (%(default)s); 0 = none"
-    add("--max-bad-images", type=zero_on, default=0.001, help=bad)
+    add("--max-bad-images", type=zero_on, default=0.001, help="the fraction allowed; 0 = none")
 
     add = parser.add_argument_group("model").add_argument
     add("-a", "--arch", default="resnet18", help="any torchvision classifier (%(default)s)")
@@ -474,11 +473,10 @@ def parse_args(argv=None):
     add("--epochs", type=count, default=90, help="in all (%(default)s)")
     add("--start-epoch", type=whole, help="counted from 0 (default: where --resume ended)")
     add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
-    parts = "batches per device whose gradients make up one step (%(default)s)"
-    add("--accumulation", "--batches-per-allreduce", type=count, default=1, help=parts)
+    parts = ("--accumulation", "--batches-per-allreduce")
+    add(*parts, type=count, default=1, help="batches per device and step (%(default)s)")
     add("--global-batch", type=count, help="of all devices, in batches of -b or fewer per device")
-    per_256 = "peak learning rate for a global batch of 256 (%(default)s)"
-    add("--lr", "--learning-rate", type=positive, default=0.1, help=per_256)
+    add("--lr", "--learning-rate", type=positive, default=0.1, help="peak, for 256 images a step")
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
@@ -492,14 +490,12 @@ def parse_args(argv=None):
     add("--desired-acc", type=fraction, help="validation top-1 to end at, a fraction as 0.75")
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
     add("--max-hours", type=positive, help="save and end before this time is over")
-    timeout = "seconds without progress after which the run ends (%(default)s); 0 = off"
-    add("--timeout", type=zero_on, default=600, help=timeout)
+    add("--timeout", type=zero_on, default=600, help="end after such a stand-still, s; 0 = off")
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
     resume = "go on from this checkpoint, or the newest good one of a folder; auto: of this run"
     add("--resume", metavar="PATH", help=resume)
-    minutes = "between checkpoints within an epoch (%(default)s); 0 = off"
-    add("--checkpoint-minutes", type=zero_on, default=15, help=minutes)
+    add("--checkpoint-minutes", type=zero_on, default=15, help="save this often; 0 = off (15)")
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
@@ -760,7 +756,7 @@ def crop_box(height, width, rng):
 
 
 class Images(torch.utils.data.Dataset):
-    """What a loader worker does: it loads a batch into a buffer, a row of `buffers`, uint8.
+    """What a loader worker does: it loads a batch into one of the buffers, (N, H, W, 3) uint8 each.
 
     They lie in shared memory and are allocated once: the kernel would clear fresh memory for every
     batch, which costs a tenth of the time.
@@ -770,17 +766,12 @@ class Images(torch.utils.data.Dataset):
         self.data, self.size, self.seed, self.buffers = data, data.image_size, args.seed, buffers
         self.mode = preset_of(args.arch).interpolation.value
 
-    def view(self, buffer, images):
-        """Returns the images in a buffer, (N, size, size, 3)."""
-        count = images * self.size * self.size * 3
-        return self.buffers[buffer, :count].view(images, self.size, self.size, 3)
-
     def __getitem__(self, job):
         """Loads (buffer, epoch or None for validation, indices); returns (buffer, classes), of
         which unreadable images have -1."""
         buffer, epoch, indices = job
         source, target = self.data.val if epoch is None else self.data.train, []
-        for index, out in zip(indices, self.view(buffer, len(indices)), strict=True):
+        for index, out in zip(indices, self.buffers[buffer], strict=False):
             try:
                 # Drawn from these numbers alone, whoever loads the image.
                 rng = epoch is not None and random.Random(f"{self.seed} {epoch} {index}")
@@ -930,13 +921,13 @@ def load_batches(args, place, data, schedule):
     is forked while a thread that is not Python's own, as a collective's, waits for the interpreter.
     """
     largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
+    shape = largest, data.image_size, data.image_size, 3
     if args.dummy:  # one random batch, made on the device, again and again
-        shape = largest, data.image_size, data.image_size, 3
         made = torch.randint(256, shape, dtype=torch.uint8, device=place.device)
         target = torch.randint(data.num_classes, (largest,), device=place.device)
         return ((made[: len(indices)], target[: len(indices)]) for _, indices in schedule)
     # Batches under way, and the one in the caller's hands.
-    buffers = torch.empty(2 * data.workers + 1, largest * data.image_size**2 * 3, dtype=torch.uint8)
+    buffers = torch.empty(2 * data.workers + 1, *shape, dtype=torch.uint8)
     images = Images(args, data, buffers.share_memory_())
     loader = torch.utils.data.DataLoader(
         images,
@@ -950,7 +941,7 @@ def load_batches(args, place, data, schedule):
     started = iter(loader)
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return ((images.view(each, len(target)), torch.tensor(target)) for each, target in started)
+    return ((buffers[each, : len(target)], torch.tensor(target)) for each, target in started)
 
 
 def on_device(batches, args, device, waits):
@@ -1735,16 +1726,15 @@ def greet(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     devices, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
-    rate = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
-    say(
-        f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}\n"
-        f"{args.device_batch} images x {devices} devices x {args.parts} parts = global batch "
-        f"{data.global_batch}; {rate} -> peak learning rate {peak:g}"
-    )
+    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    say(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
+    sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
+    say(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
-        say(f"Going on at epoch {run.epoch} step {run.step} from {head['path']}")
-        if head["global_batch"] != data.global_batch:
-            say(f"The global batch changes from {head['global_batch']} to {data.global_batch}")
+        before = (
+            f"global batch {head['global_batch']}, epoch {head['epoch']} step {head.get('step', 0)}"
+        )
+        say(f"Going on from {head['path']} ({before}) at epoch {run.epoch} step {run.step}")
     if run.folder:
         say(f"Logs and checkpoints: {run.folder}")
 
