@@ -285,6 +285,8 @@ def parse_args(argv=None):
         parser.error(f"-a {args.arch}: torchvision has no such classifier; near: {near}")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
     excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
     for names in map(str.split, excluded):
         if all(getattr(args, name) not in (None, False, 1) for name in names):
@@ -1615,8 +1617,8 @@ def main():
         launch(worker, args)
     except (BadInput, Fault) as error:
         sys.exit(complain(error))
-    except KeyboardInterrupt:  # before or after training
-        sys.exit(130)
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal end would wait for loader workers, which ignore it
 
 
 if __name__ == "__main__":
