@@ -475,7 +475,7 @@ def parse_args(argv=None):
         parser.error("--start-epoch and --resume auto exclude each other")
     excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
     for names in map(str.split, excluded):
-        if all(getattr(args, name) not in (None, False, 1) for name in names):
+        if all(getattr(args, name) != parser.get_default(name) for name in names):
             parser.error(f"{' and '.join(names)} exclude each other".replace("_", "-"))
     return args
 
@@ -959,12 +959,9 @@ def build_model(args, data):
         sizes = f"--image-size {size} and {args.device_batch} images at a time"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
     if args.weights:
-        try:
-            donor = torch.load(args.weights, map_location="cpu", weights_only=True)
-            donor = donor.get("state_dict", donor)  # of pytorch/examples, or of these scripts
-            donor = {name.removeprefix("module."): donor[name] for name in donor}
-        except Exception as error:  # a damaged file may raise anything
-            raise BadInput(f"--weights {args.weights}: {first_line(error)}") from None
+        donor = load_file(args.weights)
+        donor = donor.get("state_dict", donor)  # of pytorch/examples, or of these scripts
+        donor = {name.removeprefix("module."): donor[name] for name in donor}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -990,9 +987,9 @@ def load_weights(model, weights, what, partly=False):
     odd = sorted((own.keys() | weights.keys()) - fit)
     # Two networks have auxiliary heads, which are not trained here.
     wrong = [name for name in odd if not name.lower().startswith("aux")]
-    if wrong and not (partly and fit):
+    if wrong and not (partly and len(fit) > len(own) / 2):
         raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
-    if odd and int(os.environ.get("RANK", 0)) == 0:
+    if odd and os.environ.get("RANK", "0") == "0":
         say(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
     own.update((name, weights[name]) for name in fit)
     model.load_state_dict(own)
@@ -1360,27 +1357,31 @@ def write(path, checkpoint):
     os.close(directory)
 
 
-def read_checkpoint(path):
-    """Returns a checkpoint of these scripts, if it is whole. Nothing in it is executed, and all of
+def load_file(path):
+    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed, and all of
     it is compared with its checksums, which torch.load() does not do."""
     try:
-        encoded = path.read_bytes()
-        with zipfile.ZipFile(io.BytesIO(encoded)) as archive:
+        file = io.BytesIO(Path(path).read_bytes())
+        if zipfile.is_zipfile(file):  # or torchvision's of before 2020, which has no checksums
+            archive = zipfile.ZipFile(file)
             # PyTorch takes a record that has the attributes of a folder for empty.
             odd = [each.filename for each in archive.infolist() if each.external_attr]
             if damaged := archive.testzip() or odd:
                 raise ValueError(f"{damaged} is damaged")
-        saved = torch.load(io.BytesIO(encoded), map_location="cpu", weights_only=True)
-        if "seconds" not in saved and {"state_dict", "epoch"} <= saved.keys():
-            raise ValueError("of pytorch/examples or its like: --weights FILE takes its weights")
-        absent = {"arch", "num_classes", "epoch", "global_batch", "scaler", "seconds", "best_acc1"}
-        if absent := {*absent, "best_acc5", "args", "state_dict", "optimizer"} - saved.keys():
-            raise ValueError(f"without {', '.join(sorted(absent))}")
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no such file") from None
+        file.seek(0)
+        return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
-        why = first_line(error)
-        raise BadInput(f"{path}: damaged, or no checkpoint of these scripts ({why})") from None
+        why = getattr(error, "strerror", None) or first_line(error).split(" This file can")[0]
+        raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def read_checkpoint(path):
+    """Returns a checkpoint of these scripts."""
+    saved, absent = load_file(path), {"arch", "num_classes", "epoch", "global_batch", "scaler"}
+    absent |= {"seconds", "best_acc1", "best_acc5", "args", "state_dict", "optimizer"}
+    if not isinstance(saved, dict) or absent - saved.keys():
+        of = "of pytorch/examples or its like: --weights FILE takes its weights"
+        raise BadInput(f"{path} is no checkpoint of these scripts, but maybe {of}")
     return saved
 
 
@@ -1783,12 +1784,14 @@ MEANINGS = {
 def complain(error):
     """Prints why the process ends: in one line what is known, with its traceback what is a bug;
     returns the exit status."""
-    rank = int(os.environ.get("RANK", 0))
+    rank = os.environ.get("RANK", "0")
     line, status = str(error), 2 if isinstance(error, BadInput) else 1
     if not isinstance(error, (BadInput, Fault)):
         known = [text for words, text in MEANINGS.items() if re.search(words, line)]
         line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
-    if line and rank:  # rank 0 prints the same, or the launcher; it ends this process meanwhile
+    if (
+        line and rank != "0"
+    ):  # rank 0 prints the same, or the launcher; it ends this process meanwhile
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else traceback.format_exc()
