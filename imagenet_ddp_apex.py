@@ -555,7 +555,8 @@ def split_batch(args, place, global_batch=None):
     share, ragged = divmod(global_batch, devices)
     if ragged:
         fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-        raise BadInput(f"{devices} devices cannot share a global batch of {global_batch}: {fits}")
+        cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+        raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
     batch = next(n for n in range(min(args.batch_size, share), 0, -1) if share % n == 0)
     return batch, share // batch, global_batch
 
@@ -835,6 +836,7 @@ class Data(NamedTuple):
     train_size: int  # images
     val_size: int  # images
     steps: int  # per epoch
+    val_steps: int  # the same for all shares
     global_batch: int
     image_size: int  # pixels
     val_resize: int  # pixels
@@ -885,7 +887,8 @@ def open_data(args, place, global_batch):
         val_size = steps * global_batch
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     name, sizes = "synthetic images" if args.dummy else str(folder), (train_size, val_size)
-    rest = (steps, global_batch, image_size, val_resize, workers)
+    val_steps = math.ceil(val_size / place.shares / (args.device_batch * place.devices))
+    rest = (steps, val_steps, global_batch, image_size, val_resize, workers)
     return Data(name, train, val, classes, num_classes, *sizes, *rest)
 
 
@@ -900,7 +903,7 @@ def schedule_batches(args, place, data, first_epoch, step):
     """
     share, at_once = data.global_batch // place.shares, args.device_batch * place.devices
     val = range(place.share, data.val_size, place.shares)
-    starts = range(0, val_steps(args, place, data) * at_once, at_once)
+    starts = range(0, data.val_steps * at_once, at_once)
     val_batches = [(None, val[start : start + at_once]) for start in starts]
     if args.evaluate:
         yield from val_batches
@@ -1240,7 +1243,7 @@ def validate(run):
     run.model.eval()
     meter = Meter("validation", run.data.val_size, run)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
-    for _ in range(val_steps(run.args, run.place, run.data)):
+    for _ in range(run.data.val_steps):
         images, target = next(run.batches)
         sums = nothing  # where other shares have an image more
         if len(target):
@@ -1251,11 +1254,6 @@ def validate(run):
     if meter.sums[4] != run.data.val_size:
         raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {run.data.val_size}")
     return meter.values()
-
-
-def val_steps(args, place, data):
-    """Returns the number of validation batches, the same for all shares."""
-    return math.ceil(data.val_size / place.shares / (args.device_batch * place.devices))
 
 
 def finish_step(run, meter, sums, skipped=False):
@@ -1669,6 +1667,9 @@ def set_up(args):
     head, tensors = choose_checkpoint(args, place)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
     args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
+    split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
+    if head and args.resume == "auto" and split != typed and place.rank == 0:
+        say(f"--resume auto keeps the global batch, {global_batch}")
     if args.compile_mode != "default" and args.parts > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
     data = open_data(args, place, global_batch)
