@@ -151,22 +151,21 @@ def _meet(rank, ranks, backend, timeout):
     where = os.environ.get("MASTER_ADDR"), _whole("MASTER_PORT")
     if None in where:
         raise BadInput("MASTER_ADDR is missing in the environment: a launcher sets it")
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        store = dist.TCPStore(*where, None, rank == 0, wait, wait_for_workers=False)
-    else:
-        agents = dist.TCPStore(*where, None, False, wait)
-        if rank == 0:
-            with socket.create_connection(where) as connection:
-                host = connection.getsockname()[0]  # by which the others reach this node
-            store = dist.TCPStore(host, 0, None, True, wait, wait_for_workers=False)
-            agents.set("rank 0", f"{host} {store.port}")
-        store = store if rank == 0 else None
-        while store is None:
-            host, port = agents.get("rank 0").decode().split()
-            with contextlib.suppress(dist.DistError):
-                soon = datetime.timedelta(seconds=5)
-                store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
-        store.set_timeout(wait)
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serve, options = rank == 0 and not agents, {"wait_for_workers": False, "timeout": wait}
+    launchers = dist.TCPStore(*where, is_master=serve, **options)
+    store = None if agents else launchers
+    if agents and rank == 0:
+        with socket.create_connection(where) as connection:
+            host = connection.getsockname()[0]  # by which the others reach this node
+        store = dist.TCPStore(host, 0, is_master=True, **options)
+        launchers.set("rank 0", f"{host} {store.port}")
+    while store is None:
+        host, port = launchers.get("rank 0").decode().split()
+        with contextlib.suppress(dist.DistError):
+            options["timeout"] = datetime.timedelta(seconds=5)
+            store = dist.TCPStore(host, int(port), **options)
+            store.set_timeout(wait)
     mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
     if rank == 0:
         store.set("group", mine)
@@ -254,7 +253,7 @@ def prepare(build_model, build_optimizer, args, place):
     scaled = level in ("O1", "O2") and half == torch.float16
     scaler = LossScaler(args.loss_scale or ("dynamic" if scaled else 1.0), place.rank == 0)
     model = DistributedDataParallel(model)
-    model.broadcast_buffers = False  # average_buffers() shares them, once an epoch is enough
+    model.broadcast_buffers = False  # the loop averages them, once an epoch is enough
     return model, optimizer, scaler
 
 
@@ -266,13 +265,7 @@ def _cast(model, half, keep_batchnorm_fp32):
                 if tensor.is_floating_point():
                     tensor.data = tensor.data.to(half)
     model.register_forward_pre_hook(lambda _, inputs: tuple(each.to(half) for each in inputs))
-    model.register_forward_hook(
-        lambda _, inputs, output: (
-            tuple(each.float() for each in output if each is not None)
-            if isinstance(output, tuple)  # the logits, and those of auxiliary heads
-            else output.float()
-        )
-    )
+    model.register_forward_hook(lambda _, inputs, output: output.float())
 
 
 def precision(args, device):
