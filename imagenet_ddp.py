@@ -147,29 +147,33 @@ def _start_this_node(worker, args):
     came = []  # times of signals
 
     def pass_on(signum, frame):
-        """Has the ranks save and end; a second Ctrl-C, not its echo, ends them at once."""
+        """Has the ranks save and end; a second Ctrl-C, not its echo, ends all at once."""
         again = signum == signal.SIGINT and came and time.monotonic() > came[0] + 1
         came.append(time.monotonic())
         for process in mp.active_children():
             os.kill(process.pid, signal.SIGKILL if again else signum)
+        if again:
+            os._exit(130)
 
     for each in SIGNALS:
         signal.signal(each, pass_on)
     rank_args = (node * processes, env, mp.get_start_method(), worker, args)
     started = mp.spawn(_rank, rank_args, processes, join=False).processes
-    while not (failed := [each.exitcode for each in started if each.exitcode]):
-        if not (running := [each.sentinel for each in started if each.is_alive()]):
-            return
-        multiprocessing.connection.wait(running)
+    running, status = {each.sentinel: each for each in started}, 0
+    while running and not status:
+        for sentinel in multiprocessing.connection.wait(running):
+            ended = running.pop(sentinel)
+            ended.join()
+            status = status or ended.exitcode
     until = time.monotonic() + 30  # to save, or to print why; a stopped process does neither
-    for each in started:
+    for each in running.values():
         each.terminate()
-    for each in started:
+    for each in running.values():
         each.join(max(0, until - time.monotonic()))
         each.kill()
-    if failed[0] == -signal.SIGKILL:
+    if status == -signal.SIGKILL:
         raise Fault("a rank was killed: out of memory?")
-    sys.exit(failed[0] if failed[0] > 0 else 128 - failed[0])
+    sys.exit(status if status >= 0 else 128 - status)
 
 
 def _rank(local_rank, first_rank, env, start_method, worker, args):
@@ -1336,9 +1340,9 @@ def save_checkpoint(run, is_best=False):
                 older.unlink(missing_ok=True)
                 os.link(newer, older)
         write(newest, checkpoint)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter on full disks
-        whole = "the checkpoint before is whole"
-        raise Fault(f"{newest} cannot be written ({first_line(error)}); {whole}") from None
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+        why = getattr(error, "strerror", None) or "disk full?"
+        raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
 
 
 def write(path, checkpoint):
@@ -1775,7 +1779,7 @@ def worker(args):
 MEANINGS = {
     r"DataLoader worker \(pid": "a loader worker died: out of memory? lower -j",
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
-    r"Connection (closed|reset|refused)|reset by peer|Broken pipe": "another rank is gone",
+    r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }

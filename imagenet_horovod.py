@@ -1207,9 +1207,9 @@ def save_checkpoint(run, is_best=False):
                 older.unlink(missing_ok=True)
                 os.link(newer, older)
         write(newest, checkpoint)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter on full disks
-        whole = "the checkpoint before is whole"
-        raise Fault(f"{newest} cannot be written ({first_line(error)}); {whole}") from None
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+        why = getattr(error, "strerror", None) or "disk full?"
+        raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
 
 
 def write(path, checkpoint):
@@ -1646,7 +1646,7 @@ def worker(args):
 MEANINGS = {
     r"DataLoader worker \(pid": "a loader worker died: out of memory? lower -j",
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
-    r"Connection (closed|reset|refused)|reset by peer|Broken pipe": "another rank is gone",
+    r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }
