@@ -1541,7 +1541,8 @@ def open_log(run, head):
     git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
     with contextlib.suppress(OSError):  # no git
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    launch = ("OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS")
+    launch = ["OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
+    launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
     sizes = ("global_batch", "num_classes", "image_size")
     about = {
         "command": [Path(sys.executable).name, *sys.argv],
@@ -1781,6 +1782,7 @@ MEANINGS = {
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
     r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
+    r"shared memory": "too little of it for the loader: docker run --shm-size=8g, or lower -j",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }
 
