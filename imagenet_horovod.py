@@ -100,7 +100,7 @@ def launch(worker, args):
 def join(args):
     """Joins the processes that horovodrun started."""
     hvd.init()
-    os.environ["RANK"] = str(hvd.rank())  # as other launchers do: complain() lets rank 0 speak
+    os.environ["RANK"] = str(hvd.rank())  # as other launchers do; complain() reads it
     device = pick_device(args, hvd.local_rank(), hvd.local_size())
     if device.type != "cpu" and not (hvd.cuda_built() or hvd.rocm_built()):
         build = "HOROVOD_GPU_OPERATIONS=NCCL bash tools/install_horovod.sh"
@@ -606,7 +606,7 @@ class Images(torch.utils.data.Dataset):
                 self.load(source.read(index), out, rng)
                 target.append(int(source.target[index]))
             except BadImage as error:
-                say(f"image {index} cannot be read: {source.path(index)}: {error}", sys.stderr)
+                report(f"image {index} cannot be read: {source.path(index)}: {error}", sys.stderr)
                 target.append(-1)
                 out.zero_()
         return buffer, target
@@ -684,7 +684,7 @@ def open_data(args, place, global_batch):
     if val_resize < image_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {image_size}")
     if demo and place.rank == 0:
-        say(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+        report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
     if demo and not folder.exists():
         make_demo_set(folder)
     train = val = None
@@ -863,7 +863,7 @@ def load_weights(model, weights, what, partly=False):
     if wrong and not (partly and len(fit) > len(own) / 2):
         raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
     if odd and os.environ.get("RANK", "0") == "0":
-        say(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
+        report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
     own.update((name, weights[name]) for name in fit)
     model.load_state_dict(own)
 
@@ -938,7 +938,7 @@ class Meter:
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
             values = self.values()
-            say(
+            report(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  top-1 {values['Top1']:.1f} %  "
                 f"{values['Throughput']:,.0f} img/s  wait {100 * values['Wait']:.0f} %"
             )
@@ -1272,10 +1272,10 @@ def find_checkpoint(args):
                     reason = f"the newest run, {path.parent.name}, differs in {', '.join(odd)}"
                 others.add(path.parent)
         except BadInput as error:
-            say(f"--resume {args.resume} passes over {error}")
+            report(f"--resume {args.resume} passes over {error}")
     if not auto:
         raise BadInput(f"--resume {given}: holds no good checkpoint")
-    say(f"--resume auto starts a new run: {reason} in {args.log_dir}")
+    report(f"--resume auto starts a new run: {reason} in {args.log_dir}")
     return None, None
 
 
@@ -1298,7 +1298,7 @@ def choose_checkpoint(args, place):
         if head:
             odd = different_options(args, head)
             if odd:
-                say(f"--resume {path}: trained with other options: {', '.join(odd)}")
+                report(f"--resume {path}: trained with other options: {', '.join(odd)}")
             tensors = {name: head.pop(name, None) for name in TENSORS}
             rows = tensors["buffers"]  # in the first build one tensor of all: the mean will do
             rows = len(rows[0]) if isinstance(rows, list) and rows else 0
@@ -1321,7 +1321,7 @@ def load_optimizer(optimizer, saved):
     optimizer.zero_grad()
     saved = saved["state"] if saved else {}
     if len(saved) not in (0, len(weights)):
-        say("--resume: the optimizer had other weights: its momentum is left out")
+        report("--resume: the optimizer had other weights: its momentum is left out")
         saved = {}
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
@@ -1354,7 +1354,7 @@ def go_on(run, head, tensors):
 # -------------------------------------------------------------------------------------------- log
 
 
-def say(line, file=None):
+def report(line, file=None):
     """Prints a line. That it cannot be printed ends no run: from then on nothing is printed."""
     try:
         print(line, file=file, flush=True)
@@ -1466,7 +1466,7 @@ def log_epoch(run, train, val):
     run.log.flush()
     seconds = (time.perf_counter() - run.started) / run.epoch
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - run.epoch)))
-    say(
+    report(
         f"{run.epoch}/{run.args.epochs}  loss {train['Loss']:.2f}  top-1 {train['Top1']:.1f}  val "
         f"{val['Top1']:.1f}/{val['Top5']:.1f} %  {train['Throughput']:,.0f} img/s  left {left}"
     )
@@ -1495,7 +1495,7 @@ def set_up(args):
     args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
     split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
     if head and args.resume == "auto" and split != typed and place.rank == 0:
-        say(f"--resume auto keeps the global batch, {global_batch}")
+        report(f"--resume auto keeps the global batch, {global_batch}")
     if args.compile_mode != "default" and args.parts > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
     data = open_data(args, place, global_batch)
@@ -1557,16 +1557,16 @@ def greet(run, head):
     args, data, place = run.args, run.data, run.place
     devices, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
-    say(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
+    report(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
     sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
-    say(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
+    report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
         before = (
             f"global batch {head['global_batch']}, epoch {head['epoch']} step {head.get('step', 0)}"
         )
-        say(f"Going on from {head['path']} ({before}) at epoch {run.epoch} step {run.step}")
+        report(f"Going on from {head['path']} ({before}) at epoch {run.epoch} step {run.step}")
     if run.folder:
-        say(f"Logs and checkpoints: {run.folder}")
+        report(f"Logs and checkpoints: {run.folder}")
 
 
 def fit(run):
@@ -1589,7 +1589,7 @@ def fit(run):
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        say(f"{reason}: best top-1 {run.best_top1:.3f} %, {run.epoch} epochs in {took} (h:m:s)")
+        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {run.epoch} epochs in {took} (h:m:s)")
 
 
 def profile(run):
@@ -1599,8 +1599,8 @@ def profile(run):
         train_one_epoch(run, run.args.prof + 10)
     if run.folder:
         profiler.export_chrome_trace(str(run.folder / "trace.json"))
-        say(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
-        say(f"Trace of ten steps: {run.folder / 'trace.json'}")
+        report(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+        report(f"Trace of ten steps: {run.folder / 'trace.json'}")
 
 
 def worker(args):
@@ -1618,7 +1618,7 @@ def worker(args):
             if args.evaluate:
                 val = validate(run)
                 if run.place.rank == 0:
-                    say(f"validation: top-1 {val['Top1']:.3f} %, top-5 {val['Top5']:.3f} %")
+                    report(f"validation: top-1 {val['Top1']:.3f} %, top-5 {val['Top5']:.3f} %")
             elif args.prof is not None:
                 profile(run)
             else:
@@ -1630,7 +1630,7 @@ def worker(args):
                 marker = {"why": why, "epoch": run.epoch, "step": run.step}
                 (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
                 run.log.close()
-                say(f"ended by {why} at step {run.step}, saved: --resume auto goes on from here")
+                report(f"ended by {why} at step {run.step}, saved: --resume auto goes on from here")
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         leave()
     except Exception as error:
@@ -1660,7 +1660,7 @@ def complain(error):
     rank = os.environ.get("RANK", "0")
     line, status = str(error), 2 if isinstance(error, BadInput) else 1
     if not isinstance(error, (BadInput, Fault)):
-        known = [text for words, text in MEANINGS.items() if re.search(words, line)]
+        known = [text for pattern, text in MEANINGS.items() if re.search(pattern, line)]
         line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
     if (
         line and rank != "0"
@@ -1668,7 +1668,7 @@ def complain(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else traceback.format_exc()
-    say(line, sys.stderr)
+    report(line, sys.stderr)
     return status
 
 
