@@ -845,7 +845,7 @@ class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
     def __init__(self, title, images, run, state=None):
-        self.title, self.run, self.started = title, run, time.perf_counter()
+        self.title, self.run, self.started, self.ended = title, run, time.perf_counter(), None
         # Over all ranks: loss, correct in top 1 and top 5, readable images, images, skipped steps.
         self.sums, self.seconds, self.steps = [0.0] * 6, 0.0, 0
         if state:  # of an epoch that was interrupted
@@ -873,9 +873,14 @@ class Meter:
                 f"{values['Throughput']:,.0f} img/s  wait {100 * values['Wait']:.0f} %"
             )
 
+    def close(self):
+        """Stops the clock, and takes the bar off the screen."""
+        self.ended = time.perf_counter()
+        self.bar.close()
+
     def state(self):
         """Returns what a checkpoint within the epoch needs."""
-        seconds = self.seconds + time.perf_counter() - self.started
+        seconds = self.seconds + (self.ended or time.perf_counter()) - self.started
         return {"sums": self.sums, "seconds": seconds, "steps": self.steps}
 
     def values(self):
@@ -884,7 +889,7 @@ class Meter:
         readable, seconds = max(1, readable), self.state()["seconds"]
         values = {"Loss": loss / readable, "Top1": 100 * top1 / readable}
         values |= {"Top5": 100 * top5 / readable, "Throughput": images / seconds}
-        waited = sum(self.run.waits) / (time.perf_counter() - self.started)
+        waited = sum(self.run.waits) / (seconds - self.seconds)  # of this start alone
         return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
 
 
@@ -984,7 +989,7 @@ def train_one_epoch(run, end=None):
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
-    run.meter.bar.close()
+    run.meter.close()
     # What is validated and saved must not depend on the rank: all get the mean of the buffers.
     rows_of_all = gather_buffers(run.model, run.place)
     for buffer, rows in zip(floating_buffers(run.model), rows_of_all, strict=True):
@@ -1005,7 +1010,7 @@ def validate(run):
             sums = validate_step(run.model, criterion, images, target, run.args)
         finish_step(run, meter, sums)
     settle(run, meter)
-    meter.bar.close()
+    meter.close()
     if meter.sums[4] != run.data.val_size:
         raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {run.data.val_size}")
     return meter.values()
