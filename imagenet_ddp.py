@@ -148,8 +148,8 @@ def _start_this_node(worker, args):
 
     def pass_on(signum, frame):
         """Has the ranks save and end; a second Ctrl-C, not its echo, ends all at once."""
-        again = signum == signal.SIGINT and came and time.monotonic() > came[0] + 1
         came.append(time.monotonic())
+        again = signum == signal.SIGINT and came[-1] > came[0] + 1
         for process in mp.active_children():
             os.kill(process.pid, signal.SIGKILL if again else signum)
         if again:
@@ -223,19 +223,22 @@ def _meet(rank, ranks, backend, timeout):
     if None in where:
         raise BadInput("MASTER_ADDR is missing in the environment: a launcher sets it")
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serve, options = rank == 0 and not agents, {"wait_for_workers": False, "timeout": wait}
-    launchers = dist.TCPStore(*where, is_master=serve, **options)
+    # A launcher's store is there before its ranks are, unless the launcher has been killed.
+    soon = datetime.timedelta(seconds=20) if agents else wait
+    serve = rank == 0 and not agents
+    launchers = dist.TCPStore(*where, None, serve, soon, wait_for_workers=False)
+    launchers.set_timeout(wait)
     store = None if agents else launchers
     if agents and rank == 0:
         with socket.create_connection(where) as connection:
             host = connection.getsockname()[0]  # by which the others reach this node
-        store = dist.TCPStore(host, 0, is_master=True, **options)
+        store = dist.TCPStore(host, 0, None, True, wait, wait_for_workers=False)
         launchers.set("rank 0", f"{host} {store.port}")
     while store is None:
         host, port = launchers.get("rank 0").decode().split()
         with contextlib.suppress(dist.DistError):
-            options["timeout"] = datetime.timedelta(seconds=5)
-            store = dist.TCPStore(host, int(port), **options)
+            soon = datetime.timedelta(seconds=5)
+            store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
             store.set_timeout(wait)
     mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
     if rank == 0:
