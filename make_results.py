@@ -938,6 +938,62 @@ def draw(panels, path):
         figure.savefig(f"{path}.svg", metadata={"Description": mark, "Date": None, "Creator": None})
 
 
+# The benchmarks that README.md's first screen shows, by how their titles begin; and of their rows
+# those that read the same files.
+SPEED = {
+    "Data loading": "Loading JPEGs",
+    "Training resnet18 on JPEGs": "Training ResNet-18 on JPEGs",
+}
+SPEED_ROWS = r"pytorch/examples|timm|DALI|(this project(?!.*(pixels|raw))|imagenet_nd\.py)"
+
+
+def speed_panels(benchmarks):
+    """Returns the panels of figures/speed for draw_speed(): images/s beside pytorch/examples'."""
+    panels = []
+    for begin, what in SPEED.items():
+        for each in (each for each in benchmarks if each["title"].startswith(begin)):
+            rates = {row["name"]: np.median(row["values"]) for row in each["rows"] if row["values"]}
+            found = {name: re.search(SPEED_ROWS, name) for name in rates}
+            bars = [(name, rates[name], bool(found[name][1])) for name in rates if found[name]]
+            own = max((rate for _, rate, ours in bars if ours), default=None)
+            base = rates.get(each["baseline"])
+            if own and base:
+                timm = max((rate for name, rate, _ in bars if "timm" in name), default=None)
+                title = f"{what}:\n{own / base:.1f} times pytorch/examples"
+                title += f", {own / timm:.1f} times timm" if timm else ""
+                cores, processor = (each["about"].get(name) for name in ("cores", "processor"))
+                note = f"{each['unit']}, medians; {cores} cores of {processor}"
+                bars.sort(key=lambda bar: bar[1])
+                panels.append({"title": title, "note": note, "base": base, "bars": bars})
+    # The code that draws it is part of a figure's fingerprint.
+    return panels and [*panels, inspect.getsource(draw_speed)]
+
+
+@matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "", "text.parse_math": False})
+def draw_speed(panels, path):
+    """Draws bars side by side, each with its rate and its ratio, into path.png and path.svg: black
+    on white, so that a dark page shows them as a light one does."""
+    mark, panels = fingerprint(panels), panels[:-1]
+    figure = Figure(figsize=(12, 3.4), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, each in enumerate(panels, 1):
+        axes = figure.add_subplot(1, len(panels), place)
+        names, rates, ours = zip(*each["bars"], strict=True)
+        names = [name.replace(", ", ",\n", 1).replace(" --", "\n--", 1) for name in names]
+        bars = axes.barh(names, rates, color=["#21918c" if own else "#b0b0b0" for own in ours])
+        texts = [f"{rate:,.0f}  ({rate / each['base']:.1f} x)" for rate in rates]
+        axes.bar_label(bars, texts, padding=4, fontsize=9)
+        axes.set_title(each["title"], loc="left", fontsize=12, fontweight="bold")
+        axes.set_xlabel(each["note"], loc="left", fontsize=8)
+        axes.set_xlim(0, 1.25 * max(rates))
+        axes.set_xticks([])
+        axes.tick_params(axis="y", length=0, labelsize=9)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(f"{path}.png", metadata={"Description": mark, "Software": None})
+    figure.savefig(f"{path}.svg", metadata={"Description": mark, "Date": None, "Creator": None})
+
+
 def read_fingerprint(path):
     """Returns the fingerprint that draw() left in a PNG or SVG file, None if there is none."""
     try:
@@ -1247,6 +1303,10 @@ def make_results(runs, warnings, io_csv, command, benchmarks=()):
     elif runs:
         lines += study_section("All runs", runs, "figures", io_csv, figures)
     lines += ["## Benchmarks", ""] if benchmarks else []
+    if panels := speed_panels(benchmarks):
+        path = unused("figures/speed", figures)
+        figures[path] = panels
+        lines += [f"![speed]({path}.png)", ""]
     for benchmark in benchmarks:
         lines += benchmark_section(benchmark)
     lines += ["## Runs", ""] if runs else []
@@ -1375,7 +1435,7 @@ def main():
         out.mkdir(parents=True, exist_ok=True)
         for name, panels in figures.items():
             if is_stale(out / name, panels):
-                draw(panels, out / name)
+                (draw_speed if isinstance(panels[-1], str) else draw)(panels, out / name)
         for path in left_over(figures, out):
             path.unlink()
         (out / "RESULTS.md").write_text(text, encoding="utf-8")

@@ -1,21 +1,28 @@
 """Breaks runs in every way that they must survive, and prints what became of them.
 
-    make chaos                                       # all trials, over an hour on two CPU cores
+    make chaos                                       # all trials, hours on two CPU cores
     python benchmarks/chaos.py kills signals         # some of them
+    python benchmarks/chaos.py kills --short         # a tenth of it, which logs nothing
     python benchmarks/chaos.py --list
 
-The real scripts are started as users start them, on the CPU, and killed, frozen, starved or fed
-damaged files; the table counts what was done and what held. From logs/benchmarks/chaos.json, where
-it goes, make_results.py takes it into RESULTS.md. tests/test_chaos.py runs shorter versions.
+The real scripts are started as users start them, on the CPU, and killed, frozen, starved or given
+damaged files. Each row counts what was done and what held. From logs/benchmarks/chaos.json, where
+the rows go, make_results.py takes them into RESULTS.md. tests/test_chaos.py has short versions.
 """
 
 import argparse
+import atexit
+import collections
+import contextlib
+import functools
 import io
 import itertools
 import json
 import os
+import pickle
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -23,7 +30,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import xml.etree.ElementTree
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -31,109 +40,66 @@ import PIL.Image
 import psutil
 import torch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from common import about  # noqa: E402
 
-import imagenet_nd as nd  # noqa: E402
 from make_results import HOLDS  # noqa: E402
 
 BIN = Path(sys.executable).parent
 LOG = ROOT / "logs" / "benchmarks" / "chaos.json"
+FIRST_BUILD = "bf84318"  # the commit whose checkpoints must be read still
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
-NET = ["-a", "mobilenet_v3_small", "--image-size", "32", "--no-accel", "-j", "1", "-b", "8"]
+NET = "-a mobilenet_v3_small --image-size 32 --no-accel -j 1 -b 8 -p 1".split()
+O2 = "--opt-level O2 --loss-scale dynamic".split()
+STEPS = 40  # of an epoch of the data below, in global batches of 16
+GREETING = "Logs and checkpoints: "  # the last line before training
 NOTE = (
-    "Signals: the step of the checkpoint, of as many as had been shown when the run ended; "
+    "Signals: the step of the checkpoint, of as many as had been printed when the run ended; "
     "horovodrun, once gone, passes on no more lines."
 )
-O2 = ["--opt-level", "O2", "--loss-scale", "dynamic"]
 
 
-class Job:
-    """A command in a session of its own, with what it says."""
+@functools.cache
+def stage():
+    """Returns a folder with copies of the scripts, which stay as they are while the repository is
+    edited, and with `data`: ten classes of 64 + 16 images of one colour on noise."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos_stage_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for script in ROOT.glob("imagenet_*.py"):
+        shutil.copy(script, folder)
+    write_images(folder / "data", 64, 16, range(10))
+    return folder
 
-    def __init__(self, words, folder, **env):
-        unset = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH")
-        environment = {name: value for name, value in os.environ.items() if name not in unset}
-        environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
-        environment |= {"OMP_NUM_THREADS": "1", "CHAOS": str(folder), **env}
-        self.folder, self.said = folder, folder / f"said{time.monotonic_ns()}.txt"
-        with open(self.said, "w") as file:
-            self.process = subprocess.Popen(
-                [str(word) for word in words],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
-    def text(self):
-        return self.said.read_text(errors="replace")
+def write_images(data, train, val, classes):
+    """Writes an ImageFolder of 32 x 32 pixels, with so many images in each class."""
+    rng = np.random.default_rng(0)
+    for part, images in (("train", train), ("val", val)):
+        for label in classes:
+            (data / part / f"class{label}").mkdir(parents=True)
+            for serial in range(images):
+                pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                pixels[4:24, 4:24] = (25 * label, 255 - 25 * label, 60 * label % 256)
+                path = data / part / f"class{label}" / f"{serial}.jpg"
+                PIL.Image.fromarray(pixels).save(path, quality=90)
 
-    def wait_for(self, pattern, seconds=240):
-        """Waits until it has said something that matches."""
-        until = time.monotonic() + seconds
-        while not re.search(pattern, self.text()):
-            if self.process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"no {pattern!r} in:\n{self.text()[-3000:]}")
-            time.sleep(0.05)
 
-    def wait(self, seconds=600):
-        """Returns its exit status."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.end()
-            raise RuntimeError(f"still running after {seconds} s:\n{self.text()[-3000:]}") from None
-
-    def everyone(self):
-        """Returns this job's processes, orphans too: they have its environment."""
-        mine = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("CHAOS") == str(self.folder):
-                    mine += [process] if process.status() != psutil.STATUS_ZOMBIE else []
-            except (psutil.Error, OSError):
-                pass
-        return mine
-
-    def ranks(self):
-        """Returns its ranks: Python processes of a script that a launcher has started."""
-        found = []
-        for process in self.everyone():
-            try:
-                words = process.cmdline()
-                script = any(re.search(r"imagenet_\w+\.py$", word) for word in words)
-                spawned = any("spawn_main" in word for word in words)
-                launcher = any(
-                    re.search("torchrun|horovodrun|distributed.launch", w) for w in words
-                )
-                parent = process.parent()
-                worker = parent and parent.cmdline() == words
-                if (script or spawned) and not launcher and not worker:
-                    if not script or words[0].endswith(
-                        ("python", "python3", Path(sys.executable).name)
-                    ):
-                        found.append(process)
-            except psutil.Error:
-                pass
-        return found
-
-    def rank(self, number):
-        """Returns one of the ranks that imagenet_ddp.py has started by itself, in their order."""
-        return sorted(self.ranks(), key=lambda each: each.pid)[-2:][number]
-
-    def end(self):
-        """Kills what is left of it."""
-        for process in self.everyone():
-            try:
-                process.kill()
-            except psutil.Error:
-                pass
-        self.process.wait()
+def start(way, script="imagenet_ddp.py", ranks=2, *launcher):
+    """Returns the words that start a script in one of six ways."""
+    path, python = stage() / script, sys.executable
+    launch = [python, "-m", "torch.distributed.launch", f"--master_port={free_port()}"]
+    static = ["torchrun", f"--master_port={free_port()}"]
+    elastic = ["torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    return {
+        "plain": [python, path],
+        "own spawn": [python, path, "--nproc-per-node", ranks],
+        "launch": [*launch, f"--nproc_per_node={ranks}", *launcher, path],
+        "static": [*static, f"--nproc_per_node={ranks}", *launcher, path],
+        "torchrun": [*elastic, f"--nproc_per_node={ranks}", *launcher, path],
+        "horovodrun": ["horovodrun", "-np", ranks, *launcher, python, path],
+    }[way]
 
 
 def free_port():
@@ -142,41 +108,138 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start(way, script, ranks, *launcher_options):
-    """Returns the words that start a script with so many ranks in one of five ways."""
-    path = ROOT / script if not Path(script).is_absolute() else script
-    python = sys.executable
-    return {
-        "plain": [python, path],
-        "own spawn": [python, path, "--nproc-per-node", ranks],
-        "one rank": [python, path, "--nproc-per-node", ranks],
-        "torchrun": [
-            *("torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
-            *(f"--nproc_per_node={ranks}", *launcher_options, path),
-        ],
-        "launch": [
-            *(python, "-m", "torch.distributed.launch", f"--master_port={free_port()}"),
-            *(f"--nproc_per_node={ranks}", *launcher_options, path),
-        ],
-        "horovodrun": ["horovodrun", "-np", ranks, python, path],
-    }[way]
+class Job:
+    """A command in a session of its own, with what it prints."""
+
+    def __init__(self, words, folder, output=None, **env):
+        folder.mkdir(exist_ok=True)
+        led = "IMAGENET_DIR|RANK|WORLD_SIZE|LOCAL_RANK|PYTHONPATH|MASTER_.*|TORCH.*|PYTEST.*"
+        clean = {name: os.environ[name] for name in os.environ if not re.fullmatch(led, name)}
+        clean |= {"PATH": f"{BIN}:{clean['PATH']}", "IMAGENET_DIR": str(stage() / "data")}
+        self.mark = f"{folder} {time.monotonic_ns()}"
+        clean |= {"OMP_NUM_THREADS": "1", "CHAOS": self.mark}
+        self.output = output or folder / f"output{time.monotonic_ns()}.txt"
+        with open(self.output, "a") as file:
+            self.process = subprocess.Popen(
+                [str(word) for word in words],
+                cwd=folder,
+                env=clean | env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def text(self):
+        return self.output.read_text(errors="replace")
+
+    def errors(self):
+        """Returns why the run ended, in its own words: its lines, and Python's time-out."""
+        return re.findall(r"(?m)^.*?(?:\.py: error: |(?=Timeout \())(.*)", self.text())
+
+    def traceback(self):
+        """Returns whether a script, not its launcher, has ended in a traceback."""
+        return bool(re.search(r'imagenet_\w+\.py", line \d+, in', self.text()))
+
+    def is_there(self, found, seconds, pause=0.05):
+        """Waits until found() is true; returns whether it was before the end and the time."""
+        until = time.monotonic() + seconds
+        while not found():
+            if self.process.poll() is not None or time.monotonic() > until:
+                return False
+            time.sleep(pause)
+        return True
+
+    def wait_for(self, pattern, seconds=240):
+        """Waits until it has printed something that matches."""
+        if not self.is_there(lambda: re.search(pattern, self.text()), seconds):
+            raise RuntimeError(f"no {pattern!r} in:\n{self.text()[-3000:]}")
+
+    def wait(self, seconds=600):
+        """Returns its exit status, or None where it is still running by then, and is killed."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return None
+
+    def processes(self):
+        """Returns its processes, orphans too: they have its environment."""
+        mine = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("CHAOS") == self.mark:
+                    mine += [process] if process.status() != psutil.STATUS_ZOMBIE else []
+        return mine
+
+    def ranks(self):
+        """Returns {rank: process}, of those that have been started by now."""
+        found, all_of_it = {}, self.processes()
+        for process in all_of_it:
+            with contextlib.suppress(psutil.Error):
+                number, above = rank_of(process), process.parent()
+                if number is not None and not (above in all_of_it and rank_of(above) == number):
+                    found[number] = process
+        if not found:  # those that imagenet_ddp.py itself has started, in its order
+            with contextlib.suppress(psutil.Error):
+                children = psutil.Process(self.process.pid).children()
+                spawned = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+                found = dict(enumerate(sorted(spawned, key=lambda each: each.pid)))
+        return found
+
+    def left(self, seconds=10):
+        """Returns how many processes are left after so many seconds."""
+        until = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < until:
+            time.sleep(0.1)
+        return len(left)
+
+    def end(self):
+        """Kills what is left of it."""
+        for process in self.processes():
+            kill(process)
+        self.process.wait()
 
 
-def checkpoints(folder, log_dir):
-    """Returns the run's checkpoints, the newest first."""
-    names = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt")
-    return [path for name in names for path in sorted((folder / log_dir).glob(f"*/{name}"))]
+def rank_of(process):
+    """Returns the rank that a launcher has given to a process, or None."""
+    env = process.environ()
+    number = env.get("RANK", env.get("HOROVOD_RANK"))
+    return None if number is None else int(number)
+
+
+def loaders(process):
+    """Returns the loader workers of a rank: its forks."""
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        return [each for each in process.children() if each.cmdline() == words]
+    return []
+
+
+def kill(process, signum=signal.SIGKILL):
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(signum)
+
+
+def saved(folder, name="checkpoint.pt"):
+    """Returns the newest checkpoint of this name in a folder of runs, or None."""
+    found = [*folder.glob(f"*/{name}")]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def load(path):
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def differences(one, other, where=""):
-    """Returns where two checkpoints' contents differ, times and options aside."""
+    """Returns where two checkpoints' contents differ, to the bit; times and options aside."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = [key for key in {**one, **other} if key not in ("args", "seconds")]
-        return [
-            each
-            for key in keys
-            for each in differences(one.get(key), other.get(key), f"{where}/{key}")
-        ]
+        pairs = [(one.get(key), other.get(key), f"{where}/{key}") for key in keys]
+        return [each for pair in pairs for each in differences(*pair)]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [each for n, pair in pairs for each in differences(*pair, f"{where}/{n}")]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = one.dtype == other.dtype and torch.equal(one, other)
     else:
@@ -184,118 +247,163 @@ def differences(one, other, where=""):
     return [] if same else [where]
 
 
-def final(folder, log_dir):
-    """Returns the contents of a run's last checkpoint."""
-    return torch.load(checkpoints(folder, log_dir)[0], weights_only=True)
+def lost(whole, cut):
+    """Returns where the last and the best checkpoint of two folders of runs differ."""
+    odd = []
+    for name in "checkpoint.pt", "model_best.pt":
+        paths = saved(whole, name), saved(cut, name)
+        there = [load(path) if path else None for path in paths]
+        odd += [f"{name}{each}" for each in differences(*there)] if any(there) else [name]
+    return odd
 
 
-def damage(path, how, rng):
-    """Truncates, empties or flips one bit of a file, in place."""
-    content = bytearray(path.read_bytes())
-    if how == "emptied":
-        content = b""
-    elif how == "truncated":
-        del content[rng.randrange(1, len(content)) :]
+def verdict(odd):
+    """Returns an outcome in words: what lost() has found."""
+    equal = "checkpoint.pt and model_best.pt equal to the uninterrupted run's to the bit"
+    return f"{len(odd)} entries differ, as {', '.join(odd[:2])}" if odd else equal
+
+
+# ------------------------------------------------------------------------------- killed, resumed
+
+PHASES = "start-up", "first steps", "a file being written", "validation", "an epoch's end"
+VICTIMS = "rank 0", "all ranks", "launcher and ranks", "rank 1", "the launcher"
+
+
+def kills(folder, kills, writing, damaged, steps=20, seed=0):
+    """SIGKILLs ranks and launcher in every phase, under torchrun --max-restarts, two ranks, O2.
+
+    `writing` of the kills leave a half-written file; after `damaged` of them the newest checkpoint
+    is truncated, emptied or has a bit flipped.
+    """
+    rng, cut = random.Random(seed), folder / "cut"
+    options = ["--epochs", 2 + kills // 2, "--steps-per-epoch", steps, "--resume", "auto"]
+    words = start("torchrun", "imagenet_ddp_apex.py", 2, f"--max-restarts={2 * kills}")
+    words += [*NET, *O2, *options, "--checkpoint-minutes", 0.02, "--log-dir"]
+    assert Job([*words, "whole"], folder).wait(3600) == 0
+    landed, done = collections.Counter(), collections.Counter()
+    job, seen, killed, hurt, orphans = Job([*words, "cut"], folder), 0, set(), 0, 0
+    plan = [(PHASES[n % 5], n // 5) for n in range(kills)]
+    while plan:
+        phase, turn = plan.pop(0)
+        if not reach(phase, job, seen, steps, killed, rng):
+            break
+        # Rank 0 alone writes; in other phases each has its turn.
+        victim = VICTIMS[turn % 3] if phase == PHASES[2] else VICTIMS[(turn + len(plan)) % 5]
+        ranks = job.ranks()
+        if len(ranks) < 2 or killed & {*ranks.values()}:
+            plan.insert(0, (phase, turn))  # they have just come down by themselves
+            continue
+        seen, killed, outer = len(job.text()), killed | {*ranks.values()}, "launcher" in victim
+        if outer:
+            job.process.kill()
+        for number, process in ranks.items():
+            if "ranks" in victim or victim == f"rank {number}":
+                kill(process)
+        time.sleep(0.5)
+        if phase == PHASES[2] and not [*cut.glob("*/*.tmp")]:
+            phase = "training"  # the file was whole by then
+            if landed[PHASES[2]] + sum(each == PHASES[2] for each, _ in plan) < writing:
+                plan.append((PHASES[2], turn))
+        landed[phase] += 1
+        done[victim] += 1
+        if outer:
+            job.process.wait()
+            orphans += job.left()
+            job.end()
+        due = hurt < damaged and sum(done.values()) >= (hurt + 1) * kills // (damaged + 1)
+        if due and saved(cut, "checkpoint-1.pt"):
+            damage(saved(cut), ("truncated", "flipped", "emptied")[hurt % 3], rng)
+            hurt += 1
+        if outer:
+            job = Job([*words, "cut"], folder, output=job.output)
+    status, passed, odd = (
+        job.wait(3600),
+        job.text().count("passes over"),
+        lost(folder / "whole", cut),
+    )
+    counts = [f"{count} {name}" for name, count in (*landed.items(), *done.items())]
+    what = f"{sum(done.values())} SIGKILLs ({', '.join(counts)}); {hurt} newest files damaged"
+    said = f"{verdict(odd)}; {passed} files passed over; {orphans} processes left by the launcher"
+    ok = status == 0 and not odd and sum(done.values()) >= kills and landed[PHASES[2]] >= writing
+    job.end()
+    yield what, said, ok and hurt == damaged and not orphans and not job.traceback()
+
+
+def reach(phase, job, seen, steps, killed, rng):
+    """Waits for a phase of the newest start of a job, which has printed what follows `seen`, and a
+    random while in it; returns whether it came."""
+
+    def printed(pattern):
+        return job.is_there(lambda: re.search(pattern, job.text()[seen:]), 300)
+
+    if phase == "start-up":
+        came = job.is_there(lambda: len({*job.ranks().values()} - killed) == 2, 120)
+    elif phase == "a file being written":
+        pattern = rng.choice(["*/checkpoint.tmp", "*/model_best.tmp"])
+        there = (job.output.parent / "cut").glob
+        came = printed(GREETING) and job.is_there(lambda: [*there(pattern)], 300, 0.001)
     else:
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
+        patterns = {"first steps": GREETING, "validation": f"step {steps} "}
+        came = printed(patterns.get(phase, r"\d/\d+  loss"))
+    most = {"start-up": 5, "first steps": 1, "a file being written": 0.02, "validation": 0.5}
+    time.sleep(rng.uniform(0, most.get(phase, 0.1)))
+    return came
 
 
-# ------------------------------------------------------------------------------------------- trials
+def restarts(folder, kills):
+    """Kills a rank again and again: torchrun has to bring both back each time."""
+    for way, times in {"torchrun": kills // 2, "static": kills - kills // 2}.items():
+        words = [*start(way, "imagenet_ddp.py", 2, f"--max-restarts={times}"), *NET]
+        job, came = Job([*words, "--epochs", 1000, "--resume", "auto"], folder / way), 0
+        job.wait_for(GREETING)
+        for number in range(times):
+            seen = len(job.text())
+            kill(job.ranks()[number % 2])
+            came += job.is_there(lambda job=job, at=seen: GREETING in job.text()[at:], 120)
+            time.sleep(0.5)
+        rendezvous = {"torchrun": "c10d rendezvous", "static": "static rendezvous"}[way]
+        yield f"{times} restarts, {rendezvous}", f"{came} came back", came == times
+        job.end()
 
 
-def kills(folder, ranks=2, kills=20, damaged=0, epochs=12, steps=40, seed=0):
-    """SIGKILLs random ranks at random moments under torchrun --max-restarts."""
-    rng = random.Random(seed)
-    more = ["--epochs", epochs, "--steps-per-epoch", steps, "-p", 1]
-    words = [*NET, *O2, *more, "--checkpoint-minutes", "0.02", "--resume", "auto"]
-    restarts = f"--max-restarts={2 * kills + 5}"
-    way = start("torchrun", "imagenet_ddp_apex.py", ranks, restarts)
-    Job([*way, *words, "--log-dir", "whole"], folder).wait(1800)
-    job, landed, hurt, last = Job([*way, *words, "--log-dir", "cut"], folder), 0, [], 0
-    while landed < kills and job.process.poll() is None:
-        # Half of the kills come at any moment after the start, half while it trains.
-        if landed % 2:
-            until = time.monotonic() + 120
-            while job.text().count("Epoch:") <= last and time.monotonic() < until:
-                time.sleep(0.05)
-            time.sleep(rng.uniform(0, 3))
-        else:
-            time.sleep(rng.uniform(0.5, 12))
-        # The last kills are kept for the damage that is still to be done.
-        until = time.monotonic() + 120
-        while kills - landed <= damaged - len(hurt) and time.monotonic() < until:
-            saved = checkpoints(folder, "cut")
-            if len(saved) > 1 and saved[0].stat().st_mtime_ns not in hurt:
-                break
-            time.sleep(0.05)
-        victims = job.ranks()
-        if len(victims) < ranks:
-            continue
-        last = job.text().count("Epoch:")
-        try:
-            rng.choice(victims).kill()
-        except psutil.Error:
-            continue
-        landed += 1
-        saved = checkpoints(folder, "cut")
-        if len(hurt) < damaged and len(saved) > 1 and saved[0].stat().st_mtime_ns not in hurt:
-            damage(saved[0], ("truncated", "flipped", "emptied")[len(hurt) % 3], rng)
-            hurt.append(saved[0].stat().st_mtime_ns)  # one is damaged once
-        time.sleep(1)
-    status = job.wait(1800)
-    passed_over = job.text().count("passes over")
-    lost = differences(final(folder, "whole"), final(folder, "cut"))
-    what = f"{landed} SIGKILLs landed on {ranks} ranks"
-    if damaged:
-        what += f", {len(hurt)} newest checkpoints damaged, {passed_over} passed over"
-    ok = status == 0 and not lost and landed == kills and len(hurt) == damaged
-    return [(what, "equal to the uninterrupted run to the bit" if not lost else f"{lost[:3]}", ok)]
-
-
+# What is taken out of imagenet_ddp_apex.py, and what stands there then.
 OMISSIONS = {
-    "the seed of a step's random numbers": (
-        "        torch.manual_seed(mix(args.seed, epoch, step, run.place.rank))\n",
-        "",
-    ),
-    "the position in the epoch": (
-        "order.epoch, order.first = epoch, run.step",
-        "order.epoch, order.first = epoch, 0",
-    ),
-    "the loss scaler": ('run.scaler.state_dict() | saved["scaler"]', "run.scaler.state_dict()"),
-    "the float32 masters": (
-        "    state = full_state(run.model, run.optimizer)\n    partial",
-        "    state = run.model.module.state_dict()\n    partial",
-    ),
+    "the seed of a step's random numbers": (r"\n +torch.manual_seed\(mix\(args.seed, epoch.*", ""),
+    "the position in the epoch": (r'head.get\("step", 0\)', "0"),
+    "the loss scaler": (r' \| head\["scaler"\]', ""),
+    "the float32 masters": (r"state\[name\] = tensor.detach\(\)", "pass"),
+    "momentum": (r'saved\["state"\] if saved else \{\}', "{}"),
+    "a rank's running statistics": (r'if head\["rows"\] else \(\)', "if False else ()"),
     "nothing": ("", ""),
 }
 
 
 def omissions(folder, names=tuple(OMISSIONS), steps=12):
-    """Interrupts and resumes scripts that leave something out of the checkpoint: each must differ
-    from its own uninterrupted run, or the comparison shows nothing."""
-    rows = []
+    """Interrupts and resumes scripts that leave something out: each must differ from its own
+    uninterrupted run, or equality to the bit would prove nothing."""
     for name in names:
-        old, new = OMISSIONS[name]
-        text = (ROOT / "imagenet_ddp_apex.py").read_text()
-        assert old in text, f"{name}: the script has changed, and this trial with it"
         here = folder / name.replace(" ", "_")
         here.mkdir()
+        text, found = (stage() / "imagenet_ddp_apex.py").read_text(), 1
+        if name != "nothing":
+            text, found = re.subn(*OMISSIONS[name], text)
+        assert found, f"{name}: the script has changed, and this trial must follow"
         script = here / "imagenet_ddp_apex.py"
-        script.write_text(text.replace(old, new, 1))
-        words = [*NET, *O2, "--epochs", 2, "--steps-per-epoch", steps, "-p", 1]
-        way = [sys.executable, script]
-        Job([*way, *words, "--log-dir", "whole"], here).wait()
-        job = Job([*way, *words, "--log-dir", "cut"], here)
-        job.wait_for(rf"Epoch: \[1\]\[ *{steps // 3}/")
-        job.process.terminate()
-        assert job.wait() == 143, job.text()
-        Job([*way, *words, "--log-dir", "cut", "--resume", "auto"], here).wait()
-        lost = differences(final(here, "whole"), final(here, "cut"))
-        said = f"differs in {len(lost)} entries" if lost else "equal to the bit"
-        rows.append((f"{name} left out", said, bool(lost) == (name != "nothing")))
-    return rows
+        script.write_text(text)
+        words = [*start("launch", script, 2), *NET, *O2, "--epochs", 2, "--steps-per-epoch", steps]
+        assert Job([*words, "--log-dir", "whole"], here).wait() == 0
+        job = Job([*words, "--log-dir", "cut"], here)
+        job.wait_for(f"2/2  step {steps // 3} ")
+        kill(job.ranks()[1], signal.SIGTERM)
+        job.wait()
+        assert saved(here / "cut"), job.text()
+        assert Job([*words, "--log-dir", "cut", "--resume", "auto"], here).wait() == 0
+        odd = lost(here / "whole", here / "cut")
+        said = f"differs in {len(odd)} entries" if odd else "equal to the bit"
+        yield f"{name} left out", said, bool(odd) == (name != "nothing")
 
+
+# --------------------------------------------------------------------------------------- signals
 
 WAYS = {
     "plain": "imagenet_nd.py",
@@ -305,255 +413,480 @@ WAYS = {
     "launch": "imagenet_ddp_apex.py",
     "horovodrun": "imagenet_horovod.py",
 }
+SENT = "TERM", "INT", "USR1", "KILL"
 
 
-def signals(folder, ways=tuple(WAYS), names=("TERM", "INT", "USR1", "KILL")):
-    """Sends each signal to each launcher in mid-epoch."""
-    rows = []
-    for way, name in itertools.product(ways, names):
-        here = folder / f"{way}-{name}".replace(" ", "_")
-        here.mkdir()
-        words = [*start(way, WAYS[way], 2), *NET, "-p", 1, "--epochs", 50]
-        job = Job(words, here)
-        job.wait_for(r"Epoch: \[0\]\[ *8/")
-        before = len(re.findall(r"Epoch: \[0\]", job.text()))
-        target = job.process.pid if way != "one rank" else job.rank(1).pid
+def signals(folder, cells=(), interrupts=True):
+    """Sends each signal to each launcher in mid-epoch; and Ctrl-C twice to a run that hangs."""
+    for way, name in cells or itertools.product(WAYS, SENT):
+        words = start("own spawn" if way == "one rank" else way, WAYS[way])
+        job = Job([*words, *NET, "--epochs", 50], folder / f"{way}-{name}".replace(" ", "_"))
+        job.wait_for("1/50  step 8 ")
+        shown = job.text().count("  step ")
+        target = job.ranks()[1].pid if way == "one rank" else job.process.pid
         os.kill(target, getattr(signal, f"SIG{name}"))
-        started, status = time.monotonic(), job.wait(60)
-        while job.everyone() and time.monotonic() < started + 10:
-            time.sleep(0.1)
-        seconds, left = time.monotonic() - started, job.everyone()
-        markers = [json.loads(path.read_text()) for path in here.glob("runs/*/PREEMPTED")]
+        began, status = time.monotonic(), job.wait(60)
+        left, seconds = job.left(), time.monotonic() - began
+        runs = job.output.parent / "runs"
+        markers = [json.loads(path.read_text()) for path in runs.glob("*/PREEMPTED")]
         can = not (way in ("plain", "one rank") and name == "KILL")  # nobody is left to save
-        ok = not left and status != 0 and len(markers) == can
-        said = f"status {status}, {len(left)} processes after {seconds:.1f} s"
-        if markers and can:
-            step, saved = markers[0]["step"], final(here, "runs")["step"]
-            at = max(map(int, re.findall(r"Epoch: \[0\]\[ *(\d+)/", job.text()))) + 1
-            late = 5 if way == "horovodrun" else 1  # gone, it passes on no more lines
-            ok = ok and step == saved and before <= step and -1 <= step - at <= late
-            said = f"checkpoint at step {saved} of {at}, {said}"
-        rows.append((f"SIG{name} to {way}", said, ok))
+        ok = not left and status not in (0, None) and len(markers) == can
+        ok = ok and not job.traceback()
+        if way in ("plain", "own spawn", "one rank") and name != "KILL":
+            ok = ok and status == 143
+        said = f"status {status}, {left} processes after {seconds:.1f} s"
+        if markers:
+            step, at = markers[0]["step"], load(saved(runs))["step"]
+            printed = max(map(int, re.findall(r"1/50  step (\d+)", job.text())))
+            ahead = 6 if way == "horovodrun" else 1  # gone, it passes on no more lines
+            ok = ok and step == at and shown <= printed <= step <= printed + ahead
+            said = f"checkpoint at step {step} of {printed}, {said}"
+        yield f"SIG{name} to {way}", said, ok
         job.end()
-    return rows
-
-
-def frozen(folder, what=("rank", "loader worker", "dead loader worker"), timeout=12):
-    """Freezes a rank or a loader worker by SIGSTOP, or kills the latter."""
-    rows = []
-    for victim in what:
-        here = folder / victim.replace(" ", "_")
-        here.mkdir()
-        words = [*start("own spawn", "imagenet_ddp.py", 2), *NET, "-p", 1, "--epochs", 50]
-        job = Job([*words, "--timeout", timeout], here)
-        job.wait_for(r"Epoch: \[0\]\[ *8/")
-        rank = job.rank(1)
-        workers = [each for each in rank.children() if each.cmdline() == rank.cmdline()]
-        chosen = [rank] if victim == "rank" else workers
-        for process in chosen:
-            process.send_signal(signal.SIGKILL if "dead" in victim else signal.SIGSTOP)
-        started = time.monotonic()
-        status, seconds = job.wait(timeout + 60), time.monotonic() - started
-        told = re.findall(r"error: (.*)", job.text())
-        named = [line for line in told if "rank 1" in line]
-        time.sleep(1)
-        left = job.everyone()
-        said = f"status {status} after {seconds:.0f} s, {len(left)} processes left: {told[0]}"
-        rows.append((f"{victim} of rank 1", said, status > 0 and bool(named) and not left))
+    for way, ranks in (("own spawn", 2), ("plain", 1)) if interrupts else ():
+        job = Job([*start(way, WAYS[way], ranks), *NET, "--epochs", 50], folder / f"twice_{way}")
+        job.wait_for("1/50  step 3 ")
+        # What everyone waits for never comes: another rank, or an image.
+        kill(job.ranks()[1] if ranks == 2 else loaders(psutil.Process(job.process.pid))[0], STOP)
+        time.sleep(3)
+        for _ in range(2):
+            os.killpg(job.process.pid, signal.SIGINT)
+            time.sleep(1.5)
+        status = job.wait(10)
+        said, left = f"status {status}, {job.left()} processes left", job.left()
+        yield f"Ctrl-C twice, {way}, in a run that hangs", said, status and not left
         job.end()
-    return rows
 
 
-def files(folder, trials=120, seed=0):
-    """Truncates and flips checkpoints; offers a hostile one."""
-    job = Job(
-        [*start("plain", "imagenet_nd.py", 1), *NET, "--epochs", 1, "--steps-per-epoch", 2], folder
-    )
-    assert job.wait() == 0, job.text()
-    whole, copy, rng = checkpoints(folder, "runs")[0], folder / "copy.pt", random.Random(seed)
-    _, reference = nd.read_checkpoint(whole)
-    rows = []
-    for how in "truncated", "flipped":
-        refused = identical = wrong = 0
-        for _ in range(trials):
-            shutil.copy(whole, copy)
-            damage(copy, how, rng)
-            try:
-                _, loaded = nd.read_checkpoint(copy)
-                same = not differences(reference, loaded)
-                identical, wrong = identical + same, wrong + (not same)
-            except nd.BadInput:
-                refused += 1
-        said = f"{refused} refused, {identical} identical, {wrong} loaded wrongly"
-        rows.append((f"{trials} checkpoints {how}", said, wrong == 0))
+# ---------------------------------------------------------------------------------------- frozen
 
-    class Hostile:
-        def __reduce__(self):
-            return (open, (str(folder / "owned"), "w"))
-
-    torch.save({"arch": Hostile()}, copy)
-    job = Job([*start("plain", "imagenet_nd.py", 1), *NET, "--resume", copy], folder)
-    status, ran = job.wait(), (folder / "owned").exists()
-    rows.append(
-        (
-            "hostile pickle",
-            f"status {status}, {'run' if ran else 'not run'}",
-            status == 2 and not ran,
-        )
-    )
-    return rows
+STOP = signal.SIGSTOP
+# What becomes of a loader worker, or of a rank: who, how many of them, and which signal.
+STALLS = {
+    "stopped rank": ("rank", 1, STOP),
+    "stuck loader worker": ("loaders", 1, STOP),
+    "dead loader worker": ("loaders", 1, signal.SIGKILL),
+    "all loader workers killed": ("loaders", 9, signal.SIGKILL),
+}
+SCRIPTS = {  # and how they are started
+    "imagenet_nd.py": "plain",
+    "imagenet_dp.py": "plain",
+    "imagenet_ddp.py": "own spawn",
+    "imagenet_ddp_apex.py": "torchrun",
+    "imagenet_horovod.py": "horovodrun",
+}
 
 
-def disk(folder, megabytes=90):
-    """Fills the disk of the checkpoints in mid-training, and frees it again."""
-    room = folder / "room"
-    room.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", room]
-    if subprocess.run(list(map(str, mount)), capture_output=True).returncode:
-        return [("full disk", "not tried: no right to mount a tmpfs", None)]
-    try:
-        words = [*start("own spawn", "imagenet_ddp.py", 2), *NET, "-p", 1, "--epochs", 10]
-        more = ["--steps-per-epoch", 20, "--checkpoint-minutes", "0.02", "--log-dir", room / "runs"]
-        job = Job([*words, *more], folder)
-        job.wait_for(r"Epoch: \[1\]\[ *2/")
-        filler = room / "filler"
-        with open(filler, "wb", buffering=0) as file:
-            try:
-                while file.write(bytes(2**12)):
-                    pass
-            except OSError:
-                pass
-        job.wait_for("cannot be written")
-        kept = checkpoints(room, "runs")
-        for path in kept:
-            nd.read_checkpoint(path)  # raises where one is damaged
-        seen = job.text().count("Epoch:")
-        while job.text().count("Epoch:") < seen + 10 and job.process.poll() is None:
-            time.sleep(0.1)
-        filler.unlink()
-        status = job.wait()
-        ended = final(room, "runs")["epoch"]
-        said = f"told; {len(kept)} checkpoints intact; training went on to status {status}, "
-        said += f"epoch {ended} saved"
-        return [("full disk", said, status == 0 and ended == 10 and bool(kept))]
-    finally:
-        job.end()
-        subprocess.run(["umount", "-l", str(room)], check=False)
+def frozen(folder, cells=None, timeout=10):
+    """Stops or kills a rank or loader workers, in set-up and in training."""
+    for script, stall, when in cells or [
+        *itertools.product(SCRIPTS, STALLS, ("set-up", "training")),
+        *((script, "disk that hangs", "set-up") for script in SCRIPTS),
+    ]:
+        alone = SCRIPTS[script] == "plain"
+        if alone and stall == "stopped rank":
+            continue  # nobody is there to notice
+        here = folder / f"{script} {stall} {when}".replace(" ", "_")
+        words = [*start(SCRIPTS[script], script), *NET, "-j", 2, "--timeout", timeout]
+        words += ["--epochs", 50]
+        if stall == "disk that hangs":
+            for part in "train", "val":
+                (here / "data" / part).mkdir(parents=True)
+            os.mkfifo(here / "data" / "train" / "index.npz")  # opening it waits for a writer
+            words.append(here / "data")
+        job = Job(words, here)
 
+        def victim(job=job, alone=alone):
+            if alone:
+                return psutil.Process(job.process.pid)
+            return job.ranks()[1] if len(job.ranks()) == 2 else None
 
-def images(folder, truncated=200):
-    """Trains on truncated and odd images."""
-    rng = np.random.default_rng(0)
-    data, good = folder / "data", 300
-    for part, label in itertools.product(("train", "val"), "ab"):
-        (data / part / label).mkdir(parents=True)
-        for serial in range(good if part == "train" else 8):
-            pixels = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-            image = PIL.Image.fromarray(pixels).resize((60, 48))
-            image.save(data / part / label / f"{serial:04}.JPEG", quality=90)
-    victims = sorted((data / "train").glob("*/*.JPEG"))[:: 2 * good // truncated][:truncated]
-    for path in victims:
-        content = path.read_bytes()
-        path.write_bytes(content[: int(rng.integers(1, len(content) - 2))])
-    odd = sorted((data / "train").glob("*/*1.JPEG"))
-    odd = [path for path in odd if path not in victims][:12]
-    for number, path in enumerate(odd):
-        image = PIL.Image.open(path)
-        kind = ("CMYK", "L", "PNG", "exif", "zeros", "trailing")[number % 6]
-        encoded = io.BytesIO()
-        if kind in ("CMYK", "L"):
-            image.convert(kind).save(encoded, "JPEG")
-        elif kind == "PNG":
-            image.save(encoded, "PNG")
+        if stall == "disk that hangs":
+            time.sleep(6)
         else:
-            exif = b"Exif\0\0broken" if kind == "exif" else b""
-            image.save(encoded, "JPEG", exif=exif)
-        content = encoded.getvalue()
-        content = content[:-300] + bytes(1300) if kind == "zeros" else content
-        path.write_bytes(content + (b"more" if kind == "trailing" else b""))
-    words = [*NET, "--epochs", 2, "--image-size", "32", "--max-bad-images", "0.5"]
-    job = Job([*start("own spawn", "imagenet_ddp.py", 2), *words, data], folder)
+            who, count, signum = STALLS[stall]
+            if when == "training":
+                job.wait_for("1/50  step 5 ")
+            elif who == "rank":  # somewhere on the way to the first step
+                job.is_there(victim, 60)
+                time.sleep(random.Random(script).uniform(1, 5))
+            else:
+                job.is_there(lambda: victim() and len(loaders(victim())) == 2, 60)
+            chosen = [victim()] if who == "rank" else loaders(victim())[:count]
+            for process in chosen:
+                kill(process, signum)
+        began, status = time.monotonic(), job.wait(timeout + 60)
+        seconds, left = time.monotonic() - began, job.left()
+        lines = [*job.errors(), "no line says so"]
+        said = f"status {status} after {seconds:.0f} s, {left} processes left: {lines[0][:100]}"
+        ok = status not in (0, None) and not left and lines[1:] and not job.traceback()
+        yield f"{script}: {stall} in {when}", said, ok
+        job.end()
+
+
+def horovod(folder):
+    """Kills a rank under horovodrun, which starts nothing again, and goes on from what is saved."""
+    words = [*start("horovodrun", "imagenet_horovod.py"), *NET, "--epochs", 2]
+    words += ["--checkpoint-minutes", 0.02, "--resume", "auto", "--log-dir"]
+    assert Job([*words, "whole"], folder).wait() == 0
+    job = Job([*words, "cut"], folder)
+    job.wait_for("2/2  step 20 ")
+    kill(job.ranks()[1])
+    began, status = time.monotonic(), job.wait(60)
+    seconds, left = time.monotonic() - began, job.left()
+    lines = [*job.errors(), "no line says so"]
+    said = f"status {status} after {seconds:.1f} s, {left} processes left: {lines[0][:60]}"
+    ok = status not in (0, None) and not left and not job.traceback()
+    yield "horovodrun: a rank killed", said, ok
+    assert Job([*words, "cut"], folder).wait() == 0
+    odd = lost(folder / "whole", folder / "cut")
+    yield "gone on from that by --resume auto", verdict(odd), not odd
+
+
+# ----------------------------------------------------------------------------------------- files
+
+
+def damage(path, how, rng):
+    """Truncates, empties or flips one bit of a file; other names of the same file keep theirs."""
+    content = bytearray(path.read_bytes())
+    if how == "emptied":
+        content.clear()
+    elif how == "truncated":
+        del content[rng.randrange(1, len(content)) :]
+    else:
+        with zipfile.ZipFile(path) as archive:
+            first = archive.start_dir if how == "flipped in the directory" else 0
+        content[rng.randrange(first, len(content))] ^= 1 << rng.randrange(8)
+    stamp = path.stat().st_mtime_ns
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, ns=(stamp, stamp))
+
+
+def files(folder, trials, seed=0):
+    """Damages checkpoints, of which --resume auto may take none; offers hostile ones, and one of
+    the first build."""
+    net = [*NET, "-a", "squeezenet1_1", "--image-size", 64, "--steps-per-epoch", 2]
+    words = [*start("plain", "imagenet_nd.py"), *net]
+    job = Job([*words, "--epochs", 1], folder)
+    assert job.wait() == 0, job.text()
+    good, rng = saved(folder / "runs"), random.Random(seed)
+    reference = load(good)
+    shares = {"truncated": trials // 2, "flipped": trials // 4, "flipped in the directory": None}
+    shares["flipped in the directory"] = trials - sum(each or 0 for each in shares.values())
+    for how, count in shares.items():
+        refused = identical = wrong = number = 0
+        while number < count:
+            runs = folder / "damaged"
+            shutil.rmtree(runs, ignore_errors=True)
+            for serial in range(min(30, count - number)):  # 30 runs whose newest is damaged
+                (runs / f"run{serial}").mkdir(parents=True)
+                shutil.copy(good, runs / f"run{serial}" / "checkpoint.pt")
+                damage(runs / f"run{serial}" / "checkpoint.pt", how, rng)
+                number += 1
+            (runs / "good").mkdir()
+            shutil.copy(good, runs / "good" / "checkpoint-1.pt")
+            os.utime(runs / "good" / "checkpoint-1.pt", (1, 1))  # the oldest
+            resume = ["--resume", "auto", "--log-dir", runs, "--evaluate"]
+            while True:
+                job = Job([*words, "--epochs", 1, *resume], folder)
+                assert job.wait() == 0, job.text()
+                (taken,) = re.findall(r"Going on from (\S+)", job.text())
+                if Path(taken).parent.name == "good":
+                    break
+                same = not differences(load(taken), reference)
+                identical, wrong = identical + same, wrong + (not same)
+                Path(taken).unlink()
+            refused += job.text().count("passes over")
+        said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
+        ok = not wrong and refused + identical == count
+        yield f"{count} checkpoints {how}", f"{said}; the one before was taken", ok
+    yield from hostile(folder, words)
+    yield first_build(folder, net)
+
+
+class Hostile:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def hostile(folder, words):
+    """Gives the script files that would run a program if they were unpickled."""
+    owned = folder / "owned"
+    for kind in "zip", "old format of torch.save", "pickle":
+        path, content = folder / "hostile.pt", {"arch": Hostile(str(owned)), "state_dict": {}}
+        if kind == "pickle":
+            path.write_bytes(pickle.dumps(content))
+        else:
+            torch.save(content, path, _use_new_zipfile_serialization=kind == "zip")
+        for option in "--resume", "--weights":
+            job = Job([*words, option, path], folder)
+            status, ran = job.wait(), owned.exists()
+            said = f"status {status}, {'run' if ran else 'not run'}: {job.errors()[-1:]}"[:120]
+            yield f"hostile {kind}, {option}", said, status == 2 and not ran
+
+
+def first_build(folder, net):
+    """Goes on from a checkpoint that the first build has written."""
+    script = folder / "imagenet_nd.py"
+    shown = ["git", "-C", ROOT, "show", f"{FIRST_BUILD}:imagenet_nd.py"]
+    shown = subprocess.run(shown, capture_output=True)
+    what = f"checkpoint of the first build ({FIRST_BUILD})"
+    if shown.returncode:
+        return what, "not tried: its commit is not here", None
+    script.write_bytes(shown.stdout)
+    words = [sys.executable, script, *net, "--epochs", 1, "--log-dir", "old"]
+    job = Job(words, folder)
+    assert job.wait() == 0, job.text()
+    path = saved(folder / "old")
+    words = [*start("plain", "imagenet_nd.py"), *net, "--epochs", 2, "--resume", path]
+    job = Job([*words, "--log-dir", "new"], folder)
     status = job.wait()
-    (named,) = folder.glob("runs/*/bad_images.txt")
-    lines = named.read_text().splitlines()
-    wrong = {line.split("\t")[0] for line in lines} ^ {str(path) for path in victims}
-    ok = status == 0 and not wrong and len(lines) == len(victims)
-    rows = [
-        (
-            f"{len(victims)} truncated images of {2 * good}, two epochs",
-            f"{len(lines)} named, once each",
-            ok,
-        )
-    ]
-    equal = 0
-    for path in odd:
-        reference = np.asarray(PIL.Image.open(path).convert("RGB")).astype(int)
-        read = nd.decode(path.read_bytes(), str(path), lambda height, width: (0, 0, height, width))
-        equal += np.abs(read.numpy() - reference).max() <= 4
-    rows.append((f"{len(odd)} odd images", f"{equal} read as Pillow does", equal == len(odd)))
-    job = Job([*start("plain", "imagenet_nd.py", 1), *NET, "--epochs", 1, data], folder)
-    status, told = job.wait(), re.findall(r"error: (.*)", job.text())
-    said = f"status {status}: {told[-1].split(': ')[0] if told else ''}"
-    rows.append(("the same with --max-bad-images 0.001", said, status == 2))
-    return rows
+    went_on = f"Going on from {path}" in job.text() and "2/2  loss" in job.text()
+    last = (job.errors() or ["no line"])[-1][:120]
+    said = "loaded, and trained for another epoch" if went_on else f"status {status}: {last}"
+    return what, said, (status, went_on) == (0, True) or (status == 2 and job.errors())
+
+
+def images(folder, truncated, good=300):
+    """Trains on truncated and on odd images."""
+    data, rng = folder / "data", random.Random(0)
+    write_images(data, good, 16, range(2))
+    paths = sorted((data / "train").glob("*/*.jpg"))
+    rng.shuffle(paths)
+    bad, odd = paths[:truncated], paths[truncated : truncated + 12]
+    for path in bad:
+        content = path.read_bytes()
+        path.write_bytes(content[: rng.randrange(1, len(content) - 2)])
+    for number, path in enumerate(odd):
+        kind = ("CMYK", "L", "PNG", "exif", "trailing", "RGBA")[number % 6]
+        image, encoded = PIL.Image.open(path), io.BytesIO()
+        image = image.convert(kind) if kind in ("CMYK", "L", "RGBA") else image
+        exif = {"exif": b"Exif\0\0broken"} if kind == "exif" else {}
+        image.save(encoded, "PNG" if kind in ("PNG", "RGBA") else "JPEG", **exif)
+        path.write_bytes(encoded.getvalue() + (b"more" if kind == "trailing" else b""))
+    words = [*start("own spawn"), *NET, "--epochs", 2]
+    job = Job([*words, "--max-bad-images", 0.5, data], folder)
+    status, named = job.wait(), re.findall(r"cannot be read: (.*?\.jpg)", job.text())
+    counts = collections.Counter(named)
+    ok = status == 0 and counts.keys() == {str(path) for path in bad}
+    # Once an epoch, but for those of a ragged last batch, which is dropped.
+    ok = ok and max(counts.values()) <= 2 and sum(counts.values()) >= 2 * len(bad) - 32
+    what = f"{len(bad)} truncated and {len(odd)} odd images of {2 * good}, two epochs"
+    yield what, f"status {status}; {len(counts)} named, as many as are truncated", ok
+    job = Job([*words, data], folder)
+    status, lines = job.wait(), job.errors()
+    said = f"status {status}: {lines[-1] if lines else ''}"[:120]
+    yield "the same with --max-bad-images 0.001", said, status == 2
+
+
+# ------------------------------------------------------------------------------------------ disk
+
+
+def disk(folder, trials=("full", "read-only", "folder", "output"), way="own spawn"):
+    """Takes away what a run writes to: the disk of its checkpoints, or its output."""
+    words = [*start(way, WAYS[way]), *NET, "--epochs", 4, "--steps-per-epoch", 20]
+    words += ["--resume", "auto", "--checkpoint-minutes", 0.02, "--log-dir"]
+    room, filler = folder / "room", folder / "room" / "filler"
+    room.mkdir()
+    if not mount("-t", "tmpfs", "-o", "size=90m", "tmpfs", room):
+        yield "full and read-only disk", "not tried: no right to mount a tmpfs", None
+        trials = [each for each in trials if each == "folder"]
+
+    def fill(_=None):
+        with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(2**12)):
+                pass
+
+    def turn_read_only(run):
+        # Mounted over itself, since a remount is refused while the log is open for writing.
+        assert mount("--bind", run, run) and mount("-o", "remount,bind,ro", run)
+
+    def take_names(run):
+        for name in "checkpoint.tmp", "model_best.tmp":
+            (run / name).unlink(missing_ok=True)
+            (run / name).mkdir()
+
+    def free_names(run):
+        for path in run.glob("*.tmp"):
+            path.rmdir()
+
+    faults = {
+        "full": ("full disk", fill, lambda run: filler.unlink()),
+        "read-only": ("disk that turns read-only", turn_read_only, unmount),
+        "folder": ("temporary name taken by a folder", take_names, free_names),
+    }
+    try:
+        for what, take, give_back in (faults[each] for each in trials if each in faults):
+            job = Job([*words, room / "runs"], folder)
+            job.wait_for("2/4  step 5 ")
+            (run,) = room.glob("runs/*")
+            take(run)
+            status, lines = job.wait(120), [*job.errors(), "no line says so"]
+            whole = [load(path) for path in run.glob("*.pt")]  # or it raises
+            give_back(run)
+            again = Job([*words, room / "runs"], folder)
+            ended, on = again.wait(), "Going on from" in again.text()
+            line = lines[0].replace(f"{folder}/", "")
+            said = f"status {status}: {line}; {len(whole)} checkpoints whole; --resume auto "
+            ok = status == 1 and lines[1:] and whole and on and ended == 0
+            said += f"went on to status {ended}" if on else "did not go on"
+            yield what, said, ok and not job.traceback()
+            shutil.rmtree(room / "runs")
+        if "output" not in trials:
+            return
+        fill()
+        closed = shlex.join(map(str, [*words, "closed"]))
+        closed = f"{closed} 2> errors.txt | head -1; exit ${{PIPESTATUS[0]}}"
+        for what, runs, job in (
+            ("stdout on a full disk", "full", Job([*words, "full"], folder, room / "output.txt")),
+            ("stdout closed by `| head -1`", "closed", Job(["bash", "-c", closed], folder)),
+        ):
+            status, path = job.wait(), saved(folder / runs)
+            said = f"status {status}, epoch {load(path)['epoch'] if path else 0} of 4 saved"
+            yield what, said, said == "status 0, epoch 4 of 4 saved"
+    finally:
+        unmount(room)
+
+
+def mount(*words):
+    """Mounts, as root; returns whether that is possible."""
+    return not subprocess.run(["mount", *map(str, words)], capture_output=True).returncode
+
+
+def unmount(folder):
+    subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+
+
+# ---------------------------------------------------------------------------------- wrong starts
+
+
+def two_runs(folder):
+    """Starts a second run on the checkpoint, and so in the folder, of one that is under way."""
+    words = [*start("own spawn"), *NET, "--epochs", 8, "--checkpoint-minutes", 0.02]
+    words += ["--resume", "auto", "--log-dir"]
+    assert Job([*words, "whole"], folder).wait() == 0
+    first = Job([*words, "cut"], folder)
+    first.is_there(lambda: saved(folder / "cut"), 240)
+    second = Job([*words, "cut"], folder)
+    status, lines, under_way = second.wait(), second.errors(), first.process.poll() is None
+    ended, odd = first.wait(), lost(folder / "whole", folder / "cut")
+    said = f"second: status {status}: {(lines or ['no line'])[0]}; first: status {ended}, "
+    ok = status == 2 and len(lines) == 1 and under_way and ended == 0 and not odd
+    said = said.replace(str(folder), ".") + verdict(odd)
+    ok = ok and not first.traceback() and not second.traceback()
+    yield "a second run in the folder of the first", said, ok
+
+
+# By which rank 1 differs.
+OTHERS = {
+    "one image less": [],
+    "another class for an image": [],
+    "--seed": ["--seed", 1],
+    "-b": ["-b", 4],
+    "--epochs": ["--epochs", 3],
+    "-a": ["-a", "squeezenet1_1"],
+    "--wd": ["--wd", 0.1],
+}
+
+
+def differing(folder, which=tuple(OTHERS), ways=("own spawn", "torchrun", "horovodrun")):
+    """Starts a rank with other data or options: all ends, and nobody has trained."""
+    for way, other in itertools.product(ways, which):
+        here, data = folder / f"{way} {other}".replace(" ", "_"), stage() / "data"
+        here.mkdir()
+        if not OTHERS[other]:
+            data = shutil.copytree(data, here / "data")
+            image = data / "train" / "class3" / "5.jpg"
+            image.rename(data / "train" / "class4" / "5b.jpg")
+            if other == "one image less":
+                (data / "train" / "class4" / "5b.jpg").unlink()
+        words, odd = [sys.executable, stage() / WAYS[way], *NET, "--epochs", 2], OTHERS[other]
+        if way == "own spawn":  # as two nodes, each started by hand
+            url = ["--dist-url", f"tcp://127.0.0.1:{free_port()}", "--world-size", 2, "--rank"]
+            first = Job([*words, *url, 0], here)
+            job = Job([*words, *odd, *url, 1], here, IMAGENET_DIR=str(data))
+        else:
+            launcher = ["torchrun", f"--master_port={free_port()}", "--nproc_per_node=2"]
+            launcher = [*launcher, "--no-python"] if way == "torchrun" else start(way)[:3]
+            choose = 'export IMAGENET_DIR="$0"; set -- "$@" $ODD'
+            choose = f'if [ "$RANK$HOROVOD_RANK" = 1 ]; then {choose}; fi; exec "$@"'
+            odd = {"ODD": " ".join(map(str, odd))}
+            first = job = Job([*launcher, "sh", "-c", choose, data, *words], here, **odd)
+        status, ended = job.wait(120), first.wait(120)
+        lines = [line for line in job.errors() if "rank 1 differs from rank 0" in line]
+        trained = saved(here / "runs") or "  step " in first.text()
+        ok = status == 2 if way == "own spawn" else status not in (0, None)
+        ok = ok and ended not in (0, None) and len(lines) == 1 and not trained
+        said = f"status {status}: {(lines or ['no line says so'])[0]}"[:110]
+        ok = ok and not job.traceback() and not first.traceback()
+        yield f"{way}: rank 1 has {other.replace('-', 'another -', 1)}", said, ok
+        job.end()
+        first.end()
 
 
 def tests(folder, file, chosen=""):
     """Runs tests of several hosts or of Slurm, which need root; each is a row."""
     report = folder / "report.xml"
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "0",
-        "-m",
-        "slow or not slow",
-        "-k",
-        chosen,
-        f"--junitxml={report}",
-    ]
-    subprocess.run(
-        [*words, ROOT / "tests" / file], cwd=ROOT, stdout=subprocess.DEVNULL, check=False
-    )
-    rows = []
+    words = [sys.executable, "-m", "pytest", "-n", 0, "-m", "slow or not slow", "-k", chosen]
+    words += [f"--junitxml={report}", ROOT / "tests" / file]
+    subprocess.run(list(map(str, words)), cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         what, bracket, parameter = case.get("name").removeprefix("test_").partition("[")
         what = what.replace("_", " ") + bracket + parameter
         (outcome,) = [*case] or [None]
         if outcome is None:
-            rows.append((what, f"passed in {float(case.get('time')):.0f} s", True))
+            yield what, f"passed in {float(case.get('time')):.0f} s", True
         else:
             skipped = outcome.tag == "skipped"
             said = outcome.get("message", "").splitlines()[0][:200]
-            rows.append((what, f"{outcome.tag}: {said}", None if skipped else False))
-    return rows
+            yield what, f"{outcome.tag}: {said}", None if skipped else False
 
 
-TRIALS = {
-    "kills": lambda folder: kills(folder, 2, 20),
-    "kills_damaged": lambda folder: kills(folder, 2, 20, damaged=9, seed=1),
-    "kills_4_ranks": lambda folder: kills(folder, 4, 5, epochs=6, seed=2),
-    "omissions": omissions,
-    "signals": signals,
-    "frozen": frozen,
-    "files": files,
-    "disk": disk,
-    "images": images,
-    "nodes": lambda folder: tests(folder, "test_nodes.py"),
-    "slurm": lambda folder: tests(folder, "test_slurm.py", "time_limit or cancelled"),
+# ------------------------------------------------------------------------------------------ main
+
+SHORT_SIGNALS = [("plain", "TERM"), ("own spawn", "INT"), ("own spawn", "KILL"), ("launch", "TERM")]
+SHORT_SIGNALS += [("one rank", "USR1"), ("torchrun", "KILL"), ("horovodrun", "TERM")]
+SHORT_FROZEN = [
+    ("imagenet_nd.py", "dead loader worker", "set-up"),
+    ("imagenet_dp.py", "all loader workers killed", "training"),
+    ("imagenet_ddp.py", "stopped rank", "set-up"),
+    ("imagenet_ddp_apex.py", "stuck loader worker", "training"),
+    ("imagenet_horovod.py", "stopped rank", "training"),
+]
+TRIALS = {  # what runs, with which sizes, and with which under --short
+    "kills": (kills, (100, 20, 10), (10, 2, 1)),
+    "restarts": (restarts, (20,), (4,)),
+    "omissions": (omissions, (), (["the float32 masters", "nothing"],)),
+    "signals": (signals, (), (SHORT_SIGNALS,)),
+    "frozen": (frozen, (), (SHORT_FROZEN,)),
+    "horovod": (horovod, (), ()),
+    "files": (files, (240,), (40,)),
+    "images": (images, (200,), (60,)),
+    "disk": (disk, (), ()),
+    "two_runs": (two_runs, (), ()),
+    "differing": (differing, (), (["one image less", "-a"],)),
+    "nodes": (tests, ("test_nodes.py",), ("test_nodes.py", "dist_url")),
+    "slurm": (tests, ("test_slurm.py", "real"), ("test_slurm.py", "cancelled")),
 }
 
 
-def attempt(name):
-    """Returns the rows (what, what became of it, whether it holds) of a trial, in a folder of its
-    own; a trial that breaks down is a row that does not hold."""
+def attempt(name, short=False):
+    """Yields the rows [what, outcome, whether it holds] of a trial, in a folder of its own; a trial
+    that breaks down is a row that does not hold."""
     folder = Path(tempfile.mkdtemp(prefix="chaos_"))
+    function, *sizes = TRIALS[name]
     try:
-        rows = TRIALS[name](folder)
-        return [(what, said, None if holds is None else bool(holds)) for what, said, holds in rows]
+        for what, said, holds in function(folder, *sizes[short]):
+            yield [what, said, None if holds is None else bool(holds)]
     except Exception as error:
-        return [(name, f"{type(error).__name__}: {str(error)[:300]}", False)]
+        traceback.print_exc()
+        yield [name, f"{type(error).__name__}: {str(error)[:300]}", False]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -562,6 +895,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(TRIALS)}")
     parser.add_argument("--list", action="store_true", help="print the names of the trials")
+    parser.add_argument("--short", action="store_true", help="smaller sizes; logs nothing")
     parser.add_argument("--log", type=Path, default=LOG, help="JSON file that the rows go into")
     args = parser.parse_args()
     if unknown := set(args.trials) - TRIALS.keys():
@@ -570,21 +904,23 @@ def main():
         print(*TRIALS, sep="\n")
         return
     known = json.loads(args.log.read_text()) if args.log.exists() else {"trials": {}, "commits": {}}
-    rows, commits = known["trials"], known["commits"]
-    made_with = {**about("psutil"), "command": ["make", "chaos"]}
+    trials, commits = known["trials"], known["commits"]
+    made_with, failed = {**about("psutil"), "command": ["make", "chaos"]}, False
     commit = made_with.pop("commit")  # before the log changes
     print("| trial | outcome | holds |\n|---|---|---|")
     for name in args.trials or TRIALS:
-        rows[name] = attempt(name)
-        for row in rows[name]:
+        trials[name], commits[name] = [], commit
+        for row in attempt(name, args.short):
+            trials[name].append(row)
+            failed = failed or row[2] is False
             print("|", " | ".join([*row[:2], HOLDS[row[2]]]), "|", flush=True)
-        content = {"title": "Faults, and what became of the runs", "note": NOTE}
-        content["about"], commits[name] = made_with, commit
-        content["trials"] = {name: rows[name] for name in TRIALS if name in rows}
-        content["commits"] = commits
-        args.log.parent.mkdir(parents=True, exist_ok=True)
-        args.log.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    sys.exit(any(row[2] is False for name in args.trials or TRIALS for row in rows[name]))
+        content = {"title": "Faults, and what became of the runs", "note": NOTE, "about": made_with}
+        content["trials"] = {name: trials[name] for name in TRIALS if name in trials}
+        content["commits"] = {name: commits[name] for name in content["trials"]}
+        if not args.short:
+            args.log.parent.mkdir(parents=True, exist_ok=True)
+            args.log.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

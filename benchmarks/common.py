@@ -1,5 +1,7 @@
-"""What the benchmarks share: what a measurement was made with, its rounds, its file and table."""
+"""What the benchmarks share: options, the scripts' loader, what a measurement was made with, its
+rounds, its file and table."""
 
+import argparse
 import datetime
 import importlib.metadata
 import itertools
@@ -20,6 +22,54 @@ sys.path.insert(0, str(ROOT))
 
 from imagenet_nd import BadInput, Place, cores_per_rank, device_name  # noqa: E402
 from make_results import benchmark_table  # noqa: E402
+
+
+def whole(text, least=0):
+    """Returns a whole number from 0 on: a type of options."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} on")
+    return int(text)
+
+
+def count(text):
+    """Returns a whole number from 1 on."""
+    return whole(text, 1)
+
+
+def option_parser(doc):
+    """Returns a parser whose errors are one line."""
+    doc = doc.split("\n\n")[0]
+    return argparse.ArgumentParser(description=doc, usage=argparse.SUPPRESS, allow_abbrev=False)
+
+
+def loader_of(script, words):
+    """Returns a function of a pass's number that gives its training batches: images and targets,
+    by the loader of imagenet_nd.py, the module `script`, with these options; no model, no device.
+
+    It may be that of another checkout: up to commit bf84318, it had another loader.
+    """
+    args, place = script.parse_args([str(word) for word in words]), Place(torch.device("cpu"))
+    if hasattr(script, "load_data"):
+        data = script.load_data(args, script.Place(*place[:5]))
+
+        def begin(serial):
+            data.order.epoch = serial
+            return data.train
+
+        return begin
+    args.device_batch, args.parts, global_batch = script.split_batch(args, place)
+    data = script.open_data(args, place, global_batch)
+    schedule = script.schedule_batches(args, place, data, 0, 0)
+    training = (job for job in schedule if job[0] is not None)
+    batches = script.load_batches(args, place, data, training)
+
+    def go_on(serial):
+        # What workers have made ahead since the pass before is not to be counted in this one.
+        for _ in itertools.islice(batches, 2 * data.workers):
+            pass
+        return itertools.islice(batches, data.steps)
+
+    return go_on
 
 
 def about(*packages):

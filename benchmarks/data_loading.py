@@ -2,6 +2,7 @@
 
     python benchmarks/data_loading.py DIR                      # has train/<class>/*.JPEG
     python benchmarks/data_loading.py DIR --only DALI timm     # these, and the baseline
+    python benchmarks/data_loading.py DIR --checkout FOLDER    # and another commit of this project
 
 All ways read the same --images random training images of DIR (the same ones again where it has
 fewer), from page cache, with as many loader processes or threads, and give crops of 224 pixels,
@@ -12,6 +13,7 @@ says so. Close other programs first: on two cores each of them counts.
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import multiprocessing
 import subprocess
@@ -21,7 +23,18 @@ import time
 from pathlib import Path
 
 import torch
-from common import ROOT, about, interleave, pick_images, select, write
+from common import (
+    ROOT,
+    about,
+    count,
+    interleave,
+    loader_of,
+    option_parser,
+    pick_images,
+    select,
+    whole,
+    write,
+)
 from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
@@ -94,30 +107,34 @@ def preset_tensor_v2(folder, args):
 # ------------------------------------------------------------------------------------- this project
 
 
-def this_project(folder, args, decoder="nvImageCodec", shards=None):
+def this_project(folder, args, shards=None, decoder="", checkout=ROOT):
     """The scripts' own loader, of files, or of what tools/make_shards.py makes with options."""
-    if decoder != "nvImageCodec":
+    if decoder == "Pillow":
         sys.modules["nvidia.nvimgcodec"] = None  # its import fails, here and in loader workers
+    elif importlib.util.find_spec("nvidia.nvimgcodec") is None:
+        raise nd.BadInput("nvImageCodec is not installed: the scripts take Pillow")
     if shards is not None:
         out = Path(tempfile.mkdtemp(dir=args.scratch)) / "shards"
-        make = [sys.executable, ROOT / "tools" / "make_shards.py", folder, out, *shards]
+        make = [sys.executable, checkout / "tools" / "make_shards.py", folder, out, *shards]
         made = subprocess.run(make, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
         if made.returncode:
             raise nd.BadInput(made.stderr.splitlines()[-1])
         folder = out
-    words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE]
-    words += ["--log-dir", args.scratch / "runs", folder]
-    parsed = nd.parse_args([str(word) for word in words])
-    data = nd.load_data(parsed, nd.Place(torch.device("cpu")))
-    used = nd.decoder_name(parsed)  # asked last: a decoder made here must not be forked
-    if decoder not in used:
-        raise nd.BadInput(f"{decoder} is not installed: the scripts take {used}")
+    words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE, "--epochs", 10_000]
+    spec = importlib.util.spec_from_file_location("imagenet_nd", checkout / "imagenet_nd.py")
+    script = sys.modules["imagenet_nd"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return loader_of(script, [*words, "--log-dir", args.scratch / "runs", folder])
 
-    def epoch(serial):
-        data.order.epoch = serial
-        return data.train
 
-    return epoch
+def rows_of_a_checkout(checkout):
+    """Returns the ways of another commit of this project."""
+    git = ["git", "-C", checkout, "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or checkout.name
+    return {
+        f"{commit}, {name}": functools.partial(this_project, shards=shards, checkout=checkout)
+        for name, shards in STORED.items()
+    }
 
 
 # ------------------------------------------------------------------------------------------ others
@@ -190,6 +207,13 @@ def ffcv(folder, args, **stored):
     return lambda epoch: loader
 
 
+# What this project reads: the files, or shards made with these options.
+STORED = {
+    "folder": None,
+    "shards": [],
+    "shards --resize 500": ["--resize", "500", "--quality", "90"],
+    "raw 256": ["--raw", "256"],
+}
 # A way takes (folder with train/ and val/, options) and returns a function of the number of a pass
 # that gives its batches: images first, then targets.
 WAYS = {
@@ -201,13 +225,11 @@ WAYS = {
     "FFCV, full-size JPEGs": functools.partial(ffcv, write_mode="jpg"),
     "FFCV, 500 pixels, quality 90": functools.partial(ffcv, write_mode="jpg", max_resolution=500),
     "FFCV, raw 256": functools.partial(ffcv, write_mode="raw", max_resolution=256),
-    "this project, torchvision only": functools.partial(this_project, decoder="torchvision"),
-    "this project, nvImageCodec": this_project,
-    "this project, shards": functools.partial(this_project, shards=[]),
-    "this project, shards, 500 pixels, quality 90": functools.partial(
-        this_project, shards=["--resize", "500", "--quality", "90"]
-    ),
-    "this project, raw 256": functools.partial(this_project, shards=["--raw", "256"]),
+    "this project, folder, Pillow": functools.partial(this_project, decoder="Pillow"),
+    **{
+        f"this project, {name}": functools.partial(this_project, shards=shards)
+        for name, shards in STORED.items()
+    },
 }
 
 
@@ -223,7 +245,7 @@ def serve(connection, theirs, way, folder, args):
     try:
         load = way(folder, args)
         kinds = {str(batch[0].dtype).removeprefix("torch.") for batch in load(0)}
-    except (ImportError, OSError, RuntimeError, nd.BadInput) as error:
+    except Exception as error:  # whatever it is, the others go on
         missing = isinstance(error, ModuleNotFoundError) and f"{error.name} is not installed"
         connection.send(("", missing or nd.first_line(error)))
         return
@@ -281,9 +303,7 @@ def link_images(images, folder):
 
 def main():
     """Measures all ways, writes the table."""
-    count = nd.number(int, "a whole number above 0", lambda value: value > 0)
-    whole = nd.number(int, "a whole number from 0 on", lambda value: value >= 0)
-    parser = nd.OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = option_parser(__doc__)
     add = parser.add_argument
     add("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
     add("-j", "--workers", type=whole, default=2, help="loader processes of a way (%(default)s)")
@@ -291,12 +311,14 @@ def main():
     add("--images", type=count, default=1920, help="in a pass (%(default)s)")
     add("--rounds", type=count, default=5, help="(%(default)s)")
     add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the baseline")
+    add("--checkout", type=Path, metavar="FOLDER", help="measure this other commit of the project")
     add("--out", type=Path, default=ROOT / "logs" / "benchmarks" / "data_loading.json")
     args = parser.parse_args()
     try:
         if args.images < 4 * args.batch_size:
             raise nd.BadInput(f"--images {args.images} are less than 4 batches: take more")
-        ways = select(WAYS, args.only, BASELINE)
+        others = rows_of_a_checkout(args.checkout.resolve()) if args.checkout else {}
+        ways = select(WAYS | others, args.only, BASELINE)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             args.scratch = Path(scratch)
             folder = args.scratch / "images"
@@ -306,7 +328,7 @@ def main():
         parser.error(str(error))
     title = f"Data loading, {args.workers} workers"
     note = NOTE.format(workers=args.workers, images=args.images, batch=args.batch_size)
-    packages = ("timm", "webdataset", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
+    packages = ("timm", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
     write(args.out, title, "images/s", rows, BASELINE, about(*packages), note)
 
 

@@ -18,7 +18,7 @@ import PIL.ExifTags
 import PIL.Image
 import torch
 import torchvision
-from common import ROOT, about, interleave, pick_images, select, write
+from common import ROOT, about, count, interleave, option_parser, pick_images, select, write
 from torchvision import transforms
 
 import imagenet_nd as nd
@@ -232,8 +232,7 @@ def images_per_second(decode, jpegs):
 
 def main():
     """Measures all decoders, writes the table."""
-    count = nd.number(int, "a whole number above 0", lambda value: value > 0)
-    parser = nd.OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = option_parser(__doc__)
     add = parser.add_argument
     add("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
     add("--images", type=count, default=240, help="(%(default)s)")

@@ -102,8 +102,8 @@ def main():
         print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
         if subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode:
             failed.append(shlex.join(words))  # such as for want of memory: the others go on
-        for checkpoint in folder.glob("*/*.pt"):
-            checkpoint.unlink()
+        for left in (*folder.glob("*/*.pt"), *folder.glob("*/.lock")):
+            left.unlink()
     sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)
 
 

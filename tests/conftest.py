@@ -1,18 +1,15 @@
 """What the tests share: the scripts run as users run them, and their logs read back."""
 
-import atexit
 import contextlib
-import fcntl
-import functools
+import faulthandler
 import importlib
-import io
-import json
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import PIL.Image
@@ -37,20 +34,6 @@ except ImportError:
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
-    """Tests run beside each other by pytest-xdist, but for those marked `alone`."""
-    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
-    with open(ROOT / "pyproject.toml") as gate, open(__file__) as place:
-        fcntl.flock(gate, fcntl.LOCK_EX)  # held by one that waits, lest others go on and on
-        fcntl.flock(place, kind)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        try:
-            return (yield)
-        finally:
-            fcntl.flock(place, fcntl.LOCK_UN)  # closing would not do, where forks have it open
-
-
 def free_port():
     """Returns a port that stays free until a script takes it: not one of those that systems hand
     out, nor of another pytest-xdist worker."""
@@ -66,8 +49,7 @@ def command(script, ranks=1):
     """Returns the words that start `script` with so many ranks, as its docstring says."""
     path = str(ROOT / script)
     if script == "imagenet_ddp.py":
-        words = [sys.executable, path, "--nproc-per-node", str(ranks)]
-        return words if ranks == 1 else [*words, "--dist-url", f"tcp://127.0.0.1:{free_port()}"]
+        return [sys.executable, path, "--nproc-per-node", str(ranks)]
     if script == "imagenet_ddp_apex.py" and ranks > 1:
         port = f"--master_port={free_port()}"
         launcher = [sys.executable, "-m", "torch.distributed.launch", port]
@@ -87,19 +69,11 @@ def environment(**more):
 
 
 def run(words, cwd, status=0, env=(), timeout=300):
-    """Runs a command; returns its output, having checked its exit status. Programs of this folder
-    are forked with their imports done, unless `env` has something of theirs."""
-    words, env = [str(word) for word in words], environment(**dict(env))
-    if words[0] == sys.executable and (words[1] == "-m" or Path(words[1]).is_absolute()):
-        server = fork_server()
-        if server and server.env == env:
-            output, ended = server.run(words, cwd, timeout)
-            assert status is None or ended == status, output
-            return output
+    """Runs a command; returns its output, having checked its exit status (None = any)."""
     done = subprocess.run(
-        words,
+        [str(word) for word in words],
         cwd=cwd,
-        env=env,
+        env=environment(**dict(env)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -110,78 +84,69 @@ def run(words, cwd, status=0, env=(), timeout=300):
     return done.stdout
 
 
-def complaint(words, cwd, only=True, **options):
-    """Runs a command that must fail; returns its last line, after checking that it stands alone."""
-    lines = run(words, cwd, status=2, **options).strip().splitlines()
-    assert not [line for line in lines if "Traceback" in line], lines
-    assert len(lines) == 1 or not only, lines
-    assert ".py: error: " in lines[-1]
+def the_line(output, only=True):
+    """Returns the last line of what a script printed that ended in an error, one line of text."""
+    lines = output.strip().splitlines()
+    assert "Traceback" not in output, output
+    assert len(lines) == 1 or not only, output
+    assert ".py: error: " in lines[-1], output
     return lines[-1]
 
 
-class ForkServer:
-    """Runs Python programs in forks of a process that has done their imports: fork_server.py."""
+def complaint(words, cwd, only=True, status=2, **options):
+    """Runs a command that must fail; returns its last line, after checking that it stands alone."""
+    return the_line(run(words, cwd, status=status, **options), only)
 
-    def __init__(self):
-        self.env = environment()
-        self.control, theirs = socket.socketpair()
-        server, port = ROOT / "tests" / "fork_server.py", theirs.fileno()
-        self.process = subprocess.Popen(
-            [sys.executable, str(server), str(port)],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=[port],
-        )
-        theirs.close()
 
-    def run(self, words, cwd, timeout):
-        """Returns the program's output, to the end of all that have it open, and its status."""
+@pytest.fixture
+def complaint_here(tmp_path, monkeypatch, capfd):
+    """complaint(script, *options) in this process, which saves the imports: three seconds a start.
+
+    Options have to be so bad that the run ends before its first step.
+    """
+
+    def complain(script, *options, only=True, **env):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [script, *map(str, options)])
+        monkeypatch.setattr(os, "_exit", sys.exit)
+        monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+        before, handlers = dict(os.environ), {each: signal.getsignal(each) for each in SIGNALS}
+        os.environ.pop("IMAGENET_DIR", None)
+        os.environ.update(env)
         try:
-            output, theirs = socket.socketpair()
-            with output:
-                request = json.dumps([words, str(cwd)]).encode()
-                socket.send_fds(self.control, [request], [theirs.fileno()])
-                theirs.close()
-                output.settimeout(timeout)
-                written = b"".join(iter(lambda: output.recv(1 << 16), b""))
-            self.control.settimeout(timeout)
-            text = io.StringIO(written.decode(), newline=None).read()  # each end of line is \\n
-            return text, int(self.control.recv(16))
-        except BaseException:  # too late, or interrupted: with the program ends its server
-            os.killpg(self.process.pid, signal.SIGKILL)
-            fork_server.cache_clear()
-            raise
+            with pytest.raises(SystemExit) as ended:
+                importlib.import_module(script.removesuffix(".py")).main()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            for each, handler in handlers.items():
+                signal.signal(each, handler)
+            faulthandler.cancel_dump_traceback_later()
+        output = "".join(capfd.readouterr())
+        assert ended.value.code == 2, output
+        assert not list(tmp_path.glob("runs/*")), "no run is begun"
+        return the_line(output, only)
 
-    def stop(self):
-        """Ends the server."""
-        self.control.shutdown(socket.SHUT_RDWR)  # closing would not do, where forks have it open
-        self.process.wait()
+    return complain
 
 
-@functools.cache
-def fork_server():
-    """Returns the server, once started; None where there are GPUs, whose drivers bear no fork."""
-    gpus = importlib.import_module("torch").accelerator.is_available()
-    if gpus or sys.platform != "linux":
-        return None
-    server = ForkServer()
-    atexit.register(server.stop)
-    return server
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 
 
 def the_run(log_dir):
-    """Returns the folder of the one run in `log_dir`, beside which the index of its data may be."""
-    (folder,) = [path for path in Path(log_dir).iterdir() if path.name != ".index"]
+    """Returns the folder of the one run in `log_dir`."""
+    (folder,) = Path(log_dir).iterdir()
     return folder
+
+
+def events(folder):
+    """Returns a reader of all that a run has logged."""
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
 
 
 def scalars(log_dir, tag):
     """Returns {step: value} of a tag from the one run in `log_dir`."""
-    folder = the_run(log_dir)
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    return {event.step: event.value for event in events.Scalars(tag)}
+    return {event.step: event.value for event in events(the_run(log_dir)).Scalars(tag)}
 
 
 def checkpoint(log_dir, name="checkpoint.pt"):
@@ -202,7 +167,7 @@ def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
-    """The demo set, drawn once."""
+    """The demo set, generated once."""
     folder = tmp_path_factory.mktemp("demo") / "demo_data"
-    importlib.import_module("imagenet_nd").draw_demo_set(folder)
+    importlib.import_module("imagenet_nd").make_demo_set(folder)
     return folder

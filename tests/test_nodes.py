@@ -1,4 +1,4 @@
-"""Several nodes for real: README.md's commands, each on a host of its own.
+"""Several nodes for real: the commands of README.md and docs/, each on a host of its own.
 
 A host is a set of Linux namespaces: a network card, an address and a name of its own, and processes
 that see one another alone. All of it goes when its first process does, which reads from this one.
@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, environment, needs_horovod, run, scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_law import GLOBAL_BATCH, OPTIONS, STEPS
-from test_scripts import LINES
 
 TOOLS = ("ip", "unshare", "nsenter", "ps")
 # Every host knows all others by name, and has folders for sshd of its own.
@@ -34,7 +32,7 @@ exec cat > /dev/null
 
 
 def address(number):
-    """Returns host 1's address, 192.168.100.11, which README.md has, or one that follows it."""
+    """Returns host 1's address, 192.168.100.11, or one that follows it."""
     return f"192.168.100.{10 + number}"
 
 
@@ -187,52 +185,33 @@ def cluster(possible, tmp_path):
 
 # --------------------------------------------------------------------------------------- commands
 
-# For hosts without GPUs, behind what README.md has: the last of several counts.
+# For hosts without GPUs; the last of several counts.
 CPU = ["--no-accel", "-a", "vit_b_16", "--image-size", "32", "-j", "1", "-p", "1", "--seed", "3"]
 
 
-def readme(*having):
-    """Returns the one line of README.md that has all of these words."""
-    lines = [where.removeprefix("README.md: ") for where in LINES if where.startswith("README.md")]
-    (line,) = (line for line in lines if all(word in line for word in having))
-    return line
-
-
-def commands(line, data, nodes):
-    """Returns the words for each node: for the first as typed, for others as its comment says. What
-    stands for a user's own is replaced, and each node has one process."""
-    line = re.sub(r"\bDIR\b", shlex.quote(str(data)), line)
-    line = line.replace("MASTER_IP", address(1)).replace("MASTER_PORT", "29500")
-    line = re.sub(r"(--nproc_per_node=|\bhost\d:)4\b", r"\g<1>1", line)
-    lines = [line]
-    if found := re.search(r"# on the others?: (--\w+[ =])(\d+(?:, \d+)*)$", line):
-        option, numbers = found.groups()
-        assert f" {option}0 " in line
-        lines += [line.replace(f" {option}0 ", f" {option}{each} ") for each in numbers.split(", ")]
-    elif "--rdzv-backend" in line:  # the same on all nodes
-        lines *= nodes
-    # Variables of a shell's command line are env's.
-    return [["env", *shlex.split(each, comments=True)] for each in lines]
-
-
 def by_dist_url(data, nodes=2):
-    words = ["--dist-backend", "gloo", "--world-size", nodes]
-    lines = commands(readme("imagenet_ddp.py", "--dist-url"), data, 4)
-    assert len(lines) == 4
-    return [[*line, *words] for line in lines[:nodes]]
+    """Returns the words for each node, as for all that follow."""
+    words = [sys.executable, "imagenet_ddp.py", "--dist-url", f"tcp://{address(1)}:29500"]
+    words += ["--dist-backend", "gloo", "--world-size", nodes]
+    return [[*words, "--rank", node, data] for node in range(nodes)]
 
 
 def by_launch(data):
-    lines = commands(readme("torch.distributed.launch", "--nnodes=2"), data, 2)
-    return [[*line, "--opt-level", "O0"] for line in lines]
+    words = [sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=1", "--nnodes=2"]
+    where = [f"--master_addr={address(1)}", "--master_port=8888"]
+    script = ["imagenet_ddp_apex.py", "--opt-level", "O0", data]
+    return [[*words, f"--node_rank={node}", *where, *script] for node in range(2)]
 
 
-def by_torchrun(data):
-    return commands(readme("--nnodes=2", "--rdzv-backend"), data, 2)
+def by_torchrun(data, nodes="2"):
+    words = ["torchrun", "--nproc_per_node=1", f"--nnodes={nodes}", "--max-restarts=10"]
+    where = ["--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400", "--rdzv-id=7"]
+    return [[*words, *where, "imagenet_ddp.py", data]] * 2
 
 
 def by_horovodrun(data):
-    return commands(readme("horovodrun", "host2:4").replace("-np 8", "-np 2"), data, 2)
+    words = ["horovodrun", "-np", 2, "-H", "host1:1,host2:1"]
+    return [[*words, sys.executable, "imagenet_horovod.py", data]]
 
 
 def start(cluster, lines, *options, **more):
@@ -277,12 +256,15 @@ def ssh(tmp_path):
     return reach
 
 
-# ------------------------------------------------------------------------------------ one law
+# ---------------------------------------------------------------------------------------- parity
+
+GLOBAL_BATCH, STEPS = 16, 8
+OPTIONS = ["--epochs", 1, "--steps-per-epoch", STEPS, "--warmup-epochs", 0, "--lr", 0.5]
 
 
 @pytest.fixture(scope="module")
 def expected(possible, demo, tmp_path_factory):
-    """The losses of one host."""
+    """Returns the losses of one host."""
     folder = tmp_path_factory.mktemp("one")
     words = [sys.executable, ROOT / "imagenet_nd.py", *CPU, *OPTIONS, "-b", GLOBAL_BATCH, demo]
     run(words, folder)
@@ -297,7 +279,7 @@ def check(cluster, jobs, expected):
     assert list(losses) == list(range(STEPS))
     assert losses == pytest.approx(expected, rel=1e-5)
     for host in cluster.hosts[1:]:
-        assert {path.name for path in host.folder.glob("runs/*")} <= {".index"}
+        assert not [*host.folder.glob("runs/*")]
 
 
 @pytest.mark.parametrize("nodes", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -307,12 +289,14 @@ def test_dist_url(nodes, cluster, demo, expected):
     check(hosts, jobs, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [by_launch, by_torchrun])
 def test_launchers(lines, cluster, demo, expected):
     hosts = cluster(2)
     check(hosts, start(hosts, lines(demo), *OPTIONS, "-b", GLOBAL_BATCH // 2), expected)
 
 
+@pytest.mark.slow
 @needs_horovod
 @pytest.mark.skipif(" " in sys.executable, reason="over ssh Horovod does not quote Python's path")
 def test_horovodrun(cluster, ssh, demo, expected):
@@ -320,14 +304,14 @@ def test_horovodrun(cluster, ssh, demo, expected):
     reached = ssh(hosts)
     jobs = start(hosts, by_horovodrun(demo), *OPTIONS, "-b", GLOBAL_BATCH // 2, **reached)
     check(hosts, jobs, expected)
-    told = [path.read_text() for path in hosts.hosts[1].folder.glob("*.err")]
-    assert "Accepted publickey" in "".join(told)
+    printed = [path.read_text() for path in hosts.hosts[1].folder.glob("*.err")]
+    assert "Accepted publickey" in "".join(printed)
 
 
 # --------------------------------------------------------------------------------- a host is lost
 
 TIMEOUT = 15  # --timeout
-AT_WORK = r"Epoch: \[0\]\[20/"
+AT_WORK = r"1/90  step 20 "
 
 
 @pytest.mark.slow
@@ -336,13 +320,13 @@ AT_WORK = r"Epoch: \[0\]\[20/"
     [by_dist_url, by_launch, by_torchrun, pytest.param(by_horovodrun, marks=needs_horovod)],
 )
 def test_host_that_is_cut_off(lines, cluster, ssh, demo):
-    """All ranks end, and the host that can be seen names the one that is gone."""
+    """All ranks end, and the host that can be seen says that another does not answer."""
     hosts = cluster(2)
     reached = ssh(hosts) if lines is by_horovodrun else {}
     jobs = start(hosts, lines(demo), "-b", "8", "--timeout", TIMEOUT, **reached)
     jobs[0].says(AT_WORK)
     hosts.plug(2, "down")
-    until = time.monotonic() + TIMEOUT + 35
+    until = time.monotonic() + TIMEOUT + 60
     # torchrun itself does not notice that its store does not answer any more: it waits on.
     waits = lines is by_torchrun
     for job in jobs[:1] if waits else jobs:
@@ -350,8 +334,8 @@ def test_host_that_is_cut_off(lines, cluster, ssh, demo):
     while any(running := [host.ranks() for host in hosts.hosts]):
         assert time.monotonic() < until, running
         time.sleep(0.2)
-    said = f"no progress for {TIMEOUT} s (--timeout): rank 1 gives no sign of life"
-    assert said in jobs[0].errors()
+    if lines is not by_horovodrun:  # Python's time-out prints where it stands
+        assert "error: rank 0: another rank did not answer within --timeout" in jobs[0].errors()
     if waits:
         assert jobs[1].process.poll() is None
 
@@ -360,11 +344,11 @@ def test_host_that_is_cut_off(lines, cluster, ssh, demo):
 
 
 def at_work(job, devices, times):
-    """Waits until the run is started with so many devices, for the so-manieth time, and has done
-    a number of steps."""
+    """Waits until the run has been started with so many devices so many times, and has done a
+    number of steps."""
     parts = 2 // devices
-    job.says(rf"-b 32 x {devices} devices x {parts} parts = global batch 64;", 300, times)
-    job.says(r"\nEpoch:", 100, job.output().count("\nEpoch:") + 30)
+    job.says(f"32 images x {devices} devices x {parts} parts = global batch 64;", 300, times)
+    job.says(r"  step ", 100, job.output().count("  step ") + 30)
 
 
 def events(folder):
@@ -382,13 +366,13 @@ def test_nodes_that_leave_and_join(cluster, demo):
     hosts = cluster(2)
     options = ["--epochs", "1000", "--warmup-epochs", "0", "--lr", "0.01"]
     safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT]
-    lines = commands(readme("--nnodes=1:2"), demo, 2)
+    lines = by_torchrun(demo, "1:2")
     first, _ = start(hosts, lines, *options, *safe)
     at_work(first, 2, 1)
     hosts.plug(2, "down")
     at_work(first, 1, 1)
     assert not hosts.hosts[1].ranks()
-    assert "rank 1 gives no sign of life" in first.errors()
+    assert "another rank did not answer within --timeout" in first.errors()
     hosts.hosts[1].kill()  # its torchrun is there still, and may or may not notice
     hosts.plug(2, "up")
     second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe])
@@ -400,9 +384,7 @@ def test_nodes_that_leave_and_join(cluster, demo):
     for job in first, second:
         job.terminate()
     assert first.wait(60) and second.wait(60)
-    said = first.output()
-    assert said.count("-b 32 x 2 parts on 1 devices keep the global batch of 64") == 2
-    assert said.count("Going on at epoch") == 4
+    assert first.output().count("Going on from") == 4
 
     found = [*events(hosts.hosts[0].folder)]
     steps = {step for step, _ in found}
@@ -410,7 +392,7 @@ def test_nodes_that_leave_and_join(cluster, demo):
         [sys.executable, "imagenet_nd.py", *CPU, *options, "-b", "64", demo]
     )
     epoch, step = divmod(max(steps) + 1, 20)
-    alone.says(rf"Epoch: \[{epoch}\]\[ *{step}/", 600)
+    alone.says(rf"\n{epoch + 1}/1000  step {step + 1} ", 600)
     alone.terminate()
     alone.wait(60)
     expected = dict(events(hosts.hosts[1].folder))

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, SCRIPTS, checkpoint, environment, needs_horovod, run, the_run
+from conftest import ROOT, SCRIPTS, environment, needs_horovod, run
 from torch.distributed.run import get_args_parser
 
 FILES = sorted((ROOT / "slurm").glob("*.sbatch"))
@@ -28,31 +28,38 @@ def test_shellcheck():
     run(["shellcheck", *FILES], ROOT)
 
 
-@pytest.mark.parametrize("gpus", [0, 2])
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_options_parse(script, gpus, tmp_path, monkeypatch):
-    """Run as Slurm would on two nodes, but for srun, which notes how it is called."""
+def batch(script, folder, **does):
+    """Runs a file as Slurm would on two nodes, with programs that do what is given; returns its
+    exit status."""
     sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2"}
     sets |= {"NTASKS_PER_NODE": "4", "CPUS_PER_TASK": "3"}
-    sets |= {"GPUS_ON_NODE": str(gpus)} if gpus else {}
-    programs = {"scontrol": "printf 'node1\\nnode2\\n'", "python": "exit"}
-    programs["srun"] = "printf '%s\\0' \"$@\" > words; env -0 > env"
-    for name, does in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
-        (tmp_path / name).chmod(0o755)
+    programs = {"scontrol": "[ $1 = requeue ] && touch $1-$2; printf 'node1\\nnode2\\n'"}
+    for name, lines in (programs | {"python": "exit"} | does).items():
+        (folder / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (folder / name).chmod(0o755)
     env = environment(**{f"SLURM_{name}": value for name, value in sets.items()})
-    env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    env["PATH"] = f"{folder}:{os.environ['PATH']}"
+    if "gpus" in does:
+        env["SLURM_GPUS_ON_NODE"] = does["gpus"]
     file = ROOT / "slurm" / script.replace(".py", ".sbatch")
-    typed = ["-a", "resnet50", "--epochs", "3", "a folder"]
-    subprocess.run(["bash", "-u", file, *typed], cwd=tmp_path, env=env, check=True)
+    words = ["bash", "-u", file, "-a", "resnet50", "--epochs", "3", "a folder"]
+    return subprocess.run(words, cwd=folder, env=env, stdin=subprocess.DEVNULL).returncode
+
+
+@pytest.mark.parametrize("gpus", ["", "2"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_options_parse(script, gpus, tmp_path):
+    """srun is called with words that it, the launcher and the script understand."""
+    given = {"gpus": gpus} if gpus else {}
+    does = "printf '%s\\0' \"$@\" > words; env -0 > env"
+    assert batch(script, tmp_path, srun=does, **given) == 0
     words = (tmp_path / "words").read_text().split("\0")[:-1]
     env = dict(each.split("=", 1) for each in (tmp_path / "env").read_text().split("\0") if each)
-
-    monkeypatch.setenv("SLURM_JOB_ID", "123456")
     first = words.index(script)
-    args = importlib.import_module(file.stem).parse_args(words[first + 1 :])
-    assert (args.resume, args.requeue, args.epochs, args.dir) == ("auto", True, 3, "a folder")
-    ranks = gpus or 4
+    args = importlib.import_module(script.removesuffix(".py")).parse_args(words[first + 1 :])
+    read = args.resume, args.log_dir, args.epochs, args.dir
+    assert read == ("auto", "runs", 3, "a folder")
+    ranks = int(gpus or 4)
     tasks = {"imagenet_ddp_apex.py": 2}.get(script, 1 if script in ALONE else 2 * ranks)
     assert f"--ntasks={tasks}" in words
     cores = 3 * ranks if script == "imagenet_ddp_apex.py" else 3
@@ -69,6 +76,30 @@ def test_options_parse(script, gpus, tmp_path, monkeypatch):
         assert server == ("node1", "23456")
         sizes = [env[f"HOROVOD_{name}SIZE"] for name in ("", "LOCAL_", "CROSS_")]
         assert sizes == [str(2 * ranks), str(ranks), "2"]
+
+
+@pytest.mark.parametrize(
+    ("why", "status", "requeued"),
+    [
+        ("SIGUSR1", 143, True),
+        ("--max-hours", 1, True),  # torchrun's own status
+        ("SIGTERM", 143, False),  # of scancel
+        ("SIGUSR1", 0, False),  # another run's marker
+        (None, 1, False),  # an error; a marker is there from before
+    ],
+)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_queued_again(script, why, status, requeued, tmp_path):
+    for name in "before", "now":
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    marker = tmp_path / "runs" / "before" / "PREEMPTED"
+    marker.write_text('{"why": "SIGUSR1", "epoch": 0, "step": 3}\n')
+    os.utime(marker, (1, 1))
+    write = f"""echo '{{"why": "{why}", "epoch": 0, "step": 3}}' > runs/now/PREEMPTED; """
+    does = f"sleep 0.1; {write if why else ''}exit {status}"
+    assert batch(script, tmp_path, srun=does) == status
+    assert (tmp_path / "requeue-123456").exists() == requeued
+    assert not [*(tmp_path / "runs").glob(".*")]
 
 
 # ------------------------------------------------------------------------------------ a real Slurm
@@ -233,20 +264,21 @@ def test_job_goes_on_after_its_time_limit(script, slurm, demo, tmp_path):
     epochs, interrupted = 6, False
     while not interrupted:  # until it takes longer than the limit, whatever the machine
         epochs *= 2
-        jobs = {}
+        jobs, folders = {}, {way: tmp_path / f"{way}-{epochs}" for way in ("short", "long")}
         for way, options in {"short": ["--time=3", "--signal=USR1@50"], "long": []}.items():
-            arguments = [*SMALL, "--epochs", epochs, "--log-dir", f"{way}-{epochs}", demo]
-            jobs[way] = slurm.submit(script, tmp_path, [*size, *options], arguments)
+            folders[way].mkdir()
+            arguments = [*SMALL, "--epochs", epochs, demo]
+            jobs[way] = slurm.submit(script, folders[way], [*size, *options], arguments)
         for number in jobs.values():
             slurm.wait(f"end of job {number}", lambda number=number: slurm.ended(number), 1200)
-        outputs = {way: [*tmp_path.glob(f"*-{jobs[way]}.log")][0].read_text() for way in jobs}
+        outputs = {way: [*folders[way].glob("*.log")][0].read_text() for way in jobs}
         for way, number in jobs.items():
             assert slurm.job(number)["JobState"] == "COMPLETED", outputs[way][-5000:]
         interrupted = int(slurm.job(jobs["short"])["Restarts"])
-    assert "ended by SIGUSR1 with a checkpoint" in outputs["short"]
-    assert "Going on at epoch" in outputs["short"]
+    assert "ended by SIGUSR1" in outputs["short"]
+    assert "Going on from" in outputs["short"]
     assert "ended by" not in outputs["long"]
-    saved = [checkpoint(tmp_path / f"{way}-{epochs}") for way in jobs]  # each has one folder
+    saved = [next(folders[way].glob("runs/*/checkpoint.pt")) for way in jobs]
     assert not (saved[0].parent / "PREEMPTED").exists()
     one, two = (torch.load(path, weights_only=True) for path in saved)
     assert one["epoch"] == two["epoch"] == epochs
@@ -260,8 +292,8 @@ def test_cancelled_job_does_not_come_back(slurm, demo, tmp_path):
     size = ["--gpus-per-node=0", "--ntasks-per-node=2", "--cpus-per-task=1"]
     number = slurm.submit("imagenet_ddp.py", tmp_path, size, [*SMALL, "--epochs", 1000, demo])
     output = tmp_path / f"imagenet_ddp-{number}.log"
-    slurm.wait("training", lambda: output.exists() and "Epoch" in output.read_text(), 120)
+    slurm.wait("training", lambda: output.exists() and "  step " in output.read_text(), 120)
     slurm("scancel", number)
-    slurm.wait("PREEMPTED", lambda: (the_run(tmp_path / "runs") / "PREEMPTED").exists(), 60)
+    slurm.wait("PREEMPTED", lambda: [*tmp_path.glob("runs/*/PREEMPTED")], 60)
     slurm.wait("end", lambda: slurm.job(number)["JobState"] != "COMPLETING", 60)
     assert slurm.job(number)["JobState"] == "CANCELLED", output.read_text()[-5000:]

@@ -1,193 +1,242 @@
-"""Writes an ImageNet folder as WebDataset shards, or as one memory-mapped file of pixels.
+"""Writes an ImageNet folder as WebDataset shards, or the index of shards that exist already.
 
     python tools/make_shards.py DIR OUT                              # the files as they are
     python tools/make_shards.py DIR OUT --resize 500 --quality 90    # smaller JPEGs
-    python tools/make_shards.py DIR OUT --raw 256                    # decoded, for fast disks
-    python tools/make_shards.py --check OUT                          # compares counts and checksums
+    python tools/make_shards.py DIR OUT --raw 256                    # pixels, for fast disks
+    python tools/make_shards.py --index OUT                          # of tar files that exist
+    python tools/make_shards.py --check OUT                          # compares sizes and checksums
 
-DIR holds train/<class>/*.JPEG and val/<class>/*.JPEG. OUT then is a DIR of the scripts, here or
-wherever it is copied: `python imagenet_nd.py OUT`. It holds train/000000.tar, ..., val/000000.tar,
-..., each image as <key>.jpg (or its own suffix) and <key>.cls, the class number; or train.raw,
-train.npz and the same of val; and shards.json, written last, with classes, counts and checksums.
-Images are in random order, so that a reader need shuffle no more than a thousand at a time.
+OUT then is a DIR of the scripts: `python imagenet_nd.py OUT`. It holds train/000000.tar, ..., each
+image as <key>.jpg (or its own suffix) and <key>.cls, the number of its class; train/index.npz,
+which says where each image lies; and the same of val. Images keep DIR's order, so that a training
+from OUT reads the same images at each step as one from DIR.
 """
 
+import argparse
 import concurrent.futures
 import functools
 import hashlib
 import io
-import json
 import os
+import re
 import shutil
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import torch
+from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import imagenet_nd
-from imagenet_nd import BadInput
+import imagenet_nd as nd
+
+PARTS = ("train", "val")
+PER_IMAGE = ("offset", "length", "target")  # arrays of index.npz; the others are per tar file
 
 
-def whole(path):
-    """Returns an image file's pixels, uint8 (H, W, 3)."""
-    return imagenet_nd.decode(Path(path).read_bytes(), path, lambda *size: (0, 0, *size))
-
-
-def smaller(path, longer, quality):
-    """Returns a JPEG of the image whose longer side has `longer` pixels at most."""
-    pixels = whole(path)
-    scale = min(1, longer / max(pixels.shape))
-    if scale < 1:
-        size = [max(1, round(side * scale)) for side in pixels.shape[:2]]
-        pixels = imagenet_nd.resize(pixels, size, "bilinear")
+def convert(encoded, size, quality, raw):
+    """Returns (suffix, content): a JPEG whose longer side has `size` pixels at most; or a PPM whose
+    shorter side has, resized as validation resizes."""
+    pixels = nd.decode(encoded, lambda height, width: (0, 0, height, width))
+    side = (min if raw else max)(pixels.shape[:2])
+    if side > size:
+        to = [max(1, size * each // side) for each in pixels.shape[:2]]
+        resized = torch.empty(*to, 3, dtype=torch.uint8)
+        nd.resize(pixels, to, "bilinear", resized)
+        pixels = resized.numpy()
+    if raw:
+        return ".ppm", b"P6 %d %d 255\n" % pixels.shape[1::-1] + pixels.tobytes()
     file = io.BytesIO()
-    PIL.Image.fromarray(pixels.numpy()).save(file, "JPEG", quality=quality)
-    return file.getvalue()
+    PIL.Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return ".jpg", file.getvalue()
 
 
-def raw_pixels(path, shorter):
-    """Returns uint8 (H, W, 3) whose shorter side has `shorter` pixels at most."""
+def write_tar(path, first, source, change):
+    """Writes the images of a source, of which the first has this number, changed by a function
+    unless it is None; returns what read_tar() does, and the checksum."""
     torch.set_num_threads(1)
-    pixels = whole(path)
-    least = min(pixels.shape[:2])
-    if least > shorter:
-        size = [side * shorter // least for side in pixels.shape[:2]]  # as validation resizes
-        pixels = imagenet_nd.resize(pixels, size, "bilinear")
-    return pixels.contiguous().numpy()
+    with open(path, "xb") as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            for index, target in enumerate(source.target.tolist()):
+                suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
+                try:
+                    suffix, content = change(content) if change else (suffix, content)
+                except nd.BadImage as error:  # training passes over it, as it would in DIR
+                    line = f"{source.path(index)} is written as it is, unreadable: {error}"
+                    print(line, file=sys.stderr, flush=True)
+                for ending, inside in (suffix, content), (".cls", b"%d" % target):
+                    member = tarfile.TarInfo(f"{first + index:08}{ending}")
+                    member.size = len(inside)
+                    tar.addfile(member, io.BytesIO(inside))
+        file.flush()
+        os.fsync(file.fileno())
+    return read_tar(path) | {"sha256": checksum(path)}
 
 
-def write_shard(path, images, longer, quality):
-    """Writes one tar file of images (path, class number); returns its entry of shards.json."""
-    torch.set_num_threads(1)
-    with tarfile.open(path, "w") as tar:
-        for serial, (image, target) in enumerate(images):
-            content = smaller(image, longer, quality) if longer else Path(image).read_bytes()
-            suffix = ".jpg" if longer else Path(image).suffix.lower()
-            for ending, inside in (suffix, content), (".cls", str(target).encode()):
-                member = tarfile.TarInfo(f"{path.parent.name}{path.stem}{serial:06}{ending}")
-                member.size = len(inside)
-                tar.addfile(member, io.BytesIO(inside))
-    return {"name": f"{path.parent.name}/{path.name}", "images": len(images), **measure(path)}
+def read_tar(path):
+    """Returns {size: bytes, offset, length, target: arrays over a tar's images in its order}."""
+    images, targets = {}, {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                # WebDataset's convention: what belongs together has one name up to the first dot.
+                named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
+                suffix = named[2].lower() if named and member.isreg() else ""
+                if suffix not in (*nd.SUFFIXES, ".cls"):
+                    continue
+                found = targets if suffix == ".cls" else images
+                if named[1] in found:
+                    raise nd.BadInput(f"{path}: there are two of {named[1]}")
+                entry = member.offset_data, member.size
+                found[named[1]] = entry if found is images else int(tar.extractfile(member).read())
+            tar.fileobj.seek(tar.offset)
+            if tar.fileobj.read(512) != bytes(512) or min(targets.values(), default=0) < 0:
+                raise ValueError("it is cut off, or has a negative class")
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise nd.BadInput(f"{path} is no uncompressed, whole tar file of images: {error}") from None
+    if alone := sorted(images.keys() ^ targets.keys()):
+        raise nd.BadInput(f"{path}: {len(alone)} without an image or a .cls, as {alone[0]}")
+    rows = np.array([[*images[key], targets[key]] for key in images], np.int64).reshape(-1, 3)
+    return {"size": path.stat().st_size, **dict(zip(PER_IMAGE, rows.T, strict=True))}
 
 
-def write_raw(out, part, images, shorter, pool):
-    """Writes part.raw and its index; returns their entries of shards.json."""
-    shapes = np.zeros((len(images), 2), np.int32)
-    raw, index = out / f"{part}.raw", out / f"{part}.npz"
-    with open(raw, "wb") as file:
-        for start in range(0, len(images), 1024):  # not all at once, which would fill the memory
-            paths = [path for path, _ in images[start : start + 1024]]
-            make = functools.partial(raw_pixels, shorter=shorter)
-            for serial, pixels in enumerate(pool.map(make, paths, chunksize=16), start):
-                shapes[serial] = pixels.shape[:2]
-                file.write(pixels)
-    offsets = np.concatenate([[0], np.cumsum(shapes.astype(np.int64).prod(1) * 3)])
-    targets = np.array([target for _, target in images], np.int32)
-    np.savez(index, offsets=offsets, shapes=shapes, targets=targets)
-    return [{"name": each.name, "images": len(images), **measure(each)} for each in (raw, index)]
-
-
-def measure(path):
-    """Returns a file's length, bytes, and its checksum, once it is safe on the disk."""
+def checksum(path):
+    """Returns a file's SHA-256."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        os.fsync(file.fileno())
         while piece := file.read(1 << 20):
             digest.update(piece)
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+    return digest.hexdigest()
 
 
-def make(args):
+def write_index(folder, classes, paths, tars):
+    """Writes folder/index.npz, from which the scripts read: whole, or not at all."""
+    content = {name: np.concatenate([tar[name] for tar in tars]) for name in PER_IMAGE}
+    content["file"] = np.repeat(np.arange(len(tars)), [len(tar["target"]) for tar in tars])
+    content["classes"] = np.array(classes)
+    content["names"] = np.array([os.fsencode(path.name) for path in paths])
+    content["sizes"] = np.array([tar["size"] for tar in tars])
+    if "sha256" in tars[0]:
+        content["sha256"] = np.array([tar["sha256"] for tar in tars])
+    with open(folder / "index.tmp", "wb") as file:
+        with zipfile.ZipFile(file, "w") as archive:  # np.savez() takes no array named file
+            for name, array in content.items():
+                with archive.open(f"{name}.npy", "w") as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(folder / "index.tmp", folder / "index.npz")
+
+
+def make(args, pool):
     """Writes OUT; returns the number of images."""
-    sources = {
-        part: imagenet_nd.Folder(args.dir / part, imagenet_nd.list_images(args.dir / part))
-        for part in ("train", "val")
-    }
+    sources = {part: nd.open_source(args.dir / part) for part in PARTS}
     classes = sources["train"].classes
     if classes != sources["val"].classes:
-        raise BadInput(f"{args.dir}: train/ and val/ differ in their classes")
-    made = {"classes": classes, "resize": args.resize, "quality": args.resize and args.quality}
-    made["raw"] = args.raw
-    with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
+        raise nd.BadInput(f"{args.dir}: train/ and val/ differ in their classes")
+    if (args.dir / "train" / "index.npz").exists():
+        raise nd.BadInput(f"{args.dir} holds shards: give the folder that they were made of")
+    # Renamed at the end: what a killed run leaves behind does not look whole.
+    unfinished, written, change = args.out.with_name(f"{args.out.name}.unfinished"), {}, None
+    for there in args.out, unfinished:
+        if there.exists():
+            raise nd.BadInput(f"{there} is there already: nothing is overwritten; remove it first")
+    if args.raw or args.resize:
+        size = args.raw or args.resize
+        change = functools.partial(convert, size=size, quality=args.quality, raw=args.raw)
+    try:
         for part, source in sources.items():
-            order = np.random.default_rng(0).permutation(len(source))
-            images = [(source.path(index), int(source.targets[index])) for index in order]
-            if args.raw:
-                made[part] = write_raw(args.out, part, images, args.raw, pool)
-                continue
-            (args.out / part).mkdir()
-            shares = [
-                images[start : start + args.images] for start in range(0, len(images), args.images)
-            ]
-            paths = [args.out / part / f"{serial:06}.tar" for serial in range(len(shares))]
-            write = functools.partial(write_shard, longer=args.resize, quality=args.quality)
-            made[part] = list(pool.map(write, paths, shares))
-    with open(args.out / "shards.json", "w") as file:
-        json.dump(made, file, indent=1)
-    return sum(map(len, sources.values()))
+            (unfinished / part).mkdir(parents=True)
+            jobs, paths = [], []
+            for first in range(0, len(source.target), args.images):
+                paths.append(unfinished / part / f"{len(paths):06}.tar")
+                some = slice(first, first + args.images)
+                share = {name: getattr(source, name)[some] for name in ("file", *PER_IMAGE)}
+                share |= {"names": source.names[share["file"]], "file": np.arange(args.images)}
+                share = source._replace(**share)
+                jobs.append(pool.submit(write_tar, paths[-1], first, share, change))
+            written[part] = paths, [job.result() for job in tqdm(jobs, part, disable=None)]
+        for part in PARTS:
+            write_index(unfinished / part, classes, *written[part])
+        unfinished.rename(args.out)
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return sum(len(source.target) for source in sources.values())
 
 
-# What check() needs of an entry of shards.json.
-ENTRY = ("name", "bytes", "sha256")
+def make_index(args, pool):
+    """Writes the index of tar files that exist; returns the number of images."""
+    found, largest = {}, 0
+    for part in PARTS:
+        paths = sorted((args.out / part).glob("*.tar"))
+        if not paths or (args.out / part / "index.npz").exists():
+            why = "has an index.npz already: remove it first" if paths else "has no *.tar"
+            raise nd.BadInput(f"{args.out / part} {why}")
+        tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
+        found[part] = paths, tars
+        largest = max([largest, *(tar["target"].max(initial=0) for tar in tars)])
+    classes = [str(label) for label in range(largest + 1)]
+    if args.classes:
+        classes = args.classes.read_text().splitlines()
+        if len(set(classes)) < len(classes) or len(classes) <= largest:
+            raise nd.BadInput(f"{args.classes} needs {largest + 1} names or more, no two alike")
+    for part in PARTS:
+        write_index(args.out / part, classes, *found[part])
+    return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
 
 
 def check(out):
-    """Compares all files with shards.json; returns the number of files."""
-    try:
-        listed = json.loads((out / "shards.json").read_text())
-        entries = [{name: each[name] for name in ENTRY} for each in listed["train"] + listed["val"]]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        why = imagenet_nd.first_line(error)
-        raise BadInput(f"{out / 'shards.json'} cannot be read ({why})") from None
-    for entry in entries:
-        path = out / entry["name"]
-        if not path.is_file():
-            raise BadInput(f"{path} is missing")
-        if measure(path) != {name: entry[name] for name in ("bytes", "sha256")}:
-            raise BadInput(f"{path} is not what was written: its length or checksum differs")
-    return len(entries)
+    """Compares the tar files with the index; returns what was compared."""
+    for part in PARTS:
+        if not (out / part / "index.npz").exists():
+            raise nd.BadInput(f"{out / part} has no index.npz")
+        nd.open_source(out / part)  # compares the sizes
+        with np.load(out / part / "index.npz") as index:
+            names, sums = index["names"], index["sha256"] if "sha256" in index else []
+        for name, right in zip(names, sums, strict=False):
+            path = out / part / os.fsdecode(name)
+            if checksum(path) != right:
+                raise nd.BadInput(f"{path} is not what was written: its checksum differs")
+    return "sizes and checksums" if len(sums) else "sizes (of checksums, --index keeps none)"
+
+
+def count(text):
+    """Returns a whole number above 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return int(text)
 
 
 def main():
     """Reads the options, makes or checks."""
-    count = imagenet_nd.number(int, "a whole number above 0", lambda value: value > 0)
-    quality = imagenet_nd.number(int, "from 1 to 95", lambda value: 0 < value < 96)
-    parser = imagenet_nd.OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    add = parser.add_argument
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser.usage = argparse.SUPPRESS  # errors of one line
+    add, add_one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("dir", metavar="DIR", type=Path, nargs="?", help="has train/ and val/, class by class")
-    add("out", metavar="OUT", type=Path, help="made by this program")
-    add("--images", type=count, default=1000, help="per shard (%(default)s)")
-    add("--resize", type=count, help="re-encode, the longer side at most so many pixels")
-    add("--quality", type=quality, help="of JPEGs re-encoded by --resize (90)")
-    add("--raw", type=count, help="store pixels, the shorter side at most so many")
-    add("-j", "--workers", type=count, help="processes (else: as many as cores)")
-    add("--check", action="store_true", help="compare OUT with its shards.json")
+    add("out", metavar="OUT", type=Path, help="has train/*.tar and val/*.tar, or is made")
+    add_one("--resize", type=count, help="write JPEGs, the longer side so many pixels at most")
+    add_one("--raw", type=count, help="write PPMs, the shorter side so many pixels at most")
+    add_one("--index", action="store_true", help="write the index of OUT's tar files alone")
+    add_one("--check", action="store_true", help="compare OUT with its index, write nothing")
+    add("--quality", type=count, default=90, help="of --resize's JPEGs, 1 to 95 (%(default)s)")
+    add("--classes", type=Path, help="of --index: a name on each line (default: the numbers)")
+    add("--images", type=count, default=1000, help="per tar file (%(default)s)")
+    add("-j", "--workers", type=count, help="processes (default: as many as cores)")
     args = parser.parse_args()
-    if not args.check and args.dir is None:
-        parser.error("DIR and OUT are needed")
-    if args.raw and args.resize:
-        parser.error("--raw and --resize exclude each other")
-    if args.quality and not args.resize:
-        parser.error("--quality is of --resize: the files are else written as they are")
-    args.quality = args.quality or 90
+    if (args.dir is None) != (args.index or args.check):
+        parser.error("give DIR and OUT to make shards, OUT alone for --index or --check")
     try:
         if args.check:
-            print(f"{args.out}: {check(args.out)} files are as they were written")
+            print(f"{args.out}: {check(args.out)} are as they were written")
             return
-        try:
-            args.out.mkdir(parents=True)
-        except FileExistsError:
-            raise BadInput(f"{args.out} is there already: nothing is overwritten") from None
-        try:
-            print(f"{args.out}: {make(args)} images")
-        except BaseException:
-            shutil.rmtree(args.out)  # half of it would be of no use
-            raise
-    except (BadInput, OSError, ValueError, KeyError, RuntimeError) as error:
+        with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
+            print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
+    except (nd.BadInput, nd.BadImage, OSError, RuntimeError) as error:
         parser.error(str(error))
 
 

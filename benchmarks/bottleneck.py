@@ -1,0 +1,101 @@
+"""Is it the loader or the model that limits training on one device? Images/s of each, and of both.
+
+    python benchmarks/bottleneck.py DIR                                # with the scripts' defaults
+    python benchmarks/bottleneck.py -a resnet50 -b 128 -j 8 --amp bfloat16 --channels-last DIR
+
+All options but --steps are those of imagenet_nd.py, whose own loop is measured: the model on
+synthetic images, then both on DIR, then its loader alone. Close other programs first.
+"""
+
+import contextlib
+import faulthandler
+import io
+import itertools
+import math
+import sys
+import tempfile
+import time
+
+from common import Place, count, option_parser
+
+import imagenet_nd as nd
+
+WARM_UP = 3  # steps in which kernels are chosen and compiled
+
+
+def start(words, folder):
+    """Returns the Run of imagenet_nd.py with these options, its logs in a folder."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return nd.set_up(nd.parse_args([*words, "--log-dir", folder]))
+
+
+def train(run, steps):
+    """Trains so many steps of the epoch."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        nd.train_one_epoch(run, run.step + steps)
+
+
+def load(run, steps):
+    """Loads the batches of so many steps, normalised, on the device."""
+    for images, _ in itertools.islice(run.batches, steps):
+        images[0, 0, 0, 0].item()  # waits for the device
+    run.step += steps
+
+
+def images_per_second(work, run, steps):
+    """Returns the images/s of work(run, steps)."""
+    work(run, WARM_UP + 2 * run.data.workers)  # what is loaded ahead would cost nothing
+    started = time.perf_counter()
+    work(run, steps)
+    return steps * run.data.global_batch / (time.perf_counter() - started)
+
+
+def measure(words, steps, folder):
+    """Returns images/s of (loader, model, both), and the number of loader processes."""
+    run = start([*words, "--dummy"], folder)
+    model = images_per_second(train, run, steps)
+    run = start(words, folder)
+    workers = run.data.workers
+    needed = 2 * (steps + WARM_UP + 2 * workers)
+    if run.data.steps < needed:
+        raise nd.BadInput(
+            f"needs {needed} steps, the epoch has {run.data.steps}: lower -b, --steps"
+        )
+    both, loader = (images_per_second(work, run, steps) for work in (train, load))
+    faulthandler.cancel_dump_traceback_later()  # the script's --timeout
+    return loader, model, both, workers
+
+
+def advice(loader, model, workers, cores):
+    """Returns what limits training, and what would do."""
+    each = loader / min(max(1, workers), cores)  # images/s of a core
+    enough = math.ceil(1.1 * model / each)  # a tenth to spare
+    if loader > 1.1 * model:
+        return f"The model limits; -j {enough} would do."
+    if enough <= cores:
+        return f"The loader limits; -j {enough} would do."
+    smaller = "tools/make_shards.py --resize 500 or --raw 256 make images that load faster"
+    return f"The loader limits; -j {enough} would do on as many cores, here are {cores}: {smaller}."
+
+
+def main():
+    """Measures, prints the three rates and the advice."""
+    parser = option_parser(__doc__)
+    text = "measured of each, after a few to warm up (%(default)s)"
+    parser.add_argument("--steps", type=count, default=30, help=text)
+    args, words = parser.parse_known_args()
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            loader, model, both, workers = measure(words, args.steps, folder)
+    except nd.BadInput as error:
+        parser.error(str(error))
+    cores = nd.cores_per_rank(Place(None))
+    print(f"images/s: loader {loader:,.0f} (-j {workers}), model {model:,.0f}, both {both:,.0f}")
+    print(advice(loader, model, workers, cores))
+    if not nd.torch.accelerator.is_available():
+        print("Without a GPU, loader and model share the cores: both together are slower.")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

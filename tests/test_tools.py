@@ -1,0 +1,338 @@
+"""Tools beside training: shards, and ILSVRC2012's tar files into folders."""
+
+import importlib
+import io
+import re
+import shutil
+import sys
+import tarfile
+
+import numpy as np
+import PIL.Image
+import pytest
+import scipy.io
+from conftest import ROOT, run
+
+import imagenet_nd as nd
+
+
+@pytest.fixture
+def tool(monkeypatch, capsys):
+    """tool(program, *words, status=0) in this process, which saves the imports: returns the last
+    line printed, the only one of stderr where the status is 2."""
+
+    def call(program, *words, status=0):
+        nd.region_decoder.cache_clear()  # each process makes its own
+        monkeypatch.syspath_prepend(ROOT / "tools")
+        monkeypatch.setattr(sys, "argv", [f"{program}.py", *map(str, words)])
+        try:
+            importlib.import_module(program).main()
+            ended = 0
+        except SystemExit as end:
+            ended = end.code
+        output, errors = capsys.readouterr()
+        assert ended == status, errors
+        if status:
+            (line,) = errors.splitlines()
+            return line
+        return output.splitlines()[-1]
+
+    return call
+
+
+def write_set(folder, names=("b", "a"), train=5, val=2, sizes=(60, 45)):
+    """Writes JPEGs that differ, so many a class."""
+    serial = 0
+    for part, count in ("train", train), ("val", val):
+        for name in names:
+            (folder / part / name).mkdir(parents=True)
+            for number in range(count):
+                serial += 1
+                pixels = np.random.default_rng(serial).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+                image = PIL.Image.fromarray(pixels).resize(sizes, PIL.Image.BICUBIC)
+                image.save(folder / part / name / f"{number}.JPEG", quality=90)
+    return folder
+
+
+def members(path):
+    """Returns {name: bytes} of a tar file."""
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+def write_tar(path, content, mode="w"):
+    """Writes a tar file of {name: bytes}."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, inside in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(inside)
+            tar.addfile(member, io.BytesIO(inside))
+    return path
+
+
+# ----------------------------------------------------------------------------------------- shards
+
+
+def test_shards_hold_the_files_in_the_folders_order(tmp_path, tool):
+    folder, out = write_set(tmp_path / "data"), tmp_path / "out"
+    # From another folder, as users start it.
+    words = [sys.executable, ROOT / "tools" / "make_shards.py", "data", "out", "--images", 4]
+    assert run(words, tmp_path).splitlines()[-1] == "out: 14 images"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out"]
+    names = ["000000.tar", "000001.tar", "000002.tar"]
+    assert sorted(path.name for path in (out / "train").iterdir()) == [*names, "index.npz"]
+    content = {}
+    for name in names:
+        content |= members(out / "train" / name)
+    files = sorted((folder / "train").glob("*/*"))
+    wanted = {}
+    for serial, path in enumerate(files):
+        wanted[f"{serial:08}.jpeg"] = path.read_bytes()
+        wanted[f"{serial:08}.cls"] = b"%d" % "ab".index(path.parent.name)
+    assert [*content.items()] == [*wanted.items()]
+    source = nd.open_source(out / "train")
+    assert source.classes == ["a", "b"] and source.target.tolist() == [0] * 5 + [1] * 5
+    assert [source.read(index) for index in range(10)] == [path.read_bytes() for path in files]
+    assert tool("make_shards", "--check", out).endswith(
+        "sizes and checksums are as they were written"
+    )
+
+
+def test_resized_and_raw_shards(tmp_path, tool):
+    folder = write_set(tmp_path / "data")
+    broken = folder / "train" / "a" / "2.JPEG"
+    broken.write_bytes(broken.read_bytes()[:-40])
+    tool("make_shards", folder, tmp_path / "small", "--resize", 32, "--quality", 80)
+    tool("make_shards", folder, tmp_path / "raw", "--raw", 32)
+    small, raw = (nd.open_source(tmp_path / name / "train") for name in ("small", "raw"))
+    whole = nd.open_source(folder / "train")
+    for index in range(len(whole.target)):
+        if whole.path(index) == str(broken):
+            assert small.read(index) == raw.read(index) == broken.read_bytes()
+            continue
+        image = PIL.Image.open(whole.path(index))
+        with PIL.Image.open(io.BytesIO(small.read(index))) as other:
+            assert (other.format, other.size) == ("JPEG", (32, 24))
+        with PIL.Image.open(io.BytesIO(raw.read(index))) as other:
+            assert (other.format, other.size) == ("PPM", (42, 32))
+            expected = np.asarray(image.resize((42, 32), PIL.Image.BILINEAR), int)
+            assert np.abs(np.asarray(other) - expected).mean() < 1
+    pair = {name.split(".")[1] for name in members(tmp_path / "raw" / "train" / "000000.tar")}
+    assert pair == {"ppm", "cls", "jpeg"}, "what cannot be read is kept as it is"
+
+
+def test_check_finds_what_has_changed(tmp_path, tool):
+    out = tmp_path / "out"
+    tool("make_shards", write_set(tmp_path / "data"), out)
+    shard = out / "val" / "000000.tar"
+    content = bytearray(shard.read_bytes())
+    content[1000] ^= 1
+    shard.write_bytes(content)
+    line = tool("make_shards", "--check", out, status=2)
+    assert "val/000000.tar is not what was written: its checksum differs" in line
+    shard.write_bytes(content[:-512])
+    assert "000000.tar is not the shard" in tool("make_shards", "--check", out, status=2)
+    (out / "val" / "index.npz").unlink()
+    assert "val has no index.npz" in tool("make_shards", "--check", out, status=2)
+
+
+def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
+    folder, out = write_set(tmp_path / "data"), tmp_path / "out"
+    out.mkdir()
+    assert "out is there already" in tool("make_shards", folder, out, status=2)
+    out.rmdir()
+    (tmp_path / "out.unfinished").mkdir()  # of one that was killed, or still works
+    assert "out.unfinished is there already" in tool("make_shards", folder, out, status=2)
+    (tmp_path / "out.unfinished").rmdir()
+    (folder / "val" / "b" / "9.jpg").symlink_to("nowhere")
+    assert "No such file" in tool("make_shards", folder, out, status=2)
+    (folder / "val" / "b" / "9.jpg").unlink()
+    shutil.rmtree(folder / "val" / "b")
+    assert "differ in their classes" in tool("make_shards", folder, out, status=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("data", "give DIR and OUT to make shards, OUT alone for --index or --check"),
+        ("--check data out", "give DIR and OUT to make shards, OUT alone for --index or --check"),
+        ("data out --raw 3 --resize 3", "--resize: not allowed with argument --raw"),
+        ("data out --images 0", "--images: 0 is not a whole number above 0"),
+        ("absent out", "absent/train cannot be listed"),
+    ],
+)
+def test_shards_of_bad_words(words, message, tmp_path, tool, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = tool("make_shards", *words.split(), status=2)
+    assert line.startswith("make_shards.py: error: ") and message in line
+
+
+def existing(folder, content):
+    """Writes tar files of others: train/x-0.tar as given, and a val/x-0.tar of one image."""
+    write_tar(folder / "train" / "x-0.tar", content)
+    write_tar(folder / "val" / "x-0.tar", {"v/1.png": b"picture", "v/1.cls": b"2\n"})
+    return folder
+
+
+def test_index_of_tars_that_exist(tmp_path, tool):
+    content = {"./n1_7.jpg": b"first", "./n1_7.json": b"{}", "./n1_7.cls": b"1"}
+    content |= {
+        "./n0_9.cls": b" 0 ",
+        "./n0_9.JPEG": b"second",
+        "readme.txt": b"",
+        ".hidden.jpg": b"",
+    }
+    folder = existing(tmp_path / "data", content)
+    assert tool("make_shards", "--index", folder).endswith("data: 3 images")
+    source = nd.open_source(folder / "train")
+    assert source.classes == ["0", "1", "2"] and source.target.tolist() == [1, 0]
+    assert [source.read(index) for index in range(2)] == [b"first", b"second"]
+    assert nd.open_source(folder / "val").classes == source.classes
+    assert "sizes" in tool("make_shards", "--check", folder)
+    assert "index.npz already" in tool("make_shards", "--index", folder, status=2)
+    for part in "train", "val":
+        (folder / part / "index.npz").unlink()
+    (tmp_path / "names").write_text("ant\nbee\ncat\n")
+    tool("make_shards", "--index", folder, "--classes", tmp_path / "names")
+    assert nd.open_source(folder / "train").classes == ["ant", "bee", "cat"]
+    (folder / "train" / "index.npz").unlink()
+    (folder / "val" / "index.npz").unlink()
+    (tmp_path / "names").write_text("ant\nbee\nbee\n")
+    line = tool("make_shards", "--index", folder, "--classes", tmp_path / "names", status=2)
+    assert "names needs 3 names or more, no two alike" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a.jpg": b"x"}, "1 without an image or a .cls, as a"),
+        ({"a.jpg": b"x", "a.cls": b"0", "b.cls": b"0"}, "1 without an image or a .cls, as b"),
+        ({"a.jpg": b"x", "a.png": b"x", "a.cls": b"0"}, "there are two of a"),
+        ({"a.jpg": b"x", "a.cls": b"cat"}, "no uncompressed, whole tar file of images"),
+        ({"a.jpg": b"x", "a.cls": b"-1"}, "no uncompressed, whole tar file of images"),
+        ("compressed", "no uncompressed, whole tar file of images"),
+        ("cut off in an image", "no uncompressed, whole tar file of images"),
+        ("cut off after an image", "no uncompressed, whole tar file of images"),
+        ("no tar", "no uncompressed, whole tar file of images"),
+    ],
+)
+def test_index_of_bad_tars(content, message, tmp_path, tool):
+    good = {"a.cls": b"0", "a.jpg": b"x" * 2000, "b.cls": b"0", "b.jpg": b"x"}
+    folder = existing(tmp_path, good if isinstance(content, str) else content)
+    path = folder / "train" / "x-0.tar"
+    if isinstance(content, dict):
+        pass
+    elif content == "compressed":
+        write_tar(path, good, "w:gz")
+    elif content.startswith("cut off"):
+        path.write_bytes(path.read_bytes()[: 2000 if "in" in content.split() else 7 * 512])
+    elif content == "no tar":
+        path.write_bytes(b"no tar" * 1000)
+    line = tool("make_shards", "--index", folder, status=2)
+    assert str(path) in line and message in line
+    assert not [*folder.glob("*/index*")]
+
+
+# --------------------------------------------------------------------------------------- ImageNet
+
+CLASSES = {1: "n02119789", 2: "n02100735", 3: "n02110185"}  # as in ILSVRC2012: not in sorted order
+TRUTH = [2, 3, 1, 1, 2, 3, 3]  # of the validation images
+
+
+def write_archives(folder):
+    """Writes small tars in ILSVRC2012's layout; returns ({path: bytes} of train/, of val/)."""
+    kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("gloss", "O")]
+    kinds += [("num_children", "O"), ("children", "O"), ("wordnet_height", "O")]
+    rows = [(each, name, "word", "gloss", 0, [], 0) for each, name in CLASSES.items()]
+    rows.append((4, "n00001740", "entity", "gloss", 2, [1, 2], 1))
+    synsets = np.empty((len(rows), 1), kinds)
+    for number, row in enumerate(rows):
+        synsets[number, 0] = row
+    mat = io.BytesIO()
+    scipy.io.savemat(mat, {"synsets": synsets})
+    truth = "".join(f"{each}\n" for each in TRUTH).encode()
+    inside = "ILSVRC2012_devkit_t12/data"
+    kit = {f"{inside}/meta.mat": mat.getvalue()}
+    kit[f"{inside}/ILSVRC2012_validation_ground_truth.txt"] = truth
+    write_tar(folder / "ILSVRC2012_devkit_t12.tar.gz", kit, "w:gz")
+    train, outer = {}, {}
+    for name in sorted(CLASSES.values()):
+        images = {f"{name}_{each}.JPEG": f"{name} {each}".encode() * 300 for each in (18, 2, 7)}
+        train |= {f"{name}/{image}": content for image, content in images.items()}
+        outer[f"{name}.tar"] = write_tar(folder / "inner.tar", images).read_bytes()
+    (folder / "inner.tar").unlink()
+    write_tar(folder / "ILSVRC2012_img_train.tar", outer)
+    numbers = range(1, len(TRUTH) + 1)
+    flat = {f"ILSVRC2012_val_{each:08}.JPEG": f"{each}".encode() * 500 for each in numbers}
+    write_tar(folder / "ILSVRC2012_img_val.tar", flat)
+    named = zip(flat, TRUTH, strict=True)
+    return train, {f"{CLASSES[label]}/{image}": flat[image] for image, label in named}
+
+
+def content_of(folder):
+    """Returns {path below the folder: bytes}."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_imagenet_is_unpacked_into_classes(tmp_path, tool):
+    train, val = write_archives(tmp_path / "tars")
+    words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", "tars", "data"]
+    lines = run(words, tmp_path).splitlines()
+    assert lines[-2:] == ["data/train: 9 images of 3 classes", "data/val: 7 images of 3 classes"]
+    assert content_of(tmp_path / "data" / "train") == train
+    assert content_of(tmp_path / "data" / "val") == val
+    shutil.rmtree(tmp_path / "tars" / "ILSVRC2012_img_train.tar", ignore_errors=True)
+    assert "7 images" in tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data")
+
+
+@pytest.mark.parametrize("tar", ["img_train.tar", "img_val.tar"])
+def test_an_interrupted_unpacking_goes_on(tar, tmp_path, tool):
+    """What is cut off does not get its name; with the whole tar file, the rest comes."""
+    train, val = write_archives(tmp_path / "tars")
+    part = "train" if "train" in tar else "val"
+    path, data = tmp_path / "tars" / f"ILSVRC2012_{tar}", tmp_path / "data"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2 + 99])
+    line = tool("prepare_imagenet", path.parent, data, "--only", part, status=2)
+    assert re.search(r"tar file of train is cut off or damaged|img_val.tar lacks \d images", line)
+    assert [each.name for each in data.iterdir()] == [f"{part}.unfinished"]
+    path.write_bytes(whole)
+    tool("prepare_imagenet", path.parent, data, "--only", part)
+    assert content_of(data) == {
+        f"{part}/{n}": v for n, v in {"train": train, "val": val}[part].items()
+    }
+
+
+def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, tool):
+    _, val = write_archives(tmp_path / "tars")
+    folder = tmp_path / "data" / "val"
+    folder.mkdir(parents=True)
+    for name, content in members(tmp_path / "tars" / "ILSVRC2012_img_val.tar").items():
+        (folder / name).write_bytes(content)
+    (tmp_path / "tars" / "ILSVRC2012_img_val.tar").unlink()
+    tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val")
+    assert content_of(folder) == val
+    shutil.rmtree(folder / CLASSES[1])
+    line = tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val", status=2)
+    assert f"val and the devkit differ in 1 classes, as {CLASSES[1]}" in line
+
+
+def test_tars_that_lack_something_end_in_one_line(tmp_path, tool):
+    write_archives(tmp_path / "tars")
+    words = "prepare_imagenet", tmp_path / "tars", tmp_path / "data"
+    outer = members(tmp_path / "tars" / "ILSVRC2012_img_train.tar")
+    outer.pop("n02110185.tar")
+    write_tar(tmp_path / "tars" / "ILSVRC2012_img_train.tar", outer)
+    assert "differ in 1 classes, as n02110185" in tool(*words, status=2)
+    flat = members(tmp_path / "tars" / "ILSVRC2012_img_val.tar")
+    flat.pop("ILSVRC2012_val_00000003.JPEG")
+    write_tar(tmp_path / "tars" / "ILSVRC2012_img_val.tar", flat)
+    line = tool(*words, "--only", "val", status=2)
+    assert "lacks 1 images, as ILSVRC2012_val_00000003.JPEG" in line
+    assert {path.name for path in words[2].iterdir()} == {"train.unfinished", "val.unfinished"}
+    (tmp_path / "tars" / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(b"no tar")
+    assert tool(*words, status=2).startswith("prepare_imagenet.py: error: ")
+    assert "No such file" in tool("prepare_imagenet", tmp_path / "absent", tmp_path, status=2)
