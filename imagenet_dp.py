@@ -991,6 +991,7 @@ def train_one_epoch(run, end=None):
     run.model.train()
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     run.meter, run.partial = Meter(title, images, run, run.partial), None
+    run.meter.steps = run.step
     for step in range(run.step, data.steps if end is None else end):
         images, target = next(run.batches)
         for group in run.optimizer.param_groups:
@@ -1611,9 +1612,8 @@ def complain(error):
     if not isinstance(error, (BadInput, Fault)):
         known = [text for pattern, text in MEANINGS.items() if re.search(pattern, line)]
         line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
-    if (
-        line and rank != "0"
-    ):  # rank 0 prints the same, or the launcher; it ends this process meanwhile
+    if line and rank != "0":
+        # Rank 0 prints the same, or the launcher, which ends this process meanwhile.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else traceback.format_exc()
