@@ -6,8 +6,8 @@ BIN := .venv/bin
 CIFAR10 ?= cifar10
 LOGS ?= logs
 
-# glibc gives large blocks back to the kernel, which clears them again for the next step: on the CPU
-# they are kept (docs/data.md).
+# On the CPU glibc would give large blocks back to the kernel after each step, which clears new ones
+# for the next (docs/precision.md).
 demo study-% bench: export MALLOC_MMAP_MAX_ = 0
 demo study-% bench: export MALLOC_TRIM_THRESHOLD_ = 2147483647
 

@@ -8,25 +8,17 @@ synthetic images, then both on DIR, then its loader alone. Close other programs 
 """
 
 import contextlib
-import faulthandler
 import io
 import itertools
 import math
-import sys
 import tempfile
 import time
 
-from common import Place, count, option_parser
+from common import Place, count, kill_workers, option_parser, start
 
 import imagenet_nd as nd
 
 WARM_UP = 3  # steps in which kernels are chosen and compiled
-
-
-def start(words, folder):
-    """Returns the Run of imagenet_nd.py with these options, its logs in a folder."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        return nd.set_up(nd.parse_args([*words, "--log-dir", folder]))
 
 
 def train(run, steps):
@@ -52,17 +44,15 @@ def images_per_second(work, run, steps):
 
 def measure(words, steps, folder):
     """Returns images/s of (loader, model, both), and the number of loader processes."""
-    run = start([*words, "--dummy"], folder)
+    words = [*words, "--log-dir", folder]
+    run = start("imagenet_nd", [*words, "--dummy"])[1]
     model = images_per_second(train, run, steps)
-    run = start(words, folder)
+    run = start("imagenet_nd", words)[1]
     workers = run.data.workers
     needed = 2 * (steps + WARM_UP + 2 * workers)
     if run.data.steps < needed:
-        raise nd.BadInput(
-            f"needs {needed} steps, the epoch has {run.data.steps}: lower -b, --steps"
-        )
+        raise nd.BadInput(f"{needed} steps are too many for {run.data.name}: lower --steps or -b")
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
-    faulthandler.cancel_dump_traceback_later()  # the script's --timeout
     return loader, model, both, workers
 
 
@@ -89,12 +79,13 @@ def main():
             loader, model, both, workers = measure(words, args.steps, folder)
     except nd.BadInput as error:
         parser.error(str(error))
+    finally:
+        kill_workers()
     cores = nd.cores_per_rank(Place(None))
     print(f"images/s: loader {loader:,.0f} (-j {workers}), model {model:,.0f}, both {both:,.0f}")
     print(advice(loader, model, workers, cores))
     if not nd.torch.accelerator.is_available():
         print("Without a GPU, loader and model share the cores: both together are slower.")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

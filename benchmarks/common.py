@@ -2,14 +2,20 @@
 rounds, its file and table."""
 
 import argparse
+import contextlib
 import datetime
+import importlib
 import importlib.metadata
+import io
 import itertools
 import json
+import multiprocessing
 import os
 import platform
 import random
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +76,29 @@ def loader_of(script, words):
         return itertools.islice(batches, data.steps)
 
     return go_on
+
+
+def start(script, words):
+    """Returns (a script's module, its Run), set up with these options and no time-out; signals do
+    what they do in every program."""
+    if script == "imagenet_ddp":  # as torchrun would
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update(alone)
+    module = importlib.import_module(script)
+    with contextlib.redirect_stdout(io.StringIO()):
+        run = module.set_up(module.parse_args([*map(str, words), "--timeout", "0"]))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return module, run
+
+
+def kill_workers():
+    """Ends the loaders' processes, which ignore signals and may wait to hand over a batch."""
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def about(*packages):

@@ -4,21 +4,20 @@
     python benchmarks/training.py -a resnet18 --only timm imagenet_nd.py
     python benchmarks/training.py --overhead           # % that the loop adds to its three lines
 
-Every way trains on this machine's device, on the CPU in a process of its own, in turn with the
-others of the same architecture and images: one round of --steps steps each, after one to warm up.
-Without DIR the images are synthetic alone. DIR holds train/<class>/*.JPEG; all ways read the same
-images of it, drawn at random. Close other programs first: on two cores each of them counts.
+Every way trains on this machine's device, in a process of its own, in turn with the others of the
+same architecture and images: rounds of --steps steps each, which begin with a few that are not
+counted, since images that were loaded before would cost nothing. Without DIR the images are
+synthetic alone. DIR holds train/<class>/*.JPEG; all ways read the same images of it, picked at
+random. Close other programs first: on two cores each of them counts.
 """
 
 import contextlib
 import functools
-import gc
 import importlib
 import io
 import itertools
 import multiprocessing
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -28,9 +27,10 @@ from pathlib import Path
 import common
 import torch
 import torchvision
+from common import count, start, whole
 from torch import nn
 
-from imagenet_nd import BadInput, OneLineParser, Place, cores_per_rank, first_line
+from imagenet_nd import BadInput, Place, cores_per_rank, first_line
 
 try:
     import timm.data
@@ -94,7 +94,7 @@ def accuracy(output, target):
 
 
 def plain(arch, folder, args, device):
-    """Returns train(): float32, contiguous, Pillow's pipeline, `loss.item()` in every step."""
+    """Returns train(steps): float32, contiguous, Pillow's pipeline, `loss.item()` every step."""
     model = torchvision.models.get_model(arch, num_classes=CLASSES).to(device)
     criterion = nn.CrossEntropyLoss().to(device)
     options = {"lr": 0.1 * args.batch_size / 256, "momentum": 0.9, "weight_decay": 1e-4}
@@ -114,12 +114,13 @@ def plain(arch, folder, args, device):
             data, args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True
         )
 
-    def train():
-        torch.backends.cudnn.benchmark = False  # PyTorch's default, which pytorch/examples leaves
+    endless = iter(loader)
+
+    def train(steps):
         seconds, waited, losses, top1, top5 = (Average() for _ in range(5))
         model.train()
         before = time.time()
-        for step, (images, target) in enumerate(loader):
+        for step, (images, target) in enumerate(itertools.islice(endless, steps)):
             waited.update(time.time() - before)
             images = images.to(device, non_blocking=True)
             target = target.to(device, non_blocking=True)
@@ -141,18 +142,19 @@ def plain(arch, folder, args, device):
 
 
 def batches(args, device, dtype=torch.float32):
-    """Returns an epoch of one and the same synthetic batch: images of this type, target."""
+    """Returns one and the same synthetic batch, again and again: images of this type, target."""
     shape = (args.batch_size, 3, args.image_size, args.image_size)
     images = torch.randint(256, shape, device=device).to(dtype)
     target = torch.randint(CLASSES, (args.batch_size,), device=device)
-    return [(images / 128 - 1 if dtype.is_floating_point else images, target)] * args.steps
+    batch = (images / 128 - 1 if dtype.is_floating_point else images, target)
+    return [batch] * needed(args)
 
 
 # -------------------------------------------------------------------------------------- timm's loop
 
 
 def timm_loop(arch, folder, args, device):
-    """Returns train(): what timm's train.py does under `--amp --amp-dtype bfloat16
+    """Returns train(steps): what timm's train.py does under `--amp --amp-dtype bfloat16
     --channels-last --color-jitter 0 --smoothing 0 --train-interpolation bilinear`.
 
     Its own jitter and smoothing are off, since the other loops have none either.
@@ -175,13 +177,15 @@ def timm_loop(arch, folder, args, device):
             use_prefetcher=True,
         )
 
-    def train():
-        torch.backends.cudnn.benchmark = True  # as timm's train.py does
+    torch.backends.cudnn.benchmark = True  # as timm's train.py does
+    endless = iter(loader)
+
+    def train(steps):
         losses, seconds, waited = (timm.utils.AverageMeter() for _ in range(3))
         model.train()
         optimizer.zero_grad()
         before = time.time()
-        for step, (images, target) in enumerate(loader):
+        for step, (images, target) in enumerate(itertools.islice(endless, steps)):
             waited.update(time.time() - before)
             images = images.contiguous(memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16):
@@ -203,52 +207,25 @@ def timm_loop(arch, folder, args, device):
 # --------------------------------------------------------------------------------------------- ours
 
 
-@functools.cache
-def place_of(name):
-    """Returns where a script finds itself; those of DistributedDataParallel share one group."""
-    if name == "imagenet_ddp":  # its own join() expects launch() to have named a meeting place
-        return place_of("imagenet_ddp_apex")
-    module = importlib.import_module(name)
-    return module.join(module.parse_args([]))
-
-
-def set_up(name, options, arch, folder, args, scratch):
-    """Returns (a script's module, its Run)."""
-    module = importlib.import_module(name)
-    words = ["-a", arch, "-b", args.batch_size, "-j", args.workers, "--log-dir", scratch]
-    words += ["--steps-per-epoch", args.steps, "--image-size", args.image_size]
-    words += ["--warmup-epochs", 0, "--num-classes", CLASSES]
-    words += [folder] if folder else ["--dummy"]
-    parsed = module.parse_args([*map(str, words), *options])
-    return module, module.set_up(parsed, place_of(name))
-
-
-def shuffle_less(run):
-    """Makes the training set no larger than the steps of an epoch: to shuffle a million images'
-    numbers takes 10 ms, nothing in an hour's epoch, but much in a round of a second."""
-    run.data.order.size = run.data.order.steps * run.data.global_batch
-
-
-def train_epoch(module, run, epoch):
-    """Trains an epoch from its first step on."""
-    run.step = 0
-    module.train_one_epoch(run, epoch)
-
-
 def ours(name, options, arch, folder, args, scratch):
-    """Returns train(): an epoch of a script."""
-    module, run = set_up(name, options, arch, folder, args, scratch)
-    shuffle_less(run)
-    epochs = itertools.count()
-
-    def train():
-        torch.backends.cudnn.benchmark = True  # as set_up() has it, and the plain loop has not
-        train_epoch(module, run, next(epochs))
-
-    return train
+    """Returns train(steps), of a script, and its module and Run."""
+    words = ["-a", arch, "-b", args.batch_size, "-j", args.workers, "--log-dir", scratch]
+    words += ["--image-size", args.image_size, "--num-classes", CLASSES, "--warmup-epochs", 0]
+    script, run = start(name, [*words, *options, *([folder] if folder else ["--dummy"])])
+    return lambda steps: script.train_one_epoch(run, run.step + steps), script, run
 
 
 # ---------------------------------------------------------------------------------------- measuring
+
+
+def warm_up(args):
+    """Returns the steps of a round that are not counted: on a GPU, all that may be loaded ahead."""
+    return 2 * args.workers + 1 if torch.accelerator.is_available() else 1
+
+
+def needed(args):
+    """Returns the steps of all rounds, and of one to warm up."""
+    return (args.rounds + 1) * (warm_up(args) + args.steps)
 
 
 def rate(train, args, threads):
@@ -256,11 +233,12 @@ def rate(train, args, threads):
 
     def way():
         torch.set_num_threads(threads)  # the same for all, whatever a set-up has chosen
-        synchronize()
-        started = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
-            train()
-        synchronize()
+            train(warm_up(args))
+            synchronize()
+            started = time.perf_counter()
+            train(args.steps)
+            synchronize()
         return args.steps * args.batch_size / (time.perf_counter() - started)
 
     return way
@@ -272,129 +250,98 @@ def synchronize():
         torch.accelerator.synchronize()
 
 
-def choose(source, count, folder):
-    """Links `count` random training images of `source` into `folder`, as train/ and as val/.
-
-    Where there are fewer, they come again under other names.
-    """
-    draw, suffixes, images = random.Random(0), torchvision.datasets.folder.IMG_EXTENSIONS, []
-    folders = sorted(each for each in (source / "train").glob("*") if each.is_dir())
-    draw.shuffle(folders)
-    for each in folders:
-        images += sorted(path for path in each.iterdir() if path.suffix.lower() in suffixes)
-        if len(images) > 10 * count:  # enough to draw from: all of ImageNet takes a while
-            break
-    if not images:
-        raise BadInput(f"{source} has no images in train/<class>/: give a DIR that has")
-    draw.shuffle(images)
-    for serial, path in enumerate(itertools.islice(itertools.cycle(images), count)):
-        link = folder / "train" / path.parent.name / f"{serial}_{path.name}"
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.resolve())
-    (folder / "val").symlink_to("train")  # the scripts want one, and nothing reads it
+def rows_of(args):
+    """Returns the names of the rows, the plain loop first."""
+    rows = [" ".join([f"{name}.py", *each]) for name in SCRIPTS for each in SCRIPTS[name]]
+    if importlib.import_module("imagenet_horovod").hvd is None:
+        rows = [row for row in rows if "horovod" not in row]
+    rows += [TIMM] if timm else []
+    return [PLAIN, *(row for row in rows if any(each in row for each in args.only or [""]))]
 
 
-def candidates(arch, folder, args, scratch):
-    """Returns {row name: function that returns train()} for an architecture, on JPEGs of folder
-    or synthetic images; the plain loop first."""
+def make(row, arch, folder, args, scratch):
+    """Returns train(steps) of a row."""
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    same = (arch, folder, args)
-    makers = {PLAIN: lambda: plain(*same, device)}
-    for name, both in SCRIPTS.items():
-        if name == "imagenet_horovod" and importlib.import_module(name).hvd is None:
-            continue  # Horovod is not installed
-        for options in both:
-            row = " ".join([f"{name}.py", *options])
-            makers[row] = lambda name=name, options=options: ours(name, options, *same, scratch)
-    if timm:
-        makers[TIMM] = lambda: timm_loop(*same, device)
-    wanted = args.only or [""]
-    return {
-        row: make
-        for row, make in makers.items()
-        if row == PLAIN or any(each in row for each in wanted)
-    }
+    if row in (PLAIN, TIMM):
+        return (plain if row == PLAIN else timm_loop)(arch, folder, args, device)
+    script, *options = row.split()
+    return ours(script.removesuffix(".py"), options, arch, folder, args, scratch)[0]
 
 
-def apart(make, args, threads, ends):
-    """Returns rate() of what `make` returns, warm, in a process of its own until the ExitStack
-    `ends`: on the CPU the scripts change how a process allocates memory, which would help all."""
-    ours, theirs = multiprocessing.Pipe()
-
-    def serve():
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                way = rate(make(), args, threads)
-            way()
-        except (BadInput, RuntimeError) as error:
-            theirs.send(error)
-            return
-        theirs.send(None)
-        while theirs.recv():
-            theirs.send(way())
-
-    def end():
-        ours.send("")
-        process.join()
-
-    def way():
-        ours.send("a round")
-        return ours.recv()
-
-    process = multiprocessing.get_context("fork").Process(target=serve)
-    process.start()
-    if error := ours.recv():
-        raise error
-    ends.callback(end)
-    return way
+def serve(connection, args, threads, *given):
+    """Makes a row's training, and measures a round of it for each message; sends images/s, and
+    before them why they cannot be had, or nothing."""
+    try:
+        way = rate(make(*given), args, threads)
+        way()
+    except Exception as error:  # whatever it is, the others go on
+        connection.send(first_line(error))
+        return
+    connection.send("")
+    while connection.recv():
+        connection.send(way())
+    common.kill_workers()
 
 
-def measure(makers, args, threads):
+def measure(arch, folder, args, scratch, threads):
     """Returns rows: images/s of every round, after one to warm up; or why there are none."""
-    ways, failed, ends = {}, {}, contextlib.ExitStack()
-    for name, make in makers.items():
-        print(f"warming up: {name}", file=sys.stderr, flush=True)
-        try:
-            if torch.accelerator.is_available():  # which would not survive a fork
-                with contextlib.redirect_stdout(io.StringIO()):
-                    way = rate(make(), args, threads)
-                way()
-            else:
-                way = apart(make, args, threads, ends)
-            ways[name] = way
-        except (BadInput, RuntimeError) as error:  # no such build, or no memory
-            failed[name] = first_line(error)
-    with ends:
-        measured = common.interleave(ways, args.rounds)
-    rows = [{"name": name, "values": values} for name, values in measured.items()]
-    return rows + [{"name": name, "values": [], "not measured": failed[name]} for name in failed]
+    # A GPU's driver does not survive a fork; without one, nothing need be imported again.
+    kind = "spawn" if torch.accelerator.is_available() else "fork"
+    context, connections, processes, failed = multiprocessing.get_context(kind), {}, [], {}
+    for row in rows_of(args):
+        print(f"warming up: {row}", file=sys.stderr, flush=True)
+        connection, theirs = context.Pipe()
+        given = (theirs, args, threads, row, arch, folder, args, scratch)
+        processes.append(context.Process(target=serve, args=given))
+        processes[-1].start()
+        if why := connection.recv():
+            failed[row] = why
+        else:
+            connections[row] = connection
+
+    def ask(row):
+        connections[row].send("a round")
+        return connections[row].recv()
+
+    ways = {row: functools.partial(ask, row) for row in connections}
+    measured = common.interleave(ways, args.rounds)
+    for connection in connections.values():
+        connection.send("")
+    for process in processes:
+        process.join()
+    rows = [{"name": row, "values": values} for row, values in measured.items()]
+    return rows + [{"name": row, "values": [], "not measured": failed[row]} for row in failed]
+
+
+def link(source, count, folder):
+    """Links so many images of `source` as folder/train/, and as folder/val/, which nothing reads."""
+    for serial, path in enumerate(common.pick_images(source, count)):
+        name = folder / "train" / path.parent.name / f"{serial}_{path.name}"
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.symlink_to(path.resolve())
+    (folder / "val").symlink_to("train")
 
 
 def measure_overhead(arch, args, scratch, threads):
     """Returns rows: images/s of the bare three lines, of the same on batches as the loop makes
     them from uint8, and of the whole loop, with the % that each adds to the bare lines."""
-    module, run = set_up("imagenet_nd", HALF, arch, None, args, scratch)
-    shuffle_less(run)
-    epochs = itertools.count()
+    train, script, run = ours("imagenet_nd", HALF, arch, None, args, scratch)
+    ready = next(run.batches)
 
-    def made():
-        return module.Meter("", run.data.train, run, module.sum_over_ranks)
-
-    ready = next(iter(made()))
-
-    def bare(source):
+    def bare(batches):
         run.model.train()
-        for images, target in source:
-            with module.precision(run.args, run.place.device):
+        for images, target in batches:
+            with script.precision(run.args, run.place.device):
                 loss = nn.functional.cross_entropy(run.model(images), target)
             loss.backward()
             run.optimizer.step()
             run.optimizer.zero_grad()
 
+    made = functools.partial(itertools.islice, run.batches)
     trains = {
-        BARE: lambda: bare([ready] * args.steps),
-        "the same, normalising uint8 images": lambda: bare(made()),
-        "imagenet_nd.py: train_one_epoch()": lambda: train_epoch(module, run, next(epochs)),
+        BARE: lambda steps: bare([ready] * steps),
+        "the same, normalising uint8 images": lambda steps: bare(made(steps)),
+        "imagenet_nd.py: train_one_epoch()": train,
     }
     ways = {name: rate(train, args, threads) for name, train in trains.items()}
     for way in ways.values():
@@ -414,15 +361,15 @@ def measure_overhead(arch, args, scratch, threads):
 
 def main():
     """Measures every architecture on every kind of images, or the overhead."""
-    parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = common.option_parser(__doc__)
     add = parser.add_argument
     add("dir", metavar="DIR", nargs="?", type=Path, help="has train/<class>/*.JPEG (else: none)")
     add("-a", "--arch", nargs="+", default=["resnet18", "resnet50"], help="(resnet18 resnet50)")
-    add("-b", "--batch-size", type=int, default=32, help="images per step (%(default)s)")
-    add("-j", "--workers", type=int, help="loader processes of each way (else: cores, to 16)")
-    add("--image-size", type=int, default=224, help="pixels (%(default)s)")
-    add("--steps", type=int, help="per round (50 on a GPU, 4 on the CPU, 10 for --overhead)")
-    add("--rounds", type=int, help="(5, and 15 for --overhead)")
+    add("-b", "--batch-size", type=count, default=32, help="images per step (%(default)s)")
+    add("-j", "--workers", type=whole, help="loader processes of each way (else: cores, to 16)")
+    add("--image-size", type=count, default=224, help="pixels (%(default)s)")
+    add("--steps", type=count, help="per round (50 on a GPU, 4 on the CPU, 10 for --overhead)")
+    add("--rounds", type=count, help="(5, and 15 for --overhead)")
     add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the plain loop")
     add("--overhead", action="store_true", help="measure what the loop adds to its three lines")
     file = "(logs/benchmarks/training.json, the architecture and images added to the name)"
@@ -445,7 +392,7 @@ def main():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             images = Path(scratch) / "images"
             if args.dir:
-                choose(args.dir, args.steps * args.batch_size, images)
+                link(args.dir, needed(args) * args.batch_size, images)
             for arch, source in itertools.product(args.arch, sources):
                 if args.overhead:
                     what, baseline, note = "overhead", BARE, f"{rounds}. {OVERHEAD_NOTE}"
@@ -455,11 +402,10 @@ def main():
                     what, baseline = source.split()[0].lower(), PLAIN
                     note = f"{rounds}. {NOTES[source]} {TIMM_NOTE}"
                     title = f"Training {arch} on {source}, {same}"
-                    makers = candidates(arch, images if source == "JPEGs" else None, args, scratch)
-                    rows = measure(makers, args, threads)
+                    folder = images if source == "JPEGs" else None
+                    rows = measure(arch, folder, args, scratch, threads)
                 out = args.out.with_name(f"{args.out.stem}_{arch}_{what}.json")
                 common.write(out, title, "images/s", rows, baseline, about, note)
-                gc.collect()  # the models before those of the next
     except BadInput as error:
         parser.error(str(error))
 

@@ -203,7 +203,7 @@ def test_options_and_defaults_are_frozen(script, capsys):
     "size", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS"]
 )
 def test_scripts_of_one_process_refuse_a_launcher_of_two(script, size, complaint_here):
-    assert "imagenet_ddp.py" in complaint_here(script, "--no-accel", **{size: "2"})
+    assert "imagenet_ddp.py" in complaint_here(script, "--no-accel", "nowhere", **{size: "2"})
 
 
 @pytest.mark.slow

@@ -28,31 +28,29 @@ def test_shellcheck():
     run(["shellcheck", *FILES], ROOT)
 
 
-def batch(script, folder, **does):
-    """Runs a file as Slurm would on two nodes, with programs that do what is given; returns its
+def batch(script, folder, srun, gpus=None):
+    """Runs a file as Slurm would on two nodes, with an srun that does what is given; returns its
     exit status."""
     sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2"}
     sets |= {"NTASKS_PER_NODE": "4", "CPUS_PER_TASK": "3"}
-    programs = {"scontrol": "[ $1 = requeue ] && touch $1-$2; printf 'node1\\nnode2\\n'"}
-    for name, lines in (programs | {"python": "exit"} | does).items():
-        (folder / name).write_text(f"#!/bin/bash\n{lines}\n")
+    sets |= {"GPUS_ON_NODE": gpus} if gpus else {}
+    scontrol = "[ $1 = requeue ] && touch $1-$2; printf 'node1\\nnode2\\n'"
+    for name, does in {"scontrol": scontrol, "python": "exit", "srun": srun}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{does}\n")
         (folder / name).chmod(0o755)
     env = environment(**{f"SLURM_{name}": value for name, value in sets.items()})
     env["PATH"] = f"{folder}:{os.environ['PATH']}"
-    if "gpus" in does:
-        env["SLURM_GPUS_ON_NODE"] = does["gpus"]
     file = ROOT / "slurm" / script.replace(".py", ".sbatch")
     words = ["bash", "-u", file, "-a", "resnet50", "--epochs", "3", "a folder"]
     return subprocess.run(words, cwd=folder, env=env, stdin=subprocess.DEVNULL).returncode
 
 
-@pytest.mark.parametrize("gpus", ["", "2"])
+@pytest.mark.parametrize("gpus", [None, "2"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_options_parse(script, gpus, tmp_path):
     """srun is called with words that it, the launcher and the script understand."""
-    given = {"gpus": gpus} if gpus else {}
     does = "printf '%s\\0' \"$@\" > words; env -0 > env"
-    assert batch(script, tmp_path, srun=does, **given) == 0
+    assert batch(script, tmp_path, does, gpus) == 0
     words = (tmp_path / "words").read_text().split("\0")[:-1]
     env = dict(each.split("=", 1) for each in (tmp_path / "env").read_text().split("\0") if each)
     first = words.index(script)
@@ -97,7 +95,7 @@ def test_queued_again(script, why, status, requeued, tmp_path):
     os.utime(marker, (1, 1))
     write = f"""echo '{{"why": "{why}", "epoch": 0, "step": 3}}' > runs/now/PREEMPTED; """
     does = f"sleep 0.1; {write if why else ''}exit {status}"
-    assert batch(script, tmp_path, srun=does) == status
+    assert batch(script, tmp_path, does) == status
     assert (tmp_path / "requeue-123456").exists() == requeued
     assert not [*(tmp_path / "runs").glob(".*")]
 
