@@ -69,13 +69,7 @@ def loader_of(script, words):
     training = (job for job in schedule if job[0] is not None)
     batches = script.load_batches(args, place, data, training)
 
-    def go_on(serial):
-        # What workers have made ahead since the pass before is not to be counted in this one.
-        for _ in itertools.islice(batches, 2 * data.workers):
-            pass
-        return itertools.islice(batches, data.steps)
-
-    return go_on
+    return lambda serial: itertools.islice(batches, data.steps)
 
 
 def start(script, words):
@@ -97,6 +91,7 @@ def start(script, words):
 
 def kill_workers():
     """Ends the loaders' processes, which ignore signals and may wait to hand over a batch."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler raises
     for child in multiprocessing.active_children():
         child.kill()
 

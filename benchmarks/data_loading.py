@@ -8,33 +8,27 @@ All ways read the same --images random training images of DIR (the same ones aga
 fewer), from page cache, with as many loader processes or threads, and give crops of 224 pixels,
 randomly placed, sized and mirrored. Each way lives in a process of its own; after a pass to warm up
 they load in turn, one pass of all images each, --rounds times. What is not installed has a row that
-says so. Close other programs first: on two cores each of them counts.
+says so. Close other programs first: on two cores each of them counts; the processor time per image,
+of all processes and threads of a way, suffers less from them.
 """
 
+import collections
 import contextlib
 import functools
 import importlib.util
 import itertools
 import multiprocessing
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import common
+import psutil
 import torch
-from common import (
-    ROOT,
-    about,
-    count,
-    interleave,
-    loader_of,
-    option_parser,
-    pick_images,
-    select,
-    whole,
-    write,
-)
+from common import ROOT, count, whole
 from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
@@ -43,15 +37,16 @@ import imagenet_nd as nd
 SIZE = 224  # pixels
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in pytorch/examples
 BASELINE = "pytorch/examples"
-UNMEASURED = "not measured"
+UNMEASURED, USED = "not measured", "processor time, ms per image"
 AHEAD = 2  # batches that DALI makes before they are asked for: its default
 SETTLING = 0.5  # s
 NOTE = (
     "From files in page cache to batches in the trainer's memory, {workers} loader processes or "
-    "threads for each way; a value is a pass over {images:,} images in batches of {batch}. Where "
-    "batches are uint8, the device normalises them, in the time of training. FFCV writes JPEGs "
-    "anew, of quality 90, and limits the longer side of an image to 500 or 256 pixels; `--raw 256` "
-    "of this project limits the shorter side."
+    "threads for each way; a value is a pass over {images:,} images in batches of {batch}, but for "
+    "the first ones, which may have been loaded before. Where batches are uint8, the device "
+    "normalises them, in the time of training. FFCV writes JPEGs anew, of quality 90, and limits "
+    "the longer side of an image to 500 or 256 pixels; `--raw 256` of this project limits the "
+    "shorter side."
 )
 
 
@@ -124,7 +119,7 @@ def this_project(folder, args, shards=None, decoder="", checkout=ROOT):
     spec = importlib.util.spec_from_file_location("imagenet_nd", checkout / "imagenet_nd.py")
     script = sys.modules["imagenet_nd"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    return loader_of(script, [*words, "--log-dir", args.scratch / "runs", folder])
+    return common.loader_of(script, [*words, "--log-dir", args.scratch / "runs", folder])
 
 
 def rows_of_a_checkout(checkout):
@@ -236,10 +231,17 @@ WAYS = {
 # --------------------------------------------------------------------------------------- measuring
 
 
+def processor_seconds():
+    """Returns the processor time of this process and its loader processes, s."""
+    own = psutil.Process()
+    return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children()))
+
+
 def serve(connection, theirs, way, folder, args):
     """Warms up; then measures a pass whenever the connection asks for one, until its end.
 
-    Sends (type of the images, why it cannot be measured), then images/s.
+    Sends (type of the images, why it cannot be measured); then (images/s, ms of processor time per
+    image) of each pass. The clock starts when what was loaded ahead is used up.
     """
     theirs.close()  # a copy, by which this process would outlive the other
     try:
@@ -253,23 +255,28 @@ def serve(connection, theirs, way, folder, args):
     with contextlib.suppress(EOFError, BrokenPipeError):
         for epoch in itertools.count(1):
             connection.recv()
-            batches = load(epoch)
-            started = time.perf_counter()
-            images = sum(len(batch[1]) for batch in batches)
-            images_per_second = images / (time.perf_counter() - started)
+            used, images, ahead = processor_seconds(), 0, 0
+            for number, batch in enumerate(load(epoch)):
+                images += len(batch[1])
+                if number < 2 * args.workers + 1:
+                    started, ahead = time.perf_counter(), images
+            images_per_second = (images - ahead) / (time.perf_counter() - started)
             time.sleep(SETTLING)  # what is fetched ahead for the next pass would slow the next way
-            connection.send(images_per_second)
+            connection.send((images_per_second, 1e3 * (processor_seconds() - used) / images))
+    common.kill_workers()
 
 
 def measure(ways, folder, args):
     """Returns rows: images/s of every round, or why there are none."""
     # Forked, so that nothing is imported again, before anything here has started a thread.
     context = multiprocessing.get_context("fork")
-    connections, processes, rows = {}, [], {}
+    connections, processes, rows, used = {}, [], {}, collections.defaultdict(list)
 
     def ask(name):
         connections[name].send("a pass")
-        return connections[name].recv()
+        images_per_second, milliseconds = connections[name].recv()
+        used[name].append(milliseconds)
+        return images_per_second
 
     try:
         for name, way in ways.items():
@@ -280,14 +287,17 @@ def measure(ways, folder, args):
             processes[-1].start()
             theirs.close()
             kind, why = connections[name].recv()
-            rows[name] = {"name": name, "values": [], "batches": kind, UNMEASURED: why}
+            rows[name] = {"name": name, "values": [], USED: "", "batches": kind, UNMEASURED: why}
         ready = [name for name, row in rows.items() if not row[UNMEASURED]]
-        measured = interleave({name: functools.partial(ask, name) for name in ready}, args.rounds)
+        asks = {name: functools.partial(ask, name) for name in ready}
+        measured = common.interleave(asks, args.rounds)
     finally:
         for process, connection in reversed([*zip(processes, connections.values(), strict=True)]):
             connection.close()  # the last first, which has copies of those before
             process.join()
-    return [row | {"values": measured.get(name, [])} for name, row in rows.items()]
+    for name in ready:
+        rows[name] |= {"values": measured[name], USED: statistics.median(used[name])}
+    return list(rows.values())
 
 
 def link_images(images, folder):
@@ -303,7 +313,7 @@ def link_images(images, folder):
 
 def main():
     """Measures all ways, writes the table."""
-    parser = option_parser(__doc__)
+    parser = common.option_parser(__doc__)
     add = parser.add_argument
     add("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
     add("-j", "--workers", type=whole, default=2, help="loader processes of a way (%(default)s)")
@@ -315,21 +325,22 @@ def main():
     add("--out", type=Path, default=ROOT / "logs" / "benchmarks" / "data_loading.json")
     args = parser.parse_args()
     try:
-        if args.images < 4 * args.batch_size:
-            raise nd.BadInput(f"--images {args.images} are less than 4 batches: take more")
+        least = (2 * args.workers + 4) * args.batch_size
+        if args.images < least:
+            raise nd.BadInput(f"--images {args.images}: {least} or more tell something")
         others = rows_of_a_checkout(args.checkout.resolve()) if args.checkout else {}
-        ways = select(WAYS | others, args.only, BASELINE)
+        ways = common.select(WAYS | others, args.only, BASELINE)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             args.scratch = Path(scratch)
             folder = args.scratch / "images"
-            link_images(pick_images(args.dir, args.images), folder)
+            link_images(common.pick_images(args.dir, args.images), folder)
             rows = measure(ways, folder, args)
     except nd.BadInput as error:
         parser.error(str(error))
     title = f"Data loading, {args.workers} workers"
     note = NOTE.format(workers=args.workers, images=args.images, batch=args.batch_size)
     packages = ("timm", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
-    write(args.out, title, "images/s", rows, BASELINE, about(*packages), note)
+    common.write(args.out, title, "images/s", rows, BASELINE, common.about(*packages), note)
 
 
 if __name__ == "__main__":

@@ -314,7 +314,7 @@ def measure(arch, folder, args, scratch, threads):
 
 
 def link(source, count, folder):
-    """Links so many images of `source` as folder/train/, and as folder/val/, which nothing reads."""
+    """Links so many images of `source` as train/ and as val/, which nothing reads."""
     for serial, path in enumerate(common.pick_images(source, count)):
         name = folder / "train" / path.parent.name / f"{serial}_{path.name}"
         name.parent.mkdir(parents=True, exist_ok=True)

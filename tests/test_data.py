@@ -164,18 +164,23 @@ def test_epochs_differ_in_order_and_crops(pictures):
 @pytest.mark.parametrize("size", [1, 7, 24, 50])
 @pytest.mark.parametrize("shares", [1, 2, 3, 5])
 @pytest.mark.parametrize("batch", [1, 4])
-def test_validation_has_every_image_once(size, shares, batch):
-    args = nd.parse_args(["--evaluate", "-b", str(batch), "--dummy"])
-    args.device_batch, found = batch, []
-    sizes = {"train_size": 100, "val_size": size, "steps": 1, "global_batch": batch * shares}
-    data = nd.Data(*[None] * len(nd.Data._fields))._replace(**sizes)
+def test_validation_has_every_image_once(size, shares, batch, pictures, monkeypatch):
+    def source(folder):
+        target = np.zeros(100 if folder.name == "train" else size, np.int32)
+        return nd.Source(str(folder), ["a"], *[target] * 4, target)
+
+    monkeypatch.setattr(nd, "open_source", source)
+    args = nd.parse_args(["--evaluate", "-b", str(batch), str(pictures)])
+    args.device_batch, found, counts = batch, [], set()
     for share in range(shares):
         place = nd.Place(CPU, share=share, shares=shares)
+        data = nd.open_data(args, place, batch * shares)
         batches = [*nd.schedule_batches(args, place, data, 0, 0)]
-        assert len(batches) == nd.val_steps(args, place, data), "as many for every share"
+        counts |= {len(batches), data.val_steps}
         assert all(epoch is None and len(indices) <= batch for epoch, indices in batches)
         found += itertools.chain(*(indices for _, indices in batches))
     assert sorted(found) == [*range(size)]
+    assert len(counts) == 1, "as many batches for every share"
 
 
 @pytest.mark.parametrize("fewer", [0, 1])
