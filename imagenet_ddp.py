@@ -93,14 +93,16 @@ def launch(worker, args):
         if "TORCHELASTIC_RUN_ID" in env:
             end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
         worker(args)
+    elif env.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
+        raise BadInput("mpirun sets no RANK: start this script by torchrun, srun, or by itself")
     elif tasks != "1" and not by_hand:
-        _follow_slurm(env, tasks)
+        _follow_slurm(env, tasks, args.no_accel)
         worker(args)
     else:
         _start_this_node(worker, args)
 
 
-def _follow_slurm(env, tasks):
+def _follow_slurm(env, tasks, no_accel):
     """srun started one task per rank: its variables, under torchrun's names."""
     nodes = env.get("SLURM_STEP_NODELIST", "127.0.0.1")
     first = re.sub(r"\[(\d+).*", r"\1", nodes.split(",")[0])  # gpu[07-09,12] -> gpu07
@@ -109,7 +111,7 @@ def _follow_slurm(env, tasks):
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], tasks
     env["LOCAL_RANK"] = env.get("SLURM_LOCALID", "0")
     env["LOCAL_WORLD_SIZE"] = env.get("SLURM_STEP_TASKS_PER_NODE", "1").split("(")[0].split(",")[0]
-    if torch.accelerator.device_count() == 1:  # this task sees its own GPU alone
+    if torch.accelerator.device_count() == 1 and not no_accel:  # this task sees its own GPU alone
         env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"] = "0", "1"
 
 
@@ -232,6 +234,8 @@ def _meet(rank, ranks, backend, timeout):
     if agents and rank == 0:
         with socket.create_connection(where) as connection:
             host = connection.getsockname()[0]  # by which the others reach this node
+        if host.startswith("127.") or host == "::1":  # by /etc/hosts; to others it has its name
+            host = where[0]
         store = dist.TCPStore(host, 0, None, True, wait, wait_for_workers=False)
         launchers.set("rank 0", f"{host} {store.port}")
     while store is None:
@@ -373,7 +377,7 @@ class BadImage(Exception):
 
 
 class Preempted(Exception):
-    """A signal or --max-hours ended the run, and its checkpoint is saved."""
+    """A signal or --max-hours ended the run; what there is to save is saved."""
 
 
 def first_line(error):
@@ -426,7 +430,7 @@ def parse_args(argv=None):
     add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
     add("--sync-bn", "--sync_bn", **flag, help="BatchNorm statistics over all ranks' batches")
     add("--channels-last", **flag, help="lay tensors out as NHWC")
-    add("--compile", **flag, help="with torch.compile, in the first steps")
+    add("--compile", **flag, help="torch.compile; the first steps take minutes")
     modes = ["default", "reduce-overhead", "max-autotune"]
     add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
 
@@ -437,7 +441,13 @@ def parse_args(argv=None):
     parts = ("--accumulation", "--batches-per-allreduce")
     add(*parts, type=count, default=1, help="batches per device and step (%(default)s)")
     add("--global-batch", type=count, help="of all devices, in batches of -b or fewer per device")
-    add("--lr", "--learning-rate", type=positive, default=0.1, help="peak, for 256 images a step")
+    add(
+        "--lr",
+        "--learning-rate",
+        type=positive,
+        default=0.1,
+        help="peak, for 256 images a step (0.1)",
+    )
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
@@ -451,10 +461,10 @@ def parse_args(argv=None):
     add("--desired-acc", type=fraction, help="validation top-1 to end at, a fraction as 0.75")
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
     add("--max-hours", type=positive, help="save and end before this time is over")
-    add("--timeout", type=zero_on, default=600, help="end after such a stand-still, s; 0 = off")
+    add("--timeout", type=zero_on, default=600, help="end when nothing moves so long, s; 0 = off")
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
-    resume = "go on from this checkpoint, or the newest good one of a folder; auto: of this run"
+    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
     add("--resume", metavar="PATH", help=resume)
     add("--checkpoint-minutes", type=zero_on, default=15, help="save this often; 0 = off (15)")
     add("-e", "--evaluate", **flag, help="validate once and end")
@@ -482,7 +492,8 @@ def parse_args(argv=None):
     excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
     for names in map(str.split, excluded):
         if all(getattr(args, name) != parser.get_default(name) for name in names):
-            parser.error(f"{' and '.join(names)} exclude each other".replace("_", "-"))
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
     return args
 
 
@@ -664,7 +675,7 @@ def decode(encoded, choose):
     where it is installed, the rest by Pillow; of a PPM, as make_shards.py --raw writes it, the
     region is a view.
     """
-    image = None
+    image, choose = None, functools.cache(choose)  # whoever decodes, and if both try: one region
     if ppm := re.match(rb"P6 (\d+) (\d+) 255\n", encoded):
         shape = int(ppm[2]), int(ppm[1]), 3
         if len(encoded) - ppm.end() == math.prod(shape):
@@ -883,8 +894,8 @@ def load_batches(args, place, data, schedule):
     """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64), one for each batch
     of the schedule. Images lie in a buffer that is used again once the next batch is asked for.
 
-    Workers are forked here, before the first collective: on Python up to 3.11 a child hangs when it
-    is forked while a thread that is not Python's own, as a collective's, waits for the interpreter.
+    Workers are forked here, before a group's first collective: on Python up to 3.11 a child hangs
+    that is forked while a thread that is not Python's, a collective's, waits for the interpreter.
     """
     largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
     shape = largest, data.image_size, data.image_size, 3
@@ -969,7 +980,10 @@ def build_model(args, data):
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
     if args.weights:
         donor = load_file(args.weights)
-        donor = donor.get("state_dict", donor)  # of pytorch/examples, or of these scripts
+        if isinstance(donor, dict):  # of pytorch/examples, or of these scripts
+            donor = donor.get("state_dict", donor)
+        if not isinstance(donor, dict) or not all(isinstance(name, str) for name in donor):
+            raise BadInput(f"--weights {args.weights} holds no weights by name")
         donor = {name.removeprefix("module."): donor[name] for name in donor}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.channels_last:
@@ -1055,7 +1069,7 @@ class Meter:
         # Over all ranks: loss, correct in top 1 and top 5, readable images, images, skipped steps.
         self.sums, self.seconds, self.steps = [0.0] * 6, 0.0, 0
         if state:  # of an epoch that was interrupted
-            self.sums, self.seconds, self.steps = state["sums"], state["seconds"], state["steps"]
+            self.sums, self.seconds = state["sums"], state["seconds"]
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": " img", "ncols": 79, "leave": False, "bar_format": style}
@@ -1087,7 +1101,7 @@ class Meter:
     def state(self):
         """Returns what a checkpoint within the epoch needs."""
         seconds = self.seconds + (self.ended or time.perf_counter()) - self.started
-        return {"sums": self.sums, "seconds": seconds, "steps": self.steps}
+        return {"sums": self.sums, "seconds": seconds}
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks; the wait is rank 0's."""
@@ -1184,6 +1198,7 @@ def train_one_epoch(run, end=None):
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     run.meter, run.partial = Meter(title, images, run, run.partial), None
     run.meter.steps = run.step
+    arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
         images, target = next(run.batches)
         for group in run.optimizer.param_groups:
@@ -1201,7 +1216,7 @@ def train_one_epoch(run, end=None):
     rows_of_all = gather_buffers(run.model, run.place)
     for buffer, rows in zip(floating_buffers(run.model), rows_of_all, strict=True):
         buffer.data.copy_(rows.to(exact_dtype(rows.device)).mean(0))
-    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
+    return run.meter.values() | {"Lr": rate(epoch + max(0, run.step - 0.5) / data.steps)}
 
 
 @torch.no_grad()
@@ -1209,6 +1224,7 @@ def validate(run):
     """Measures the model on every image of val/, once each; returns {tag: value}."""
     run.model.eval()
     meter = Meter("validation", run.data.val_size, run)
+    arm_timeout(run.args, compiling=run.args.compile)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(run.data.val_steps):
         images, target = next(run.batches)
@@ -1236,7 +1252,7 @@ def finish_step(run, meter, sums, skipped=False):
     # Read later without this, it would queue behind the step that the device computes by then.
     copied = torch.cuda.current_stream().record_event() if cuda else None
     before, run.late = run.late, (total, copied)
-    arm_timeout(run.args, compiling=run.args.compile and meter.steps < 2)
+    arm_timeout(run.args)
     if before:
         stop, save = read_step(run, meter, *before)
         if stop or save:
@@ -1425,7 +1441,8 @@ def different_options(args, saved):
     """Returns the options, as typed, by which a checkpoint's run trained something else."""
     before, now = saved["args"], vars(args)
     odd = [name for name in args.same_run if name in before and before[name] != now[name]]
-    return [f"--{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in odd]
+    typed = {name: f"--{name.replace('_', '-')}" for name in odd} | {"precision": "precision"}
+    return [f"{typed[name]} ({before[name]}, now {now[name]})" for name in odd]
 
 
 def choose_checkpoint(args, place):
@@ -1489,7 +1506,8 @@ def go_on(run, head, tensors):
         if tensors:
             rows.copy_(tensors["buffers"][number])
         rows, place = sum_over_ranks(rows), run.place
-        buffer.copy_(rows[place.rank] if len(rows) == place.ranks else rows.double().mean(0))
+        own = len(rows) == place.ranks and not run.args.evaluate
+        buffer.copy_(rows[place.rank] if own else rows.to(exact_dtype(rows.device)).mean(0))
     run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
 
 
@@ -1528,8 +1546,10 @@ def open_folder(run, head):
         if known and before.parent.parent == runs.resolve() and what in before.parent.name:
             run.folder = runs / before.parent.name
         else:
-            run.folder = next(runs / each for each in names if not (runs / each).exists())
-            run.folder.mkdir(parents=True)
+            for run.folder in (runs / each for each in names):
+                with contextlib.suppress(FileExistsError):
+                    run.folder.mkdir(parents=True)
+                    break
         lock = os.open(run.folder / ".lock", os.O_CREAT | os.O_RDWR)  # open as long as the process
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
@@ -1654,6 +1674,8 @@ def set_up(args):
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
+    if args.prof is not None and (epoch >= args.epochs or step > args.prof):
+        raise BadInput(f"--prof {args.prof}: the run goes on at epoch {epoch} step {step}")
     schedule, waits = schedule_batches(args, place, data, epoch, step), []
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)

@@ -153,6 +153,17 @@ def pick_images(folder, count):
     return list(itertools.islice(itertools.cycle(images), count))
 
 
+def link_images(source, count, folder):
+    """Makes folder/train/ of links to so many images of `source`, and folder/val/, which nothing
+    reads, with one for each class."""
+    for serial, path in enumerate(pick_images(source, count)):
+        for part, name in ("train", f"{serial}_{path.name}"), ("val", f"0{path.suffix}"):
+            link = folder / part / path.parent.name / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(path.resolve())
+
+
 def select(ways, words, baseline):
     """Returns those of {name: way} whose name has one of the words, all without words, and the
     baseline."""

@@ -300,17 +300,6 @@ def measure(ways, folder, args):
     return list(rows.values())
 
 
-def link_images(images, folder):
-    """Makes folder/train/ of symbolic links, and folder/val/, which nothing reads, with one for
-    each class."""
-    for serial, path in enumerate(images):
-        for part, name in ("train", f"copy{serial}_{path.name}"), ("val", f"0{path.suffix}"):
-            link = folder / part / path.parent.name / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.is_symlink():
-                link.symlink_to(path.resolve())
-
-
 def main():
     """Measures all ways, writes the table."""
     parser = common.option_parser(__doc__)
@@ -333,7 +322,7 @@ def main():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             args.scratch = Path(scratch)
             folder = args.scratch / "images"
-            link_images(common.pick_images(args.dir, args.images), folder)
+            common.link_images(args.dir, args.images, folder)
             rows = measure(ways, folder, args)
     except nd.BadInput as error:
         parser.error(str(error))

@@ -1,17 +1,16 @@
 """Images/s of training on a CUDA GPU, with memory and share of the card's peak, in eight minutes.
 
-    make bench-gpu                            # or: python benchmarks/gpu.py [DIR]
+    make bench-gpu                            # or: python benchmarks/gpu.py
     python benchmarks/gpu.py --arch resnet18 -b 4 --image-size 32 --minutes 1      # on the CPU
 
 Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16, and
-imagenet_ddp_apex.py at every opt level, with and without --channels-last and --compile. Then loads
-JPEGs, decoded by the CPU and by the GPU, without a model: those of DIR, else of noise. What matters
-most comes first; what is not done after --minutes is recorded as not measured, and so is what
-fails. Writes --out, and the loading beside it into <name>_decode.json.
+imagenet_ddp_apex.py at every opt level, with and without --channels-last and --compile. What
+matters most comes first; what is not done after --minutes is recorded as not measured, and so is
+what fails.
 """
 
 import contextlib
-import importlib
+import gc
 import io
 import multiprocessing
 import os
@@ -23,35 +22,29 @@ import time
 from pathlib import Path
 
 import common
-import numpy as np
-import PIL.Image
 import torch
+from common import count
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
-from training import CLASSES, choose, place_of, shuffle_less, synchronize, train_epoch
+from training import CLASSES, synchronize
 
-from imagenet_nd import BadInput, OneLineParser, first_line
+from imagenet_nd import first_line
 
 PRECISIONS = {
     "bfloat16": ("imagenet_nd", ["--amp", "bfloat16"]),
     **{level: ("imagenet_ddp_apex", ["--opt-level", level]) for level in ("O2", "O1", "O3", "O0")},
 }
-DECODERS = ("cpu", "cuda")
 MODES = ("off", "default", "reduce-overhead")
 UNMEASURED, OUT_OF_TIME = "not measured", "out of time"
 WARM_UP_STEPS = 5  # cuDNN tries its algorithms in the first, CUDA graphs are recorded by the third
 BLOCKS = 3  # measured, one after the other
 IMAGES_PER_BLOCK = 2560  # a second of an H200
-LOADED_BATCHES = 16  # per block
-DRAWN = 256  # JPEGs; there are more names than files, since drawing takes longer than decoding
-NOISE = "noise of 500 x 375 pixels, 110 kB, ImageNet's typical size"
 NOTE = (
-    f"The values are {BLOCKS} blocks of an epoch each, after {WARM_UP_STEPS} steps to warm up. The "
+    f"The values are {BLOCKS} blocks of steps, after {WARM_UP_STEPS} steps to warm up. The "
     "memory is PyTorch's, without CUDA's context and libraries. The peak is that of the card in "
     "dense bfloat16, whatever the precision (on a V100 float16), - where the card is unknown; the "
     "FLOPs are those of convolutions and matrix products, forward and backward."
 )
-LOAD_NOTE = "each read before, so from page cache; from file to normalised batch on the device."
 # Dense TFLOPS of the tensor cores in bfloat16, which the data sheets give with sparsity, twice as
 # much, by the whole name of the device: a part of a card (MIG) or another model has another peak.
 PEAKS = {
@@ -97,9 +90,8 @@ def share_of_peak(images_per_second, flops, device):
 
 
 def jobs_of(args):
-    """Returns what to measure, as dicts, the most important first: trainings and loadings."""
-    jobs = [{"decode": decoder, "batch": min(256, args.batch_size[0])} for decoder in DECODERS]
-    jobs += [
+    """Returns the trainings to measure, as dicts, the most important first."""
+    jobs = [
         {"precision": precision, "channels_last": layout, "mode": mode, "batch": batch}
         for batch in args.batch_size
         for mode in MODES
@@ -108,8 +100,6 @@ def jobs_of(args):
     ]
 
     def importance(job):
-        if "decode" in job:
-            return 2
         precision, fast = job["precision"], job["channels_last"]
         eager, first = job["mode"] == "off", job["batch"] == args.batch_size[0]
         return [
@@ -138,8 +128,6 @@ def options_of(job):
 
 def name_of(job):
     """Returns the row's name."""
-    if "decode" in job:
-        return f"imagenet_nd.py --decode {job['decode']} -b {job['batch']}"
     return " ".join([f"{PRECISIONS[job['precision']][0]}.py", *options_of(job)])
 
 
@@ -152,68 +140,38 @@ def serve(connection, args, scratch):
         job = connection.recv()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                measure = load if "decode" in job else train
-                measured = measure(job, args, scratch)
+                measured = train(job, args, scratch)
         except (Exception, SystemExit) as error:  # whatever it is, the others go on
             measured = {UNMEASURED: f"{type(error).__name__}: {first_line(error)}"}
         connection.send(measured)
 
 
-def start(name, options, args, scratch):
-    """Returns (a script's module, its Run)."""
-    module = importlib.import_module(name)
-    # The labels are random: a low rate keeps the loss finite, and so no step is skipped.
-    words = ["--num-classes", CLASSES, "--lr", 0.001, "--lr-scaling", "none", "--log-dir", scratch]
-    words += ["--image-size", args.image_size] if args.image_size else []
-    parsed = module.parse_args([*map(str, words), *map(str, options)])
-    return module, module.set_up(parsed, place_of(name))
-
-
-def blocks(images, work):
-    """Returns images/s of each block; `work` does one."""
-    values = []
-    for serial in range(1, BLOCKS + 1):
-        synchronize()
-        started = time.perf_counter()
-        work(serial)
-        synchronize()
-        values.append(images / (time.perf_counter() - started))
-    return values
-
-
 def train(job, args, scratch):
     """Returns a training's row."""
-    steps = args.steps or max(3, IMAGES_PER_BLOCK // job["batch"])
-    words = ["-a", args.arch, "--dummy", "--steps-per-epoch", max(steps, WARM_UP_STEPS)]
+    gc.collect()  # the model before
     torch.compiler.reset()  # or the next batch size would be compiled as a variable one
-    module, run = start(PRECISIONS[job["precision"]][0], words + options_of(job), args, scratch)
-    cuda = run.place.device.type == "cuda"
-    shuffle_less(run)
-    run.data.order.end = WARM_UP_STEPS
-    module.train_one_epoch(run, 0)
-    run.data.order.end = steps
-    if cuda:
+    steps = args.steps or max(3, IMAGES_PER_BLOCK // job["batch"])
+    # The labels are random: a low rate keeps the loss finite, and so no step is skipped.
+    words = ["-a", args.arch, "--dummy", "--lr", 0.001, "--lr-scaling", "none", "--epochs", 1]
+    words += ["--num-classes", CLASSES, "-p", 10**9, "--log-dir", scratch, *options_of(job)]
+    words += ["--image-size", args.image_size] if args.image_size else []
+    script, run = common.start(PRECISIONS[job["precision"]][0], words)
+    device, values = run.place.device, []
+    script.train_one_epoch(run, WARM_UP_STEPS)
+    if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # the algorithms that cuDNN tried do not count
-    values = blocks(steps * job["batch"], lambda epoch: train_epoch(module, run, epoch))
-    gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if cuda else "-"
+    for _ in range(BLOCKS):
+        synchronize()
+        started = time.perf_counter()
+        script.train_one_epoch(run, run.step + steps)
+        synchronize()
+        values.append(steps * job["batch"] / (time.perf_counter() - started))
+    script.leave()
+    gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if device.type == "cuda" else "-"
     flops = count_flops(models.get_model(args.arch), run.data.image_size)
-    share = share_of_peak(statistics.median(values), flops, module.device_name(run.place.device))
+    share = share_of_peak(statistics.median(values), flops, script.device_name(device))
     return {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
-
-
-def load(job, args, scratch):
-    """Returns a row of loading without a model: from files to normalised batches on the device."""
-    words = ["-a", "resnet18", "-b", job["batch"], "--decode", job["decode"]]
-    module, run = start("imagenet_nd", [*words, Path(scratch) / "chosen"], args, scratch)
-
-    def epoch(serial):
-        run.data.order.epoch = serial
-        for _batch in module.Meter("", run.data.train, run, module.sum_over_ranks):
-            pass
-
-    epoch(0)
-    return {"values": blocks(job["batch"] * len(run.data.train), epoch)}
 
 
 class Worker:
@@ -253,29 +211,14 @@ class Worker:
 # --------------------------------------------------------------------------------------------- main
 
 
-def draw_jpegs(folder, count):
-    """Draws JPEGs of ImageNet's typical size in pixels and bytes."""
-    (folder / "train" / "noise").mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for serial in range(count):
-        image = None
-        for cells in (5, 20, 100, 400):
-            noise = rng.integers(0, 256, (cells * 3 // 4, cells, 3), dtype=np.uint8)
-            noise = PIL.Image.fromarray(noise).resize((500, 375), PIL.Image.BICUBIC)
-            image = PIL.Image.blend(image, noise, 0.35) if image else noise
-        image.save(folder / "train" / "noise" / f"{serial:04}.jpg", quality=90)
-    return folder
-
-
 def main():
     """Measures until the time is up, writes what there is."""
-    parser = OneLineParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = common.option_parser(__doc__)
     add = parser.add_argument
-    add("dir", metavar="DIR", nargs="?", type=Path, help="has train/<class>/*.JPEG (else: drawn)")
     add("-a", "--arch", default="resnet50", help="any torchvision classifier (%(default)s)")
-    add("-b", "--batch-size", type=int, nargs="+", help="images per step (256 1024)")
-    add("--image-size", type=int, help="pixels (else: the architecture's own)")
-    add("--steps", type=int, help=f"in each of {BLOCKS} blocks (else: {IMAGES_PER_BLOCK} images)")
+    add("-b", "--batch-size", type=count, nargs="+", help="images per step (256 1024)")
+    add("--image-size", type=count, help="pixels (default: the architecture's own)")
+    add("--steps", type=count, help=f"of each of {BLOCKS} blocks ({IMAGES_PER_BLOCK} images)")
     add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the first")
     add("--minutes", type=float, default=7.5, help="when to end (%(default)s)")
     add("--out", type=Path, default=common.ROOT / "logs" / "benchmarks" / "gpu.json")
@@ -284,36 +227,23 @@ def main():
         small = "to try it on the CPU, add --arch resnet18 -b 4 --image-size 32 --minutes 1"
         parser.error(f"PyTorch finds no CUDA GPU here; {small}")
     args.batch_size = args.batch_size or [256, 1024]
-    # Worker.stop() leaves the loaders' semaphores to this tracker, which says so.
+    # Worker.stop() leaves semaphores to Python's tracker, which says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
-    deadline = time.monotonic() + 60 * args.minutes
-    trained, loaded = [], []
+    deadline, rows = time.monotonic() + 60 * args.minutes, []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         worker = Worker(args, scratch)
         try:
-            if args.minutes > 0:
-                source = args.dir or draw_jpegs(Path(scratch) / "drawn", DRAWN)
-                choose(source, LOADED_BATCHES * max(args.batch_size), Path(scratch) / "chosen")
             for job in jobs_of(args):
                 seconds = deadline - time.monotonic()
                 print(f"{seconds:4.0f} s left: {name_of(job)}", file=sys.stderr, flush=True)
                 measured = worker.ask(job, seconds) if seconds > 0 else {UNMEASURED: OUT_OF_TIME}
-                row = {"name": name_of(job), "values": [], **measured}
-                (loaded if "decode" in job else trained).append(row)
-        except BadInput as error:
-            parser.error(str(error))
+                rows.append({"name": name_of(job), "values": [], **measured})
         finally:
             worker.stop()
-    about = common.about("nvidia-nvimgcodec")
-    unit, limit = "images/s", f"At most {args.minutes:g} minutes in all. "
     what = f"{args.image_size} pixels" if args.image_size else "its own size"
     title = f"Training {args.arch} on synthetic images of {what}, one device"
-    common.write(args.out, title, unit, trained, trained[0]["name"], about, limit + NOTE)
-    files = f"Files of {args.dir.name}" if args.dir else f"{DRAWN} JPEGs drawn for it: {NOISE}"
-    out = args.out.with_name(f"{args.out.stem}_decode.json")
-    title, note = "Loading JPEGs without a model, one device", f"{limit}{files}, {LOAD_NOTE}"
-    if loaded:
-        common.write(out, title, unit, loaded, loaded[0]["name"], about, note)
+    note = f"At most {args.minutes:g} minutes in all. {NOTE}"
+    common.write(args.out, title, "images/s", rows, rows[0]["name"], common.about(), note)
 
 
 if __name__ == "__main__":

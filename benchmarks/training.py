@@ -313,15 +313,6 @@ def measure(arch, folder, args, scratch, threads):
     return rows + [{"name": row, "values": [], "not measured": failed[row]} for row in failed]
 
 
-def link(source, count, folder):
-    """Links so many images of `source` as train/ and as val/, which nothing reads."""
-    for serial, path in enumerate(common.pick_images(source, count)):
-        name = folder / "train" / path.parent.name / f"{serial}_{path.name}"
-        name.parent.mkdir(parents=True, exist_ok=True)
-        name.symlink_to(path.resolve())
-    (folder / "val").symlink_to("train")
-
-
 def measure_overhead(arch, args, scratch, threads):
     """Returns rows: images/s of the bare three lines, of the same on batches as the loop makes
     them from uint8, and of the whole loop, with the % that each adds to the bare lines."""
@@ -392,7 +383,7 @@ def main():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             images = Path(scratch) / "images"
             if args.dir:
-                link(args.dir, needed(args) * args.batch_size, images)
+                common.link_images(args.dir, needed(args) * args.batch_size, images)
             for arch, source in itertools.product(args.arch, sources):
                 if args.overhead:
                     what, baseline, note = "overhead", BARE, f"{rounds}. {OVERHEAD_NOTE}"

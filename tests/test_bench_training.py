@@ -1,34 +1,57 @@
-"""benchmarks/training.py and benchmarks/gpu.py: their paths on the CPU, and what they compute.
+"""The benchmarks that train: their paths on the CPU, and what they compute.
 
 What they measure is not tested: it belongs to quiet machines.
 """
 
 import json
-import subprocess
+import re
+import signal
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, environment, needs_horovod, run, write_images
+from conftest import ROOT, needs_horovod, run, write_images
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import bottleneck  # noqa: E402
 import gpu  # noqa: E402
+import nvjpeg  # noqa: E402
+import saving  # noqa: E402
+import training  # noqa: E402
 
 TRAINING = [sys.executable, ROOT / "benchmarks" / "training.py", "-a", "resnet18", "-b", "4"]
 TRAINING += ["--image-size", "32", "--steps", "2", "--rounds", "2", "-j", "1"]
-GPU = [sys.executable, ROOT / "benchmarks" / "gpu.py", "-a", "resnet18", "-b", "4"]
-GPU += ["--image-size", "32", "--steps", "2"]
-ARGS = SimpleNamespace(arch="resnet18", image_size=32, steps=2)
-JOB = {"precision": "O1", "channels_last": True, "mode": "off", "batch": 2}
+GPU = "-a resnet18 -b 4 --image-size 32 --steps 2"
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch finds a GPU here")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """call(program, options, status=0) in this process; returns what it prints, or its one line."""
+
+    def main(program, options, status=0, **given):
+        handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        monkeypatch.setattr(sys, "argv", [program.__file__, *map(str, options)])
+        ended = 0
+        try:
+            program.main(**given)
+        except SystemExit as end:
+            ended = end.code
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        output, errors = capsys.readouterr()
+        assert ended == status, errors
+        assert not status or errors.count("\n") == 1, errors
+        return errors if status else output
+
+    return main
 
 
 def read(path, rounds, measured=True):
     """Returns a benchmark's rows by name, having checked what make_results.py needs of it."""
     content = json.loads(path.read_text())
     assert set(content) == {"title", "unit", "baseline", "note", "about", "rows"}
-    assert content["unit"] == "images/s"
     rows = {row["name"]: row for row in content["rows"]}
     assert len(rows) == len(content["rows"]) and content["baseline"] in rows
     for row in rows.values():
@@ -38,17 +61,17 @@ def read(path, rounds, measured=True):
 
 
 def test_training_measures_ours_and_the_peers(tmp_path):
-    pytest.importorskip("timm")
-    images = write_images(tmp_path / "images", train=3)  # 6 in all, and 8 are wanted
-    only = ["--only", "imagenet_nd.py --amp", "timm"]
+    images = write_images(tmp_path / "images", train=3)  # 6 in all, and more are wanted
+    only = ["--only", "imagenet_nd.py --amp", *(["timm"] if training.timm else [])]
     run([*TRAINING, images, *only, "--out", tmp_path / "out" / "t.json"], tmp_path)
-    names = {"pytorch/examples' loop", "imagenet_nd.py --amp bfloat16 --channels-last"}
-    names.add("timm's loop, bfloat16, channels_last")
+    names = {training.PLAIN, "imagenet_nd.py --amp bfloat16 --channels-last"}
+    names |= {training.TIMM} if training.timm else set()
     for source in ("synthetic", "jpegs"):
         assert set(read(tmp_path / "out" / f"t_resnet18_{source}.json", 2)) == names
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]  # no logs here
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_training_measures_every_script_twice(tmp_path):
     once = ["--steps", "1", "--rounds", "1", "--out", tmp_path / "t.json"]
@@ -58,6 +81,7 @@ def test_training_measures_every_script_twice(tmp_path):
     assert sorted(scripts) == sorted(2 * [path.name for path in ROOT.glob("imagenet_*.py")])
 
 
+@pytest.mark.slow
 def test_training_measures_the_overhead(tmp_path):
     run([*TRAINING, "--overhead", "--out", tmp_path / "t.json"], tmp_path)
     rows = list(read(tmp_path / "t_resnet18_overhead.json", 2).values())
@@ -68,51 +92,95 @@ def test_training_measures_the_overhead(tmp_path):
     assert rows[2]["added, % (range)"] == added
 
 
-def test_training_tells_a_folder_without_images(tmp_path):
-    out = run([*TRAINING, tmp_path], tmp_path, status=2)
-    assert out.splitlines()[-1].startswith(f"training.py: error: {tmp_path} has no images")
+def test_bottleneck_measures_loader_model_and_both(tmp_path):
+    images = write_images(tmp_path / "images", train=40)
+    words = [
+        sys.executable,
+        bottleneck.__file__,
+        "-a",
+        "squeezenet1_1",
+        "--image-size",
+        32,
+        "-b",
+        4,
+    ]
+    output = run([*words, "-j", 1, "--no-accel", "--steps", 2, images], tmp_path).splitlines()
+    assert re.fullmatch(r"images/s: loader [\d,]+ \(-j 1\), model [\d,]+, both [\d,]+", output[0])
+    assert re.match(r"The (model|loader) limits; -j \d+ would do", output[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["images"], "no logs are left"
+
+
+def test_bottleneck_advises():
+    model = bottleneck.advice(loader=2000, model=500, workers=4, cores=8)
+    assert model == "The model limits; -j 2 would do."  # 500 images/s a core, and a tenth to spare
+    assert bottleneck.advice(1000, 1400, 4, 8) == "The loader limits; -j 7 would do."
+    more = bottleneck.advice(1000, 2400, 4, 8)
+    assert "-j 11 would do on as many cores, here are 8: tools/make_shards.py" in more
+    # Processes beyond the cores load nothing more.
+    assert bottleneck.advice(1000, 500, 8, 2) == "The model limits; -j 2 would do."
+
+
+def test_bad_input_of_the_benchmarks_is_one_line(tmp_path, call):
+    line = call(bottleneck, ["-a", "resnet19", tmp_path], status=2)
+    assert line.startswith("bottleneck.py: error: ") or "no such classifier" in line
+    line = call(bottleneck, ["-b", 4, "-a", "squeezenet1_1", tmp_path / "absent"], status=2)
+    assert "absent" in line
+    line = call(training, [tmp_path, "-a", "resnet18"], status=2)
+    assert line.startswith(f"training.py: error: {tmp_path} has no images")
+    if not torch.cuda.is_available():
+        for program, words in (gpu, []), (nvjpeg, [tmp_path]):
+            assert "PyTorch finds no CUDA GPU here" in call(program, words, status=2)
+
+
+def test_saving_measures_the_stall(tmp_path, call):
+    out = tmp_path / "s.json"
+    call(saving, ["-a", "squeezenet1_1", "--rounds", 2, "--log-dir", tmp_path, "--out", out])
+    assert list(read(out, 2)) == [
+        "copy to host memory",
+        "save_checkpoint()",
+        "save_checkpoint(), the best so far",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+
+
+def test_nvjpegs_program_with_the_cpus_decoder(tmp_path, call):
+    images, out = write_images(tmp_path / "images"), tmp_path / "n.json"
+    words = [images, "-b", 4, "-j", 1, "--steps", 2, "--rounds", 2, "--out", out]
+    call(nvjpeg, words, device=torch.device("cpu"))
+    assert list(read(out, 2)) == ["imagenet_nd.py, -j 1", nvjpeg.NVJPEG]
 
 
 @pytest.mark.slow
 def test_gpu_measures_on_the_cpu(tmp_path):
-    only = ["--only", "bfloat16 --channels-last -b 4", "decode"]
-    run([*GPU, *only, "--minutes", "5", "--out", tmp_path / "g.json"], tmp_path)
+    words = [sys.executable, gpu.__file__, *GPU.split(), "--minutes", "5"]
+    only = ["--only", "bfloat16 --channels-last -b 4", "O2 --channels-last -b 4"]
+    run([*words, *only, "--out", tmp_path / "g.json"], tmp_path)
     rows = read(tmp_path / "g.json", gpu.BLOCKS)
     names = ["imagenet_ddp_apex.py --opt-level O0 -b 4"]
-    assert list(rows) == [*names, "imagenet_nd.py --amp bfloat16 --channels-last -b 4"]
+    names += ["imagenet_nd.py --amp bfloat16 --channels-last -b 4"]
+    assert list(rows) == [*names, "imagenet_ddp_apex.py --opt-level O2 --channels-last -b 4"]
     assert {row["of bf16 peak, %"] for row in rows.values()} == {"-"} or torch.cuda.is_available()
-    loads = read(tmp_path / "g_decode.json", gpu.BLOCKS)
-    assert "not measured" not in loads["imagenet_nd.py --decode cpu -b 4"]
-    if not torch.cuda.is_available():  # a failure is recorded, and ends nothing
-        why = loads["imagenet_nd.py --decode cuda -b 4"]["not measured"]
-        assert why.startswith("BadInput: --decode cuda needs an NVIDIA GPU")
 
 
-def test_gpu_without_time_measures_nothing(tmp_path):
-    run([*GPU, "--minutes", "0", "--out", tmp_path / "g.json"], tmp_path)
+def test_gpu_without_time_measures_nothing(tmp_path, call):
+    call(gpu, [*GPU.split(), "--minutes", 0, "--out", tmp_path / "g.json"])
     rows = read(tmp_path / "g.json", 0, measured=False)
-    rows |= read(tmp_path / "g_decode.json", 0, measured=False)
-    assert len(rows) == 5 * 2 * 3 + 2  # precisions, layouts, modes; decoders
+    assert len(rows) == 5 * 2 * 3  # precisions, layouts, modes
     assert {row["not measured"] for row in rows.values()} == {"out of time"}
 
 
-@no_gpu
-def test_gpu_without_a_gpu_ends_in_one_line(tmp_path):
-    words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py")]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.count("\n") == 1 and "PyTorch finds no CUDA GPU here" in done.stderr
-
-
+@pytest.mark.slow
 def test_gpu_worker_outlives_failures_and_keeps_the_deadline(tmp_path):
-    worker = gpu.Worker(ARGS, str(tmp_path))
+    args = SimpleNamespace(arch="resnet18", image_size=32, steps=2)
+    job = {"precision": "O1", "channels_last": True, "mode": "off", "batch": 2}
+    worker = gpu.Worker(args, str(tmp_path))
     try:
-        assert worker.ask(JOB | {"precision": "O9"}, 60) == {"not measured": "KeyError: 'O9'"}
-        assert len(worker.ask(JOB, 60)["values"]) == gpu.BLOCKS
+        assert worker.ask(job | {"precision": "O9"}, 60) == {"not measured": "KeyError: 'O9'"}
+        assert len(worker.ask(job, 120)["values"]) == gpu.BLOCKS
         worker.process.kill()
-        died = worker.ask(JOB, 60)
+        died = worker.ask(job, 60)
         assert died == {"not measured": "its process ended with status -9"}
-        assert worker.ask(JOB, 0.1) == {"not measured": "out of time"} and worker.process is None
+        assert worker.ask(job, 0.1) == {"not measured": "out of time"} and worker.process is None
     finally:
         worker.stop()
 
@@ -120,12 +188,12 @@ def test_gpu_worker_outlives_failures_and_keeps_the_deadline(tmp_path):
 def test_gpu_measures_first_what_matters_most():
     args = SimpleNamespace(batch_size=[256, 1024], only=None)
     names = [gpu.name_of(job) for job in gpu.jobs_of(args)]
-    assert len(set(names)) == len(names) == 5 * 2 * 3 * 2 + 2
+    assert len(set(names)) == len(names) == 5 * 2 * 3 * 2
     assert names[0] == "imagenet_ddp_apex.py --opt-level O0 -b 256"  # what the others compare with
     eager = [f"--opt-level {level} --channels-last -b 256" for level in ("O2", "O1", "O3", "O0")]
-    wanted = ["--amp bfloat16 --channels-last -b 256", *eager, "--decode cpu", "--decode cuda"]
+    wanted = ["--amp bfloat16 --channels-last -b 256", *eager]
     assert all(want in name for want, name in zip(wanted, names[1:], strict=False))
-    assert all("--compile-mode" in name for name in names[8:10])
+    assert all("--compile-mode" in name for name in names[6:8])
 
 
 def test_flops_of_known_networks():

@@ -185,42 +185,34 @@ def read_rows(path):
 
 
 def test_data_loading_measures_by_each_loader(demo, tmp_path):
-    words = [
-        sys.executable,
-        data_loading.__file__,
-        demo,
-        "-b",
-        "4",
-        "--images",
-        "24",
-        "--rounds",
-        "2",
-        "--workers",
-        "1",
-    ]
-    words += ["--only", "torchvision only", "raw 256", "--out", tmp_path / "out" / "x.json"]
-    run(words, tmp_path)
+    words = [sys.executable, data_loading.__file__, demo, "-b", 4, "--images", 32, "--workers", 1]
+    words += ["--rounds", 2, "--only", "Pillow", "raw 256", "--checkout", ROOT]
+    run([*words, "--out", tmp_path / "out" / "x.json"], tmp_path)
     rows = read_rows(tmp_path / "out" / "x.json")
-    kinds = {"pytorch/examples": "float32", "this project, torchvision only": "uint8"}
-    kinds["this project, raw 256"] = "uint8"
+    kinds = {"pytorch/examples": "float32", "this project, folder, Pillow": "uint8"}
+    other = next(name for name in rows if name.endswith("raw 256") and "project" not in name)
+    kinds |= {"this project, raw 256": "uint8", other: "uint8"}
     for name, kind in kinds.items():
         assert len(rows[name]["values"]) == 2 and min(rows[name]["values"]) > 0, rows[name]
-        assert rows[name]["batches"] == kind
+        assert rows[name]["batches"] == kind and rows[name][data_loading.USED] > 0
     if importlib.util.find_spec("ffcv") is None:
         assert rows["FFCV, raw 256"]["values"] == []
         assert rows["FFCV, raw 256"]["not measured"] == "ffcv is not installed"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # no logs, no links
 
 
-def test_data_loading_repeats_images_where_there_are_too_few(demo, tmp_path):
+def test_images_are_picked_again_where_there_are_too_few(demo):
     images = common.pick_images(demo, 1290)  # the demo set has 1280
     assert len(set(images)) == 1280 and images[:10] == images[1280:]
     assert images[:5] == common.pick_images(demo, 5)
 
 
-def test_decoders_are_measured_with_their_errors(demo, tmp_path):
-    words = [sys.executable, decoders.__file__, demo, "--images", "4", "--rounds", "2"]
-    run([*words, "--only", "torchvision.io", "draft", "--out", tmp_path / "x.json"], tmp_path)
+def test_decoders_are_measured_with_their_errors(demo, tmp_path, monkeypatch):
+    words = [decoders.__file__, demo, "--images", 4, "--rounds", 2, "--out", tmp_path / "x.json"]
+    words += ["--only", "torchvision.io", "draft"]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+    monkeypatch.setattr(decoders.torch, "set_num_threads", lambda threads: None)
+    decoders.main()
     rows = read_rows(tmp_path / "x.json")
     assert list(rows) == ["Pillow", "Pillow, draft", "torchvision.io"]
     for row in rows.values():
@@ -234,8 +226,8 @@ def test_decoders_are_measured_with_their_errors(demo, tmp_path):
         ("{tmp_path}/absent", "{tmp_path}/absent has no images in train/<class>/"),
         ("{tmp_path}", "{tmp_path} has no images in train/<class>/"),
         ("{demo} --only TensorFlow", "--only TensorFlow: no row has that in its name"),
-        ("{demo} --rounds 0", "0 is not a whole number above 0"),
-        ("{demo} --images none", "none is not a whole number above 0"),
+        ("{demo} --rounds 0", "0 is not a whole number from 1 on"),
+        ("{demo} --images none", "none is not a whole number from 1 on"),
     ],
 )
 def test_bad_input_is_one_line(program, words, message, demo, tmp_path, monkeypatch, capsys):
@@ -256,9 +248,9 @@ def complaint(program, words, monkeypatch, capsys):
     return line
 
 
-def test_data_loading_takes_four_batches_or_more(demo, monkeypatch, capsys):
-    line = complaint(data_loading, f"{demo} --images 200", monkeypatch, capsys)
-    assert "--images 200 are less than 4 batches" in line
+def test_data_loading_takes_more_than_is_loaded_ahead(demo, monkeypatch, capsys):
+    line = complaint(data_loading, f"{demo} --images 511", monkeypatch, capsys)
+    assert "--images 511: 512 or more" in line
 
 
 def test_decoders_tell_a_broken_image(tmp_path, monkeypatch, capsys):
