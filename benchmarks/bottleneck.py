@@ -3,8 +3,8 @@
     python benchmarks/bottleneck.py DIR                                # with the scripts' defaults
     python benchmarks/bottleneck.py -a resnet50 -b 128 -j 8 --amp bfloat16 --channels-last DIR
 
-All options but --steps are those of imagenet_nd.py, whose own loop is measured: the model on
-synthetic images, then both on DIR, then its loader alone. Close other programs first.
+All options but --steps are those of imagenet_nd.py, whose own loop is measured on DIR, then its
+loader alone, then the model, on synthetic images. Close other programs first.
 """
 
 import contextlib
@@ -45,15 +45,15 @@ def images_per_second(work, run, steps):
 def measure(words, steps, folder):
     """Returns images/s of (loader, model, both), and the number of loader processes."""
     words = [*words, "--log-dir", folder]
-    run = start("imagenet_nd", [*words, "--dummy"])[1]
-    model = images_per_second(train, run, steps)
     run = start("imagenet_nd", words)[1]
     workers = run.data.workers
     needed = 2 * (steps + WARM_UP + 2 * workers)
     if run.data.steps < needed:
         raise nd.BadInput(f"{needed} steps are too many for {run.data.name}: lower --steps or -b")
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
-    return loader, model, both, workers
+    kill_workers()
+    run = start("imagenet_nd", [*words, "--dummy"])[1]
+    return loader, images_per_second(train, run, steps), both, workers
 
 
 def advice(loader, model, workers, cores):

@@ -123,13 +123,10 @@ def this_project(folder, args, shards=None, decoder="", checkout=ROOT):
 
 
 def rows_of_a_checkout(checkout):
-    """Returns the ways of another commit of this project."""
-    git = ["git", "-C", checkout, "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or checkout.name
-    return {
-        f"{commit}, {name}": functools.partial(this_project, shards=shards, checkout=checkout)
-        for name, shards in STORED.items()
-    }
+    """Returns the ways of another commit of this project, named after its folder."""
+    ways = {f"{checkout.name}, {name}": shards for name, shards in STORED.items()}
+    other = functools.partial(this_project, checkout=checkout)
+    return {name: functools.partial(other, shards=shards) for name, shards in ways.items()}
 
 
 # ------------------------------------------------------------------------------------------ others

@@ -122,7 +122,7 @@ def test_bottleneck_advises():
 
 def test_bad_input_of_the_benchmarks_is_one_line(tmp_path, call):
     line = call(bottleneck, ["-a", "resnet19", tmp_path], status=2)
-    assert line.startswith("bottleneck.py: error: ") or "no such classifier" in line
+    assert "no such classifier" in line
     line = call(bottleneck, ["-b", 4, "-a", "squeezenet1_1", tmp_path / "absent"], status=2)
     assert "absent" in line
     line = call(training, [tmp_path, "-a", "resnet18"], status=2)
