@@ -32,6 +32,7 @@ import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -67,7 +68,7 @@ def add_parallel_options(parser):
 def launch(worker, args):
     """One device needs one process: this one."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if any(os.environ.get(name, "1") != "1" for name in sizes):
+    if any((os.environ.get(name) or "1") != "1" for name in sizes):
         raise BadInput("a launcher started several processes: imagenet_ddp.py is the script for it")
     worker(args)
 
@@ -224,7 +225,7 @@ def parse_args(argv=None):
     add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
 
     add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=count, default=90, help="in all (%(default)s)")
+    add("--epochs", type=number(int, 1, 10**6), default=90, help="in all (%(default)s)")
     add("--start-epoch", type=whole, help="counted from 0 (default: where --resume ended)")
     add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
     parts = ("--accumulation", "--batches-per-allreduce")
@@ -250,7 +251,12 @@ def parse_args(argv=None):
     add("--desired-acc", type=fraction, help="validation top-1 to end at, a fraction as 0.75")
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
     add("--max-hours", type=positive, help="save and end before this time is over")
-    add("--timeout", type=zero_on, default=600, help="end when nothing moves so long, s; 0 = off")
+    add(
+        "--timeout",
+        type=number(float, 0, 1e8),
+        default=600,
+        help="end when nothing moves so long, s; 0 = off",
+    )
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
     resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
@@ -276,6 +282,8 @@ def parse_args(argv=None):
         parser.error(f"-a {args.arch}: torchvision has no such classifier; near: {near}")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
+    if "" in (args.resume, args.weights):
+        parser.error("--resume and --weights need the name of a file")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
     excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
@@ -355,7 +363,11 @@ class Source(NamedTuple):
     def read(self, index):
         """Returns the bytes of an image."""
         try:
-            with open(self.path(index), "rb", buffering=0) as file:
+            # Not blocking: a pipe with such a name would never open.
+            file = os.open(self.path(index), os.O_RDONLY | os.O_NONBLOCK)
+            with open(file, "rb", buffering=0) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise BadImage("it is no regular file")
                 file.seek(self.offset[index])
                 return file.read(self.length[index])
         except OSError as error:
@@ -380,9 +392,13 @@ def open_source(folder):
         raise BadInput(f"{folder} holds no folders <class>/{flat}")
     names, target = [], []
     for label, name in enumerate(classes):
-        before = len(names)
-        for inside, _, found in sorted(os.walk(folder / name, followlinks=True)):
+        before, walked = len(names), []
+        for inside, _, found in os.walk(folder / name, followlinks=True):
             inside = os.path.relpath(inside, folder)
+            if inside.count(os.sep) > 30:
+                raise BadInput(f"{folder}: class {name} is 30 folders deep: a loop of links?")
+            walked.append((inside, found))
+        for inside, found in sorted(walked):
             images = sorted(each for each in found if each.lower().endswith(SUFFIXES))
             names += [os.fsencode(os.path.join(inside, each)) for each in images]
         if len(names) == before:
@@ -399,7 +415,13 @@ def open_shards(folder):
         with np.load(folder / "index.npz") as index:
             arrays = [index[name] for name in Source._fields[2:]]
             classes, sizes = index["classes"].tolist(), index["sizes"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        names, *counts = arrays
+        file, offset, length, target = counts
+        odd = any(each.dtype.kind != "i" or each.min() < 0 for each in counts)
+        odd = odd or max(target) >= len(classes) or len(names) != len(sizes)
+        if odd or (offset + length > sizes[file]).any() or any(b"/" in name for name in names):
+            raise ValueError("its numbers do not fit")
+    except Exception as error:  # a damaged file may raise anything
         why = f"cannot be read ({first_line(error)})"
         raise BadInput(f"{folder / 'index.npz'} {why}: tools/make_shards.py --index") from None
     source = Source(str(folder), classes, *arrays)
@@ -465,7 +487,7 @@ def decode(encoded, choose):
     region is a view.
     """
     image, choose = None, functools.cache(choose)  # whoever decodes, and if both try: one region
-    if ppm := re.match(rb"P6 (\d+) (\d+) 255\n", encoded):
+    if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
         shape = int(ppm[2]), int(ppm[1]), 3
         if len(encoded) - ppm.end() == math.prod(shape):
             image = np.frombuffer(encoded, np.uint8, offset=ppm.end()).reshape(shape)
@@ -795,7 +817,8 @@ def load_weights(model, weights, what, partly=False):
     """Loads a state dict, what there is of it; names and shapes that do not fit end in BadInput, or
     are named in one line where `partly`, as for a last layer of another number of classes."""
     own = model.state_dict()
-    fit = {name for name in own if name in weights and weights[name].shape == own[name].shape}
+    shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
+    fit = {name for name in own if shapes.get(name) == own[name].shape}
     odd = sorted((own.keys() | weights.keys()) - fit)
     # Two networks have auxiliary heads, which are not trained here.
     wrong = [name for name in odd if not name.lower().startswith("aux")]
@@ -1197,6 +1220,13 @@ def read_checkpoint(path):
     if not isinstance(saved, dict) or absent - saved.keys():
         of = "of pytorch/examples or its like: --weights FILE takes its weights"
         raise BadInput(f"{path} is no checkpoint of these scripts, but maybe {of}")
+    whole = [saved[name] for name in ("epoch", "global_batch", "num_classes")]
+    real = [saved[name] for name in ("seconds", "best_acc1", "best_acc5")]
+    odd = [n for n in (*whole, saved.get("step", 0)) if not isinstance(n, int) or n < 0]
+    odd += [n for n in real if not isinstance(n, int | float) or not math.isfinite(n)]
+    held = [saved[name] for name in ("args", "scaler", "state_dict", "optimizer")]
+    if odd or not all(isinstance(each, dict) for each in held) or "state" not in held[-1]:
+        raise BadInput(f"{path} holds values that no checkpoint of these scripts has")
     return saved
 
 
@@ -1208,7 +1238,11 @@ def find_checkpoint(args):
     paths = [*Path(args.log_dir).glob("*/*.pt")] if auto else [*given.glob("*.pt")]
     paths = [path for path in paths if path.name in CHECKPOINTS and path.exists()]
     others, reason = set(), "no checkpoint"  # folders of other runs
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+    newest = {}  # time of each folder's last checkpoint; in a folder the names have an order
+    for path in paths:
+        newest[path.parent] = max(newest.get(path.parent, 0), path.stat().st_mtime_ns)
+    paths.sort(key=lambda path: CHECKPOINTS.index(path.name))
+    for path in sorted(paths, key=lambda path: newest[path.parent], reverse=True):
         try:
             if path.parent not in others:
                 saved = read_checkpoint(path)
@@ -1222,6 +1256,8 @@ def find_checkpoint(args):
             report(f"--resume {args.resume} passes over {error}")
     if not auto:
         raise BadInput(f"--resume {given}: holds no good checkpoint")
+    if args.evaluate:
+        raise BadInput(f"--resume auto finds nothing to evaluate: {reason} in {args.log_dir}")
     report(f"--resume auto starts a new run: {reason} in {args.log_dir}")
     return None, None
 
@@ -1275,6 +1311,8 @@ def load_optimizer(optimizer, saved):
         for name, value in optimizer.state[weight].items():
             if isinstance(value, torch.Tensor):
                 old = saved.get(number, {}).get(name)
+                if old is not None and old.shape != value.shape:
+                    raise BadInput(f"--resume: {name} has the shape of another model")
                 value.copy_(torch.zeros_like(value) if old is None else old)
 
 
@@ -1460,6 +1498,8 @@ def set_up(args):
         if held != wanted:
             both = "{} of {} classes, this run {} of {}".format(*held, *wanted)
             raise BadInput(f"--resume {head['path']} holds {both}")
+        if head.get("classes") and data.classes and head["classes"] != data.classes:
+            raise BadInput(f"--resume {head['path']} was trained on classes of other names")
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
@@ -1602,6 +1642,7 @@ MEANINGS = {
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
     r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
+    r"allocate memory|calculation overflowed": "no memory for it: lower -b, -j or --image-size",
     r"shared memory": "too little of it for the loader: docker run --shm-size=8g, or lower -j",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }

@@ -203,7 +203,7 @@ def ffcv(folder, args, **stored):
 STORED = {
     "folder": None,
     "shards": [],
-    "shards --resize 500": ["--resize", "500", "--quality", "90"],
+    "shards --resize 500 pixels": ["--resize", "500", "--quality", "90"],
     "raw 256": ["--raw", "256"],
 }
 # A way takes (folder with train/ and val/, options) and returns a function of the number of a pass

@@ -498,7 +498,7 @@ def test_the_message_says_what_to_do(fault, message, shards, tmp_path, complaint
 
 @pytest.mark.slow
 def test_compiled_is_the_same_training(demo, tmp_path):
-    words = ["-a", "squeezenet1_1", "-b", 16, "-j", 1, "--epochs", 1, "--steps-per-epoch", 4]
+    words = ["-a", "resnet18", "-b", 16, "-j", 1, "--epochs", 1, "--steps-per-epoch", 4]
     words += ["--image-size", 64, "--no-accel", "-p", 1, "--lr", 0.01, demo]
     for name, more in ("plain", []), ("compiled", ["--compile"]):
         run([*command("imagenet_nd.py"), *more, "--log-dir", name, *words], tmp_path)
