@@ -144,9 +144,9 @@ mount --bind hosts /etc/hosts
 munged --foreground --force --key-file="$1/munge.key" --socket="$1/munge.socket" \
     --pid-file="$1/munged.pid" --log-file="$1/munged.log" --seed-file="$1/munged.seed" &
 until [ -S munge.socket ]; do sleep 0.1; done
-setsid slurmctld -D &
-setsid slurmd -D -N node1 &
-setsid slurmd -D -N node2 &
+slurmctld -D &
+slurmd -D -N node1 &
+slurmd -D -N node2 &
 cat
 exit  # the shell waits for cat, and meanwhile for whatever process has lost its parent
 """
@@ -172,7 +172,6 @@ class Slurm:
             stdin=subprocess.PIPE,
             stdout=open(folder / "boot.log", "w"),
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Slurm kills its group 0, which is this one's outside
         )
         self.folder, self.inside = folder, None
         self.wait("two idle nodes", lambda: self("sinfo", "-h", "-o", "%D %T") == "2 idle", 60)
