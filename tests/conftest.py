@@ -19,6 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 # Where a CPU has float16 arithmetic of its own (AVX512-FP16), kernels round in orders of their own,
 # and equality with a reference would hold on other CPUs alone. Read when PyTorch first computes.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# One thread, as the scripts have here: on a busy machine several wait for each other, spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 ENVIRON = dict(os.environ)  # before what tests import and call here changes it
 
 ROOT = Path(__file__).parents[1]
