@@ -36,7 +36,6 @@ import re
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -59,6 +58,7 @@ import torchvision
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import models
+from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 from tqdm import tqdm
 
 # ------------------------------------------------------------------------------- parallel section
@@ -375,10 +375,6 @@ class Fault(Exception):
     """Why training cannot go on, in one line."""
 
 
-class BadImage(Exception):
-    """Why an image cannot be read."""
-
-
 class Preempted(Exception):
     """A signal or --max-hours ended the run; what there is to save is saved."""
 
@@ -444,13 +440,8 @@ def parse_args(argv=None):
     parts = ("--accumulation", "--batches-per-allreduce")
     add(*parts, type=count, default=1, help="batches per device and step (%(default)s)")
     add("--global-batch", type=count, help="of all devices, in batches of -b or fewer per device")
-    add(
-        "--lr",
-        "--learning-rate",
-        type=positive,
-        default=0.1,
-        help="peak, for 256 images a step (0.1)",
-    )
+    peak = "peak, for 256 images a step (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, default=0.1, help=peak)
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
@@ -464,12 +455,8 @@ def parse_args(argv=None):
     add("--desired-acc", type=fraction, help="validation top-1 to end at, a fraction as 0.75")
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
     add("--max-hours", type=positive, help="save and end before this time is over")
-    add(
-        "--timeout",
-        type=number(float, 0, 1e8),
-        default=600,
-        help="end when nothing moves so long, s; 0 = off",
-    )
+    stuck = "end when nothing moves so long, s; 0 = off (%(default)s)"
+    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
     resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
@@ -551,11 +538,6 @@ def mix(*numbers):
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
-# torchvision's IMG_EXTENSIONS.
-SUFFIXES = (".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-MAX_PIXELS = 178_956_970  # above this Pillow, too, refuses an image as a decompression bomb
-
-
 class Source(NamedTuple):
     """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
     `names[file[i]]`. Arrays, not lists, whose reference counts would have every worker copy them.
@@ -575,51 +557,31 @@ class Source(NamedTuple):
 
     def read(self, index):
         """Returns the bytes of an image."""
-        try:
-            # Not blocking: a pipe with such a name would never open.
-            file = os.open(self.path(index), os.O_RDONLY | os.O_NONBLOCK)
-            with open(file, "rb", buffering=0) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise BadImage("it is no regular file")
-                file.seek(self.offset[index])
-                return file.read(self.length[index])
-        except OSError as error:
-            raise BadImage(error.strerror) from None
+        with open(self.path(index), "rb", buffering=0) as file:
+            file.seek(self.offset[index])
+            return file.read(self.length[index])
 
 
 def open_source(folder):
-    """Returns the Source of a folder: tar shards with an index, or a folder per class, in
-    torchvision's ImageFolder order."""
+    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it."""
     try:
         if (folder / "index.npz").exists():
             return open_shards(folder)
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        classes = [entry.name for entry in entries if entry.is_dir()]
-    except OSError as error:
-        raise BadInput(f"{folder} cannot be listed: {error.strerror}") from None
-    if any(entry.name.endswith(".tar") for entry in entries):
-        raise BadInput(f"{folder} holds tar files without an index: tools/make_shards.py --index")
-    if not classes:
-        flat = any(entry.name.lower().endswith(SUFFIXES) for entry in entries)
-        flat = ", but images: tools/prepare_imagenet.py sorts them" if flat else ""
-        raise BadInput(f"{folder} holds no folders <class>/{flat}")
-    names, target = [], []
-    for label, name in enumerate(classes):
-        before, walked = len(names), []
-        for inside, _, found in os.walk(folder / name, followlinks=True):
-            inside = os.path.relpath(inside, folder)
-            if inside.count(os.sep) > 30:
-                raise BadInput(f"{folder}: class {name} is 30 folders deep: a loop of links?")
-            walked.append((inside, found))
-        for inside, found in sorted(walked):
-            images = sorted(each for each in found if each.lower().endswith(SUFFIXES))
-            names += [os.fsencode(os.path.join(inside, each)) for each in images]
-        if len(names) == before:
-            raise BadInput(f"{folder}: class {name} has no images")
-        target += [label] * (len(names) - before)
-    whole = np.zeros(len(names), np.int64)
-    file, target = np.arange(len(names), dtype=np.int32), np.array(target, np.int32)
-    return Source(str(folder), classes, np.array(names), file, whole, whole - 1, target)
+        entries = list(os.scandir(folder))
+        if any(entry.name.endswith(".tar") for entry in entries):
+            raise BadInput(f"{folder} holds tar files, no index: run tools/make_shards.py --index")
+        if not any(entry.is_dir() for entry in entries):
+            raise BadInput(
+                f"{folder} holds no folders <class>/; tools/prepare_imagenet.py can help"
+            )
+        classes, labels = find_classes(folder)
+        images = make_dataset(folder, labels, IMG_EXTENSIONS)
+    except OSError as error:  # also torchvision's for a class without images
+        raise BadInput(f"{folder} cannot be listed: {error.strerror or error}") from None
+    below = len(str(folder)) + 1
+    names = np.array([os.fsencode(path[below:]) for path, _ in images])
+    target, whole = np.array([label for _, label in images], np.int32), np.zeros(len(images), int)
+    return Source(str(folder), classes, names, np.arange(len(images)), whole, whole - 1, target)
 
 
 def open_shards(folder):
@@ -628,21 +590,13 @@ def open_shards(folder):
         with np.load(folder / "index.npz") as index:
             arrays = [index[name] for name in Source._fields[2:]]
             classes, sizes = index["classes"].tolist(), index["sizes"]
-        names, *counts = arrays
-        file, offset, length, target = counts
-        odd = any(each.dtype.kind != "i" or each.min() < 0 for each in counts)
-        odd = odd or max(target) >= len(classes) or len(names) != len(sizes)
-        if odd or (offset + length > sizes[file]).any() or any(b"/" in name for name in names):
-            raise ValueError("its numbers do not fit")
+        source = Source(str(folder), classes, *arrays)
+        for name, size in zip(source.names, sizes, strict=True):
+            if os.path.getsize(folder / os.fsdecode(name)) != size:
+                raise ValueError(f"{os.fsdecode(name)} is another file now")
     except Exception as error:  # a damaged file may raise anything
-        why = f"cannot be read ({first_line(error)})"
-        raise BadInput(f"{folder / 'index.npz'} {why}: tools/make_shards.py --index") from None
-    source = Source(str(folder), classes, *arrays)
-    for name, size in zip(source.names, sizes, strict=True):
-        path = folder / os.fsdecode(name)
-        if not path.exists() or path.stat().st_size != size:
-            why = "is not the shard of which index.npz was made"
-            raise BadInput(f"{path} {why}: tools/make_shards.py --index")
+        why = f"does not fit ({first_line(error)})"
+        raise BadInput(f"{folder / 'index.npz'} {why}: run tools/make_shards.py --index") from None
     return source
 
 
@@ -709,20 +663,15 @@ def decode(encoded, choose):
         codec, decoder, parameters = region_decoder()
         with contextlib.suppress(RuntimeError):
             stream = codec.CodeStream(encoded)
-            if stream.height * stream.width <= MAX_PIXELS:
+            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # as Pillow
                 top, left, height, width = choose(stream.height, stream.width)
                 region = codec.Region(top, left, top + height, left + width)
                 part = stream.get_sub_code_stream(region=region)
                 if (part := decoder.decode(part, params=parameters)) is not None:
                     return np.asarray(part)
     if image is None:
-        try:
-            with PIL.Image.open(io.BytesIO(encoded)) as opened:
-                if math.prod(opened.size) > MAX_PIXELS:
-                    raise ValueError(f"{opened.size[0]} x {opened.size[1]} pixels are too many")
-                image = np.asarray(opened.convert("RGB"))
-        except Exception as error:  # Pillow's decoders raise errors of any kind
-            raise BadImage(first_line(error).split(" <_io")[0]) from None
+        with PIL.Image.open(io.BytesIO(encoded)) as opened:
+            image = np.asarray(opened.convert("RGB"))
     top, left, height, width = choose(*image.shape[:2])
     return image[top : top + height, left : left + width]
 
@@ -776,8 +725,9 @@ class Images(torch.utils.data.Dataset):
                 rng = epoch is not None and random.Random(f"{self.seed} {epoch} {index}")
                 self.load(source.read(index), out, rng)
                 target.append(int(source.target[index]))
-            except BadImage as error:
-                report(f"image {index} cannot be read: {source.path(index)}: {error}", sys.stderr)
+            except Exception as error:  # Pillow's decoders raise errors of any kind
+                why = f"{source.path(index)}: {first_line(error).split(' <_io')[0]}"
+                report(f"image {index} cannot be read: {why}", sys.stderr)
                 target.append(-1)
                 out.zero_()
         return buffer, target
@@ -1004,11 +954,10 @@ def build_model(args, data):
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
     if args.weights:
         donor = load_file(args.weights)
-        if isinstance(donor, dict):  # of pytorch/examples, or of these scripts
-            donor = donor.get("state_dict", donor)
-        if not isinstance(donor, dict) or not all(isinstance(name, str) for name in donor):
+        if not isinstance(donor, dict):
             raise BadInput(f"--weights {args.weights} holds no weights by name")
-        donor = {name.removeprefix("module."): donor[name] for name in donor}
+        donor = donor.get("state_dict", donor)  # in checkpoints, of pytorch/examples or our own
+        donor = {str(name).removeprefix("module."): each for name, each in donor.items()}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -1203,7 +1152,6 @@ class Run:
     waits: list  # seconds that each batch of the epoch was waited for
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
-    counted: tuple = (0.0,)  # when log_traffic() last counted, what, at which step
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     meter: Meter | None = None  # of the epoch under way, in training
@@ -1222,7 +1170,7 @@ def train_one_epoch(run, end=None):
     run.model.train()
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     run.meter, run.partial = Meter(title, images, run, run.partial), None
-    run.meter.steps = run.step
+    run.meter.steps, first, before = run.step, run.step, traffic()
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
         images, target = next(run.batches)
@@ -1237,17 +1185,24 @@ def train_one_epoch(run, end=None):
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
     run.meter.close()
-    # What is validated and saved must not depend on the rank: all get the mean of the buffers.
-    rows_of_all = gather_buffers(run.model, run.place)
-    for buffer, rows in zip(floating_buffers(run.model), rows_of_all, strict=True):
-        buffer.data.copy_(rows.to(exact_dtype(rows.device)).mean(0))
-    return run.meter.values() | {"Lr": rate(epoch + max(0, run.step - 0.5) / data.steps)}
+    read, calls, sent, received = traffic() - before
+    seconds, steps = run.meter.ended - run.meter.started, max(1, run.step - first)
+    return run.meter.values() | {
+        "Lr": rate(epoch + max(0, run.step - 0.5) / data.steps),
+        "IO/read_MBps": read / 1e6 / seconds,
+        "IO/read_iops": calls / seconds,
+        "Network/sent_MB_per_step": sent / 1e6 / steps,
+        "Network/received_MB_per_step": received / 1e6 / steps,
+    }
 
 
 @torch.no_grad()
 def validate(run):
     """Measures the model on every image of val/, once each; returns {tag: value}."""
     run.model.eval()
+    for buffer in run.model.buffers():  # BatchNorm's statistics: rank 0's are the model's
+        if buffer.is_floating_point():
+            buffer.copy_(sum_over_ranks(buffer if run.place.rank == 0 else buffer.zero_()))
     meter = Meter("validation", run.data.val_size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
@@ -1301,9 +1256,7 @@ def read_step(run, meter, total, copied):
         loss = sums[0] / max(1, sums[3])
         meter.show(loss)
         if run.log and meter is run.meter:
-            at = run.epoch * run.data.steps + meter.steps - 1
-            run.log.add_scalar("Loss/step", loss, at)
-            log_traffic(run, at + 1)
+            run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
     return stop, save
 
 
@@ -1318,26 +1271,13 @@ def settle(run, meter, stop=0, save=0):
         raise Preempted
 
 
-def floating_buffers(model):
-    """Returns BatchNorm's running statistics and the like: in training each device has its own."""
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-
-
-def gather_buffers(model, place):
-    """Returns every rank's buffers, a list of float32 (ranks, ...)."""
-    gathered = []
-    for buffer in floating_buffers(model):
-        rows = buffer.new_zeros(place.ranks, *buffer.shape, dtype=torch.float32)
-        rows[place.rank] = buffer
-        gathered.append(sum_over_ranks(rows))
-    return gathered
-
-
 # ------------------------------------------------------------------------------------ checkpoints
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-TENSORS = ("state_dict", "optimizer", "buffers")  # of a checkpoint; the rest is its head
+HEAD = {"arch": str, "num_classes": int, "epoch": int, "global_batch": int, "scaler": dict}
+HEAD |= {"args": dict, "seconds": float, "best_acc1": float, "best_acc5": float}
+TENSORS = {"state_dict": dict, "optimizer": dict}
 
 
 def in_float32(tree):
@@ -1376,7 +1316,6 @@ def save_checkpoint(run, is_best=False):
         "best_acc5": run.best_top5,
         "seconds": time.perf_counter() - run.started,
         "args": run.args.typed,
-        "buffers": [rows.cpu() for rows in gather_buffers(run.model, run.place)],
         **full_state(run),
     }
     if run.folder is None:
@@ -1428,45 +1367,36 @@ def load_file(path):
 
 def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
-    saved, absent = load_file(path), {"arch", "num_classes", "epoch", "global_batch", "scaler"}
-    absent |= {"seconds", "best_acc1", "best_acc5", "args", "state_dict", "optimizer"}
-    if not isinstance(saved, dict) or absent - saved.keys():
-        of = "of pytorch/examples or its like: --weights FILE takes its weights"
-        raise BadInput(f"{path} is no checkpoint of these scripts, but maybe {of}")
-    whole = [saved[name] for name in ("epoch", "global_batch", "num_classes")]
-    real = [saved[name] for name in ("seconds", "best_acc1", "best_acc5")]
-    odd = [n for n in (*whole, saved.get("step", 0)) if not isinstance(n, int) or n < 0]
-    odd += [n for n in real if not isinstance(n, int | float) or not math.isfinite(n)]
-    held = [saved[name] for name in ("args", "scaler", "state_dict", "optimizer")]
-    if odd or not all(isinstance(each, dict) for each in held) or "state" not in held[-1]:
-        raise BadInput(f"{path} holds values that no checkpoint of these scripts has")
+    saved, held = load_file(path), HEAD | TENSORS
+    if not isinstance(saved, dict) or any(type(saved.get(name)) is not held[name] for name in held):
+        why = "is no checkpoint of these scripts; of pytorch/examples' --weights takes the weights"
+        raise BadInput(f"{path} {why}")
     return saved
 
 
 def find_checkpoint(args):
     """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none."""
-    given, auto = Path(args.resume), args.resume == "auto"
+    given, auto, reason = Path(args.resume), args.resume == "auto", "no checkpoint"
     if not auto and not given.is_dir():
         return given, read_checkpoint(given)
-    paths = [*Path(args.log_dir).glob("*/*.pt")] if auto else [*given.glob("*.pt")]
-    paths = [path for path in paths if path.name in CHECKPOINTS and path.exists()]
-    others, reason = set(), "no checkpoint"  # folders of other runs
+    found = Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt")
     newest = {}  # time of each folder's last checkpoint; in a folder the names have an order
-    for path in paths:
-        newest[path.parent] = max(newest.get(path.parent, 0), path.stat().st_mtime_ns)
-    paths.sort(key=lambda path: CHECKPOINTS.index(path.name))
-    for path in sorted(paths, key=lambda path: newest[path.parent], reverse=True):
-        try:
-            if path.parent not in others:
+    for path in found:
+        if path.name in CHECKPOINTS and path.exists():
+            newest[path.parent] = max(newest.get(path.parent, 0), path.stat().st_mtime_ns)
+    for folder in sorted(newest, key=newest.get, reverse=True):
+        for path in (folder / name for name in CHECKPOINTS if (folder / name).exists()):
+            try:
                 saved = read_checkpoint(path)
-                odd = different_options(args, saved) if auto else []
-                if not odd:
-                    return path, saved
-                if not others:
-                    reason = f"the newest run, {path.parent.name}, differs in {', '.join(odd)}"
-                others.add(path.parent)
-        except BadInput as error:
-            report(f"--resume {args.resume} passes over {error}")
+            except BadInput as error:
+                report(f"--resume {args.resume} passes over {error}")
+                continue
+            odd = different_options(args, saved) if auto else []
+            if not odd:
+                return path, saved
+            if reason == "no checkpoint":
+                reason = f"the newest run, {folder.name}, differs in {', '.join(odd)}"
+            break
     if not auto:
         raise BadInput(f"--resume {given}: holds no good checkpoint")
     if args.evaluate:
@@ -1496,10 +1426,9 @@ def choose_checkpoint(args, place):
             odd = different_options(args, head)
             if odd:
                 report(f"--resume {path}: trained with other options: {', '.join(odd)}")
-            tensors = {name: head.pop(name, None) for name in TENSORS}
-            rows = tensors["buffers"]  # in the first build one tensor of all: the mean will do
-            rows = len(rows[0]) if isinstance(rows, list) and rows else 0
-            head |= {"path": str(path), "rows": rows}
+            tensors = {name: head.pop(name) for name in TENSORS}
+            head["path"] = str(path)
+            head.pop("buffers", None)  # of the first build
     head, error = from_rank_0((head, error))
     if error:
         raise BadInput(error)
@@ -1517,9 +1446,6 @@ def load_optimizer(optimizer, saved):
     optimizer.step()  # makes the state
     optimizer.zero_grad()
     saved = saved["state"] if saved else {}
-    if len(saved) not in (0, len(weights)):
-        report("--resume: the optimizer had other weights: its momentum is left out")
-        saved = {}
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
             if isinstance(value, torch.Tensor):
@@ -1541,13 +1467,6 @@ def go_on(run, head, tensors):
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     run.scaler.load_state_dict(scaler)
-    for number, buffer in enumerate(floating_buffers(run.model) if head["rows"] else ()):
-        rows = buffer.new_zeros(head["rows"], *buffer.shape, dtype=torch.float32)
-        if tensors:
-            rows.copy_(tensors["buffers"][number])
-        rows, place = sum_over_ranks(rows), run.place
-        own = len(rows) == place.ranks and not run.args.evaluate
-        buffer.copy_(rows[place.rank] if own else rows.to(exact_dtype(rows.device)).mean(0))
     run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
 
 
@@ -1572,16 +1491,16 @@ def device_name(device):
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def open_folder(run, head):
-    """Makes this run's folder and locks it. A run that goes on from a checkpoint in --log-dir goes
-    on in its folder, if the folder's name, with devices and batch, fits; not from model_best.pt."""
-    args, place = run.args, run.place
+def open_log(run, head):
+    """Makes this run's folder, locks it, and opens its log. A run that goes on from a checkpoint in
+    --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
+    args, place, data = run.args, run.place, run.data
     runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
     what = f"_{args.arch}_gpux{place.shares * place.devices}_b{args.device_batch}"
-    what += f"_cpu{run.data.workers}_opt{args.precision}"
+    what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
-    known = before.name in CHECKPOINTS[: 4 if args.resume == "auto" else 3]
+    known = before.name in CHECKPOINTS[:3]  # not from the best, which may be older than others
     try:
         if known and before.parent.parent == runs.resolve() and what in before.parent.name:
             run.folder = runs / before.parent.name
@@ -1598,31 +1517,35 @@ def open_folder(run, head):
         raise BadInput(f"{run.folder}: another run writes there now") from None
     except OSError as error:
         raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
-
-
-def open_log(run, head):
-    """Opens the run's log, which begins with options, versions, hardware and the script."""
-    args, place, data = run.args, run.place, run.data
     # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
     purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
     run.log = SummaryWriter(run.folder, purge_step=purge)
-    here, commit = Path(__file__).resolve(), ""
-    git = ["git", "-C", here.parent, "describe", "--always", "--dirty", "--abbrev=40"]
+    about = json.dumps(describe(run, head), indent=1)
+    run.log.add_text("about", f"```json\n{about}\n```")
+    run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
+
+
+def describe(run, head):
+    """Returns what it takes to repeat the run: options, sizes, hardware, versions."""
+    args, data = run.args, run.data
+    git = ["git", "-C", Path(__file__).resolve().parent, "describe", "--always", "--dirty"]
+    commit = ""
     with contextlib.suppress(OSError):  # no git
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run([*git, "--abbrev=40"], capture_output=True, text=True).stdout
     launch = ["OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
     launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
-    sizes = ("global_batch", "num_classes", "image_size")
-    about = {
+    return {
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": args.typed,
         "data": data.name,
         "steps_per_epoch": data.steps,
-        **{name: getattr(data, name) for name in sizes},
+        "global_batch": data.global_batch,
+        "num_classes": data.num_classes,
+        "image_size": data.image_size,
         "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
-        "place": {**place._asdict(), "device": str(place.device)},
-        "device": device_name(place.device),
+        "place": {**run.place._asdict(), "device": str(run.place.device)},
+        "device": device_name(run.place.device),
         "node": platform.node(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -1631,36 +1554,27 @@ def open_log(run, head):
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
         **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
-        "commit": commit,
+        "commit": commit.strip(),
     }
-    run.log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
-    run.log.add_text("script", f"```python\n{here.read_text()}\n```")
 
 
-def log_traffic(run, at):
-    """Logs, every five seconds, what rank 0 and its loader workers read, from the page cache too,
-    and what all interfaces of its node carried, by the kernel's counters."""
-    now, counts = time.perf_counter(), np.zeros(4)
-    if now - run.counted[0] < 5:
-        return
+def traffic():
+    """Returns, by the kernel's counters, the bytes and calls that this process and its workers have
+    read, from the page cache too, and the bytes that the interfaces of its node sent and received.
+    """
+    counts = np.zeros(4)
     with contextlib.suppress(AttributeError, psutil.Error):  # not every system counts
         for process in (psutil.Process(), *psutil.Process().children()):
             read = process.io_counters()
             counts[:2] += read.read_chars, read.read_count
         counts[2:] = psutil.net_io_counters()[:2]
-    if len(run.counted) > 1:
-        before, counted, first = run.counted
-        read, calls, sent, received = counts - counted
-        run.log.add_scalar("IO/read_MBps", read / 1e6 / (now - before), at)
-        run.log.add_scalar("IO/read_iops", calls / (now - before), at)
-        run.log.add_scalar("Network/sent_MB_per_step", sent / 1e6 / (at - first), at)
-        run.log.add_scalar("Network/received_MB_per_step", received / 1e6 / (at - first), at)
-    run.counted = now, counts, at
+    return counts
 
 
 def log_epoch(run, train, val):
     """Logs an epoch, and prints its line."""
-    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
+    values = {tag: train[tag] for tag in train if tag not in val}
+    values |= {"Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
     for tag in ("Loss", "Top1", "Top5", "Throughput", "Time"):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
@@ -1703,8 +1617,6 @@ def set_up(args):
     data = open_data(args, place, global_batch)
     require_equal(place, {"train/": digest(data.train), "val/": digest(data.val)})
     arm_timeout(args)
-    if args.prof is not None and data.steps < args.prof + 10:
-        raise BadInput(f"--prof {args.prof} needs ten more steps; the epoch has {data.steps}")
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
         held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
@@ -1716,8 +1628,8 @@ def set_up(args):
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
-    if args.prof is not None and (epoch >= args.epochs or step > args.prof):
-        raise BadInput(f"--prof {args.prof}: the run goes on at epoch {epoch} step {step}")
+    if args.prof is not None and not step <= args.prof <= data.steps - 10:
+        raise BadInput(f"--prof {args.prof}: this epoch has {data.steps} steps, from {step} on")
     schedule, waits = schedule_batches(args, place, data, epoch, step), []
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
@@ -1733,7 +1645,6 @@ def set_up(args):
     run.started = time.perf_counter() - (head["seconds"] if head else 0)
     if place.rank == 0:
         if not args.evaluate:
-            open_folder(run, head)
             open_log(run, head)
         greet(run, head)
     return run
@@ -1767,10 +1678,8 @@ def greet(run, head):
     sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
-        before = (
-            f"global batch {head['global_batch']}, epoch {head['epoch']} step {head.get('step', 0)}"
-        )
-        report(f"Going on from {head['path']} ({before}) at epoch {run.epoch} step {run.step}")
+        was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} images"
+        report(f"Going on from {head['path']} ({was}) at epoch {run.epoch} step {run.step}")
     if run.folder:
         report(f"Logs and checkpoints: {run.folder}")
 

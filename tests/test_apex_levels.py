@@ -246,7 +246,7 @@ def test_dynamic_scale_goes_from_script_to_script(apex):
 
 
 # Not the time spent, and not the options by which the runs had to differ.
-KEPT = "state_dict optimizer scaler buffers epoch step global_batch best_acc1 best_acc5".split()
+KEPT = "state_dict optimizer scaler epoch step global_batch best_acc1 best_acc5".split()
 
 
 def equal(one, other):

@@ -164,7 +164,7 @@ def plant(folder, fault):
         ("empty", ["{}/train holds no folders <class>/"]),
         ("other classes", ["differ in 2 classes, as dog"]),
         ("validation", ["rename", "validation/ to val/"]),
-        ("flat", ["{}/val holds no folders <class>/, but images", "prepare_imagenet.py"]),
+        ("flat", ["{}/val holds no folders <class>/; tools/prepare_imagenet.py"]),
         ("tar", ["{} is a tar file: unpack"]),
     ],
 )

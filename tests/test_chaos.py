@@ -69,7 +69,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
     began, status = time.monotonic(), job.wait()
     assert status in (1, -signal.SIGKILL), job.text()
     assert not job.left() and time.monotonic() < began + 60
-    chaos.damage(marker.parent / "checkpoint.pt", "flipped", random.Random(0))
+    chaos.damage(marker.parent / "checkpoint.pt", "truncated", random.Random(0))
 
     job = begin(way, script, *auto)
     if way == "plain":  # a second run comes into the folder of the first

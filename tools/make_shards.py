@@ -64,9 +64,9 @@ def write_tar(path, first, source, change):
                 suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
                 try:
                     suffix, content = change(content) if change else (suffix, content)
-                except nd.BadImage as error:  # training passes over it, as it would in DIR
-                    line = f"{source.path(index)} is written as it is, unreadable: {error}"
-                    print(line, file=sys.stderr, flush=True)
+                except Exception as error:  # training passes over it, as it would in DIR
+                    why = f"is written as it is, unreadable: {nd.first_line(error)}"
+                    print(source.path(index), why, file=sys.stderr, flush=True)
                 for ending, inside in (suffix, content), (".cls", b"%d" % target):
                     member = tarfile.TarInfo(f"{first + index:08}{ending}")
                     member.size = len(inside)
@@ -85,7 +85,7 @@ def read_tar(path):
                 # WebDataset's convention: what belongs together has one name up to the first dot.
                 named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
                 suffix = named[2].lower() if named and member.isreg() else ""
-                if suffix not in (*nd.SUFFIXES, ".cls"):
+                if suffix not in (*nd.IMG_EXTENSIONS, ".cls"):
                     continue
                 found = targets if suffix == ".cls" else images
                 if named[1] in found:
@@ -236,7 +236,7 @@ def main():
             return
         with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
             print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
-    except (nd.BadInput, nd.BadImage, OSError, RuntimeError) as error:
+    except (nd.BadInput, OSError, RuntimeError) as error:
         parser.error(str(error))
 
 
