@@ -2,7 +2,7 @@
 
 Choose this script to learn the loop, to debug a model, or when one GPU is enough. The other
 imagenet_*.py hold the same loop to the byte; `diff imagenet_nd.py imagenet_ddp.py` shows what
-distribution adds, and nothing else. DIR holds train/<class>/*.JPEG and val/<class>/*.JPEG.
+distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*.
 
     python imagenet_nd.py -a resnet50 DIR
     python imagenet_nd.py -a resnet50 --amp bfloat16 --channels-last DIR
@@ -50,8 +50,7 @@ import torch
 import torch.nn as nn
 import torchvision
 from torch.utils.tensorboard import SummaryWriter
-from torchvision import models
-from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
+from torchvision import datasets, models
 from tqdm import tqdm
 
 # ------------------------------------------------------------------------------- parallel section
@@ -79,8 +78,9 @@ def join(args):
 
 
 def prepare(build_model, build_optimizer, args, place):
-    """Returns (model, optimizer, scaler). Disabled, the scaler does nothing: no branch later."""
+    """Returns (model, optimizer, scaler)."""
     model = build_model().to(place.device)
+    # Disabled, it does nothing: no branch later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, build_optimizer(model.parameters()), scaler
 
@@ -100,7 +100,7 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
             loss, measured = criterion(model(x), y)
         scaler.scale(loss / args.parts).backward()
         sums += measured
-    scaler.step(optimizer)
+    scaler.step(optimizer)  # skips on overflow
     scaler.update()
     optimizer.zero_grad()
     return sums
@@ -202,7 +202,8 @@ def parse_args(argv=None):
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], **options)
     add = parser.add_argument_group("data").add_argument
-    add("dir", metavar="DIR", nargs="?", help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
+    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
+    add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
     add("-j", "--workers", type=whole, help="loader processes per rank (cores / ranks, up to 16)")
     add("--image-size", type=count, help="crop, pixels (default: the architecture's own)")
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
@@ -239,16 +240,16 @@ def parse_args(argv=None):
     add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--desired-acc", type=fraction, help="validation top-1 to end at, a fraction as 0.75")
+    add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
     add("--max-hours", type=positive, help="save and end before this time is over")
-    stuck = "end when nothing moves so long, s; 0 = off (%(default)s)"
+    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
     resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
     add("--resume", metavar="PATH", help=resume)
-    add("--checkpoint-minutes", type=zero_on, default=15, help="save this often; 0 = off (15)")
+    add("--checkpoint-minutes", type=zero_on, default=15, help="save this often (15; 0 = off)")
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
@@ -354,21 +355,17 @@ def open_source(folder):
     try:
         if (folder / "index.npz").exists():
             return open_shards(folder)
-        entries = list(os.scandir(folder))
-        if any(entry.name.endswith(".tar") for entry in entries):
-            raise BadInput(f"{folder} holds tar files, no index: run tools/make_shards.py --index")
-        if not any(entry.is_dir() for entry in entries):
-            raise BadInput(
-                f"{folder} holds no folders <class>/; tools/prepare_imagenet.py can help"
-            )
-        classes, labels = find_classes(folder)
-        images = make_dataset(folder, labels, IMG_EXTENSIONS)
-    except OSError as error:  # also torchvision's for a class without images
-        raise BadInput(f"{folder} cannot be listed: {error.strerror or error}") from None
-    below = len(str(folder)) + 1
-    names = np.array([os.fsencode(path[below:]) for path, _ in images])
-    target, whole = np.array([label for _, label in images], np.int32), np.zeros(len(images), int)
-    return Source(str(folder), classes, names, np.arange(len(images)), whole, whole - 1, target)
+        if any(name.endswith(".tar") for name in os.listdir(folder)):
+            tools = "tools/make_shards.py --index, or of ILSVRC2012 tools/prepare_imagenet.py"
+            raise BadInput(f"{folder} holds tar files, no index: run {tools}")
+        listed = datasets.ImageFolder(folder)
+    except OSError as error:
+        why = str(error.strerror or error)[:200]
+        raise BadInput(f"{folder}: {why} (tools/prepare_imagenet.py makes <class>/*)") from None
+    below, whole = len(str(folder)) + 1, np.zeros(len(listed.samples), int)
+    names = np.array([os.fsencode(path[below:]) for path, _ in listed.samples])
+    rest = np.arange(len(names)), whole, whole - 1, np.array(listed.targets)
+    return Source(str(folder), listed.classes, names, *rest)
 
 
 def open_shards(folder):
@@ -382,8 +379,9 @@ def open_shards(folder):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
                 raise ValueError(f"{os.fsdecode(name)} is another file now")
     except Exception as error:  # a damaged file may raise anything
-        why = f"does not fit ({first_line(error)})"
-        raise BadInput(f"{folder / 'index.npz'} {why}: run tools/make_shards.py --index") from None
+        why = f"does not match its tar files ({first_line(error)})"
+        anew = "remove it, and run tools/make_shards.py --index"
+        raise BadInput(f"{folder / 'index.npz'} {why}: {anew}") from None
     return source
 
 
@@ -438,7 +436,7 @@ def decode(encoded, choose):
 
     choose(H, W) returns the region (top, left, height, width). JPEGs are decoded by nvImageCodec
     where it is installed, the rest by Pillow; of a PPM, as make_shards.py --raw writes it, the
-    region is a view.
+    region is a view. What cannot be read raises OSError.
     """
     image, choose = None, functools.cache(choose)  # whoever decodes, and if both try: one region
     if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
@@ -457,8 +455,11 @@ def decode(encoded, choose):
                 if (part := decoder.decode(part, params=parameters)) is not None:
                     return np.asarray(part)
     if image is None:
-        with PIL.Image.open(io.BytesIO(encoded)) as opened:
-            image = np.asarray(opened.convert("RGB"))
+        try:
+            with PIL.Image.open(io.BytesIO(encoded)) as opened:
+                image = np.asarray(opened.convert("RGB"))
+        except Exception as error:  # Pillow's decoders raise errors of any kind
+            raise OSError(first_line(error).split(" <_io")[0]) from None
     top, left, height, width = choose(*image.shape[:2])
     return image[top : top + height, left : left + width]
 
@@ -512,9 +513,9 @@ class Images(torch.utils.data.Dataset):
                 rng = epoch is not None and random.Random(f"{self.seed} {epoch} {index}")
                 self.load(source.read(index), out, rng)
                 target.append(int(source.target[index]))
-            except Exception as error:  # Pillow's decoders raise errors of any kind
-                why = f"{source.path(index)}: {first_line(error).split(' <_io')[0]}"
-                report(f"image {index} cannot be read: {why}", sys.stderr)
+            except OSError as error:
+                why = error.strerror or error
+                report(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
                 target.append(-1)
                 out.zero_()
         return buffer, target
@@ -583,9 +584,9 @@ def preset_of(arch):
 
 def open_data(args, place, global_batch):
     """Returns the Data that the options name."""
-    chosen, preset = args.dir or os.environ.get("IMAGENET_DIR"), preset_of(args.arch)
-    folder, own_size = Path(chosen or "demo_data"), preset.crop_size[0]
-    demo = not (chosen or args.dummy)
+    preset = preset_of(args.arch)
+    folder, demo = Path(args.dir or "demo_data"), not (args.dir or args.dummy)
+    own_size = preset.crop_size[0]
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     image_size = args.image_size or (64 if small else own_size)
     val_resize = args.val_resize or round(image_size * preset.resize_size[0] / own_size)
@@ -655,8 +656,8 @@ def load_batches(args, place, data, schedule):
     """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64), one for each batch
     of the schedule. Images lie in a buffer that is used again once the next batch is asked for.
 
-    Workers are forked here, before a group's first collective: on Python up to 3.11 a child hangs
-    that is forked while a thread that is not Python's, a collective's, waits for the interpreter.
+    Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
+    forked while a collective's thread waits for the interpreter's lock hangs.
     """
     largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
     shape = largest, data.image_size, data.image_size, 3
@@ -737,13 +738,14 @@ def build_model(args, data):
         where = f"{torch.hub.get_dir()}/checkpoints"
         raise BadInput(f"--pretrained: cannot fetch {weights.url} into {where}: {error}") from None
     except (ValueError, AssertionError, RuntimeError) as error:
-        sizes = f"--image-size {size} and {args.device_batch} images at a time"
+        sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
     if args.weights:
         donor = load_file(args.weights)
+        if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples or our own
+            donor = donor.get("state_dict", donor)
         if not isinstance(donor, dict):
             raise BadInput(f"--weights {args.weights} holds no weights by name")
-        donor = donor.get("state_dict", donor)  # in checkpoints, of pytorch/examples or our own
         donor = {str(name).removeprefix("module."): each for name, each in donor.items()}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.channels_last:
@@ -985,11 +987,14 @@ def train_one_epoch(run, end=None):
 
 @torch.no_grad()
 def validate(run):
-    """Measures the model on every image of val/, once each; returns {tag: value}."""
+    """Measures the model on every image of val/, once each; returns {tag: value}. BatchNorm's
+    running statistics become rank 0's on all ranks."""
     run.model.eval()
-    for buffer in run.model.buffers():  # BatchNorm's statistics: rank 0's are the model's
+    for buffer in run.model.buffers():
         if buffer.is_floating_point():
-            buffer.copy_(sum_over_ranks(buffer if run.place.rank == 0 else buffer.zero_()))
+            if run.place.rank:
+                buffer.zero_()
+            buffer.copy_(sum_over_ranks(buffer))
     meter = Meter("validation", run.data.val_size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
@@ -1156,14 +1161,14 @@ def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved, held = load_file(path), HEAD | TENSORS
     if not isinstance(saved, dict) or any(type(saved.get(name)) is not held[name] for name in held):
-        why = "is no checkpoint of these scripts; of pytorch/examples' --weights takes the weights"
-        raise BadInput(f"{path} {why}")
+        others = "--weights takes the weights of others, as of pytorch/examples"
+        raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved
 
 
 def find_checkpoint(args):
     """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none."""
-    given, auto, reason = Path(args.resume), args.resume == "auto", "no checkpoint"
+    given, auto, reason = Path(args.resume), args.resume == "auto", None
     if not auto and not given.is_dir():
         return given, read_checkpoint(given)
     found = Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt")
@@ -1176,19 +1181,19 @@ def find_checkpoint(args):
             try:
                 saved = read_checkpoint(path)
             except BadInput as error:
-                report(f"--resume {args.resume} passes over {error}")
+                report(f"--resume {args.resume} passes over a checkpoint: {error}")
                 continue
             odd = different_options(args, saved) if auto else []
             if not odd:
                 return path, saved
-            if reason == "no checkpoint":
-                reason = f"the newest run, {folder.name}, differs in {', '.join(odd)}"
+            reason = reason or f"the newest run, {folder.name}, differs in {', '.join(odd)}"
             break
     if not auto:
         raise BadInput(f"--resume {given}: holds no good checkpoint")
+    reason = f"{reason or 'no checkpoint'} in {args.log_dir}"
     if args.evaluate:
-        raise BadInput(f"--resume auto finds nothing to evaluate: {reason} in {args.log_dir}")
-    report(f"--resume auto starts a new run: {reason} in {args.log_dir}")
+        raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
+    report(f"--resume auto starts a new run: {reason}")
     return None, None
 
 
@@ -1197,7 +1202,10 @@ def different_options(args, saved):
     before, now = saved["args"], vars(args)
     odd = [name for name in args.same_run if name in before and before[name] != now[name]]
     typed = {name: f"--{name.replace('_', '-')}" for name in odd} | {"precision": "precision"}
-    return [f"{typed[name]} ({before[name]}, now {now[name]})" for name in odd]
+    odd = [f"{typed[name]} ({before[name]}, now {now[name]})" for name in odd]
+    if (before.get("dir") is None) != (args.dir is None):  # it may have moved, but is no demo set
+        odd.append("DIR")
+    return odd
 
 
 def choose_checkpoint(args, place):
@@ -1215,7 +1223,7 @@ def choose_checkpoint(args, place):
                 report(f"--resume {path}: trained with other options: {', '.join(odd)}")
             tensors = {name: head.pop(name) for name in TENSORS}
             head["path"] = str(path)
-            head.pop("buffers", None)  # of the first build
+            head.pop("buffers", None)  # of older checkpoints: each rank's
     head, error = from_rank_0((head, error))
     if error:
         raise BadInput(error)
@@ -1287,7 +1295,8 @@ def open_log(run, head):
     what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
-    known = before.name in CHECKPOINTS[:3]  # not from the best, which may be older than others
+    # Not from the best, which may be older than others.
+    known = before.name in CHECKPOINTS[:3] and args.prof is None
     try:
         if known and before.parent.parent == runs.resolve() and what in before.parent.name:
             run.folder = runs / before.parent.name
@@ -1300,13 +1309,13 @@ def open_log(run, head):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
+        # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
+        run.log = SummaryWriter(run.folder, purge_step=purge)
     except BlockingIOError:
         raise BadInput(f"{run.folder}: another run writes there now") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
-    # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
-    purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
-    run.log = SummaryWriter(run.folder, purge_step=purge)
     about = json.dumps(describe(run, head), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
@@ -1349,19 +1358,19 @@ def traffic():
     """Returns, by the kernel's counters, the bytes and calls that this process and its workers have
     read, from the page cache too, and the bytes that the interfaces of its node sent and received.
     """
-    counts = np.zeros(4)
-    with contextlib.suppress(AttributeError, psutil.Error):  # not every system counts
-        for process in (psutil.Process(), *psutil.Process().children()):
-            read = process.io_counters()
-            counts[:2] += read.read_chars, read.read_count
+    counts = np.full(4, np.nan)  # what the system does not count
+    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
         counts[2:] = psutil.net_io_counters()[:2]
+        processes = psutil.Process(), *psutil.Process().children()
+        read = [process.io_counters() for process in processes]
+        counts[:2] = sum(each.read_chars for each in read), sum(each.read_count for each in read)
     return counts
 
 
 def log_epoch(run, train, val):
     """Logs an epoch, and prints its line."""
-    values = {tag: train[tag] for tag in train if tag not in val}
-    values |= {"Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
+    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
+    values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
     for tag in ("Loss", "Top1", "Top5", "Throughput", "Time"):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
@@ -1399,11 +1408,11 @@ def set_up(args):
     split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
     if head and args.resume == "auto" and split != typed and place.rank == 0:
         report(f"--resume auto keeps the global batch, {global_batch}")
-    if args.compile_mode != "default" and args.parts > 1:
+    if args.compile and args.compile_mode != "default" and args.parts > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
     data = open_data(args, place, global_batch)
     require_equal(place, {"train/": digest(data.train), "val/": digest(data.val)})
-    arm_timeout(args)
+    arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
         held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
@@ -1415,8 +1424,10 @@ def set_up(args):
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
-    if args.prof is not None and not step <= args.prof <= data.steps - 10:
-        raise BadInput(f"--prof {args.prof}: this epoch has {data.steps} steps, from {step} on")
+    last = data.steps - 10 if epoch < args.epochs else -1
+    if args.prof is not None and not step <= args.prof <= last:
+        there = f"epoch {epoch + 1} of {args.epochs} has {data.steps}, from {step} on"
+        raise BadInput(f"--prof {args.prof} needs ten steps: {there}")
     schedule, waits = schedule_batches(args, place, data, epoch, step), []
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)

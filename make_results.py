@@ -225,9 +225,12 @@ class Run:
         step, else over time; None where it was not logged."""
         if tag in self.series:
             each, before = self.series[tag], self.resumed
-            steps = before.get("epoch", 0) * self.about.get("steps_per_epoch", 0)
             if tag in NETWORK:
-                spans = np.diff(each.steps, prepend=steps)
+                # Logged once an epoch, as the learning rate; older logs count in steps.
+                epochs = self.series["Lr"].steps if "Lr" in self.series else []
+                by_step = not set(each.steps) <= set(epochs)
+                scale = self.about.get("steps_per_epoch", 0) if by_step else 1
+                spans = np.diff(each.steps, prepend=before.get("epoch", 0) * scale)
             else:
                 spans = np.diff(each.seconds, prepend=before.get("seconds", 0))
             return np.average(each.values, weights=spans) if spans.sum() else None

@@ -72,7 +72,7 @@ OPTIONS = {
         ("--weights nothing.pt", "nothing.pt cannot be loaded: No such file"),
         ("-a alexnet", "alexnet does not go with --image-size 32"),
         ("-a inception_v3 --image-size 64", "inception_v3 does not go with --image-size 64"),
-        ("-a resnet18 -b 1", "resnet18 does not go with --image-size 32 and 1 images"),
+        ("-a resnet18 -b 1", "resnet18 does not go with --image-size 32, 1 images"),
     ],
     "imagenet_dp.py": [("--sync-bn", "imagenet_ddp.py"), ("--compile", "--compile")],
     APEX: [
@@ -161,10 +161,10 @@ def plant(folder, fault):
         ("no train", ["{}/train is no folder"]),
         ("no val", ["{}/val is no folder"]),
         ("empty class", ["{}/train", "bird"]),
-        ("empty", ["{}/train holds no folders <class>/"]),
+        ("empty", ["{}/train: Couldn't find any class folder"]),
         ("other classes", ["differ in 2 classes, as dog"]),
         ("validation", ["rename", "validation/ to val/"]),
-        ("flat", ["{}/val holds no folders <class>/; tools/prepare_imagenet.py"]),
+        ("flat", ["{}/val: Couldn't find any class folder", "prepare_imagenet.py"]),
         ("tar", ["{} is a tar file: unpack"]),
     ],
 )

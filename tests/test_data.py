@@ -261,7 +261,7 @@ def test_a_region_of_a_ppm_is_a_view():
     ours = b"P6 30 20 255\n" + pixels.tobytes()
     part = nd.decode(ours, lambda *size: (3, 4, 10, 5))
     assert (part == pixels[3:13, 4:9]).all() and not part.flags.owndata
-    with pytest.raises((OSError, ValueError)):
+    with pytest.raises(OSError):
         nd.decode(ours[:-1], whole)
 
 
@@ -337,7 +337,7 @@ def grown(work):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB
         try:
             result = work()
-        except PIL.Image.DecompressionBombError as error:
+        except OSError as error:
             result = f"refused: {error}"
         took = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         theirs.send((result, took / 1000))
@@ -354,7 +354,7 @@ def test_a_truncated_jpeg_cannot_be_read(kept, decoder):
     encoded = encode(photo(200, 300))
     end = int(kept * len(encoded)) if isinstance(kept, float) else kept
     for region in whole(200, 300), (0, 0, 10, 10):
-        with pytest.raises((OSError, ValueError)):
+        with pytest.raises(OSError):
             nd.decode(encoded[:end], lambda *size, region=region: region)
 
 
@@ -458,20 +458,14 @@ def test_listed_as_imagefolder_lists(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("flat val", r"val holds no folders <class>/; tools/prepare_imagenet\.py can help"),
+        ("flat val", r"val: Couldn't find any class folder .*tools/prepare_imagenet\.py"),
         ("a tar file", r"data\.tar is a tar file: unpack it first"),
         ("validation", r"val is no folder; rename validation/ to val/"),
         ("no index", r"train holds tar files, no index: run tools/make_shards\.py --index"),
-        (
-            "missing tar",
-            r"index\.npz does not fit \(.*000001\.tar.*\): run tools/make_shards\.py --index",
-        ),
-        (
-            "short tar",
-            r"index\.npz does not fit \(.*000001\.tar.*\): run tools/make_shards\.py --index",
-        ),
-        ("damaged index", r"index\.npz does not fit .*: run tools/make_shards\.py --index"),
-        ("empty index", r"index\.npz does not fit .*: run tools/make_shards\.py --index"),
+        ("missing tar", r"index\.npz does not match its tar files \(.*No such file.* --index"),
+        ("short tar", r"index\.npz does not match .*000001\.tar is another file .* --index"),
+        ("damaged index", r"index\.npz does not match .*: remove it, .*make_shards\.py --index"),
+        ("empty index", r"index\.npz does not match .*: remove it, .*make_shards\.py --index"),
     ],
 )
 def test_the_message_says_what_to_do(fault, message, shards, tmp_path, complaint_here):

@@ -203,8 +203,8 @@ def by_launch(data):
     return [[*words, f"--node_rank={node}", *where, *script] for node in range(2)]
 
 
-def by_torchrun(data, nodes="2"):
-    words = ["torchrun", "--nproc_per_node=1", f"--nnodes={nodes}", "--max-restarts=10"]
+def by_torchrun(data, nodes="2", restarts=0):
+    words = ["torchrun", "--nproc_per_node=1", f"--nnodes={nodes}", f"--max-restarts={restarts}"]
     where = ["--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400", "--rdzv-id=7"]
     return [[*words, *where, "imagenet_ddp.py", data]] * 2
 
@@ -365,9 +365,10 @@ def test_nodes_that_leave_and_join(cluster, demo):
     """A run on two nodes, one, two, one, two is the run of one node, step by step."""
     hosts = cluster(2)
     options = ["--epochs", "1000", "--warmup-epochs", "0", "--lr", "0.01"]
-    safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT]
-    lines = by_torchrun(demo, "1:2")
-    first, _ = start(hosts, lines, *options, *safe)
+    safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT, "--resume", "auto"]
+    lines = by_torchrun(demo, "1:2", 10)
+    lets_in = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # torchrun, new nodes
+    first, _ = start(hosts, lines, *options, *safe, **lets_in)
     at_work(first, 2, 1)
     hosts.plug(2, "down")
     at_work(first, 1, 1)
@@ -375,11 +376,11 @@ def test_nodes_that_leave_and_join(cluster, demo):
     assert "another rank did not answer within --timeout" in first.errors()
     hosts.hosts[1].kill()  # its torchrun is there still, and may or may not notice
     hosts.plug(2, "up")
-    second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe])
+    second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe], **lets_in)
     at_work(first, 2, 2)
     hosts.hosts[1].kill()
     at_work(first, 1, 2)
-    second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe])
+    second = hosts.hosts[1].start([*lines[1], *CPU, *options, *safe], **lets_in)
     at_work(first, 2, 3)
     for job in first, second:
         job.terminate()

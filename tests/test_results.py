@@ -391,16 +391,18 @@ def test_samples_of_a_killed_epoch_do_not_count(tmp_path):
     assert series.seconds.tolist() == [5, 10, 15, 20, 25, 30]
 
 
-def test_traffic_of_a_run_resumed_in_another_folder(tmp_path):
-    """Its first sample weighs what it took, not what came before."""
+@pytest.mark.parametrize("by_epoch", [False, True])
+def test_traffic_of_a_run_resumed_in_another_folder(by_epoch, tmp_path):
+    """Its first sample weighs what it took, not what came before; logged now and then, or once an
+    epoch."""
     resumed = about() | {"resumed": {"epoch": 4, "seconds": 400.0}, "steps_per_epoch": 100}
-    tags = {"Top1/val": [1, 2], NETWORK: [1, 3], "IO/read_MBps": [1, 3]}
+    tags = {"Top1/val": [1, 2], "Lr": [1, 1], NETWORK: [1, 3], "IO/read_MBps": [1, 3]}
     path = write_run(tmp_path / "run", {}, about=resumed)
     with open(path, "ab") as file:
         for tag, values in tags.items():
             for place, value in enumerate(values):
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                step = 5 + place if tag == "Top1/val" else 500 + 100 * place
+                step = 5 + place if by_epoch or tag in ("Top1/val", "Lr") else 500 + 100 * place
                 event = Event(wall_time=1e9 + 50 * (place + 1), step=step, summary=summary)
                 RecordWriter(file).write(event.SerializeToString())
     (run,) = results(tmp_path)[2]

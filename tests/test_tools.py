@@ -160,7 +160,7 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
         ("--check data out", "give DIR and OUT to make shards, OUT alone for --index or --check"),
         ("data out --raw 3 --resize 3", "--resize: not allowed with argument --raw"),
         ("data out --images 0", "--images: 0 is not a whole number above 0"),
-        ("absent out", "absent/train cannot be listed"),
+        ("absent out", "absent/train: No such file"),
     ],
 )
 def test_shards_of_bad_words(words, message, tmp_path, tool, monkeypatch):

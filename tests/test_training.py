@@ -68,7 +68,8 @@ def test_log_and_output_agree(whole, demo):
     }
     log = events(logs)
     both = {f"{tag}/{part}" for tag in TAGS for part in ("train", "val")}
-    per_epoch = both | {"Lr", "Data/wait", "Steps/skipped"}
+    per_epoch = both | {"Lr", "Data/wait", "Steps/skipped", "IO/read_MBps", "IO/read_iops"}
+    per_epoch |= {"Network/sent_MB_per_step", "Network/received_MB_per_step"}
     assert per_epoch | {"Loss/step"} <= set(log.Tags()["scalars"])
     values = {tag: [event.value for event in log.Scalars(tag)] for tag in per_epoch}
     for tag in per_epoch:
@@ -82,6 +83,8 @@ def test_log_and_output_agree(whole, demo):
         images = values["Throughput/train"][epoch] * values["Time/train"][epoch]
         assert images == pytest.approx(16, rel=1e-4)
         assert 0 <= values["Data/wait"][epoch] <= 1
+        assert values["IO/read_MBps"][epoch] > 0 and values["IO/read_iops"][epoch] > 0
+        assert values["Network/sent_MB_per_step"][epoch] >= 0
         assert values["Top1/val"][epoch] <= values["Top5/val"][epoch] <= 100
         # 320 images: each counted once.
         correct = 3.2 * values["Top1/val"][epoch]

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import torch
+from torchvision.datasets.folder import IMG_EXTENSIONS
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -64,7 +65,7 @@ def write_tar(path, first, source, change):
                 suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
                 try:
                     suffix, content = change(content) if change else (suffix, content)
-                except Exception as error:  # training passes over it, as it would in DIR
+                except OSError as error:  # training passes over it, as it would in DIR
                     why = f"is written as it is, unreadable: {nd.first_line(error)}"
                     print(source.path(index), why, file=sys.stderr, flush=True)
                 for ending, inside in (suffix, content), (".cls", b"%d" % target):
@@ -85,7 +86,7 @@ def read_tar(path):
                 # WebDataset's convention: what belongs together has one name up to the first dot.
                 named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
                 suffix = named[2].lower() if named and member.isreg() else ""
-                if suffix not in (*nd.IMG_EXTENSIONS, ".cls"):
+                if suffix not in (*IMG_EXTENSIONS, ".cls"):
                     continue
                 found = targets if suffix == ".cls" else images
                 if named[1] in found:
