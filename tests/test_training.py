@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+import torchvision
 from conftest import (
     ROOT,
     SCRIPTS,
@@ -22,6 +23,8 @@ from conftest import (
     scalars,
     the_run,
 )
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -283,6 +286,23 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
         words = [*command(script), *RUN, "-b", "50", "--evaluate", *source, demo]
         assert f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in run(words, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"theirs.pt"}, "no run is begun"
+
+
+def test_validation_has_the_statistics_that_are_saved(demo, tmp_path):
+    """Rank 0's, on all ranks: the logged loss is that of torchvision's model with the checkpoint's
+    weights, on images as torchvision prepares them."""
+    net = ["-a", "resnet18", "--image-size", "32", "--no-accel", "-j", "0", "-b", "8"]
+    words = ["--nproc-per-node", "2", *net, "--epochs", "1", "--steps-per-epoch", "4", demo]
+    run([sys.executable, ROOT / "imagenet_ddp.py", *words], tmp_path)
+    saved = load(checkpoint(tmp_path / "runs"))
+    model = torchvision.models.resnet18(num_classes=10).eval()
+    model.load_state_dict(saved["state_dict"])
+    prepare = [v2.ToImage(), v2.Resize(saved["val_resize"]), v2.CenterCrop(saved["image_size"])]
+    prepare += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(saved["mean"], saved["std"])]
+    images, target = zip(*ImageFolder(demo / "val", v2.Compose(prepare)), strict=True)
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model(torch.stack(images)), torch.tensor(target))
+    assert scalars(tmp_path / "runs", "Loss/val")[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_loss_that_is_not_finite_leaves_the_checkpoint_before(whole, demo, tmp_path):
