@@ -45,7 +45,7 @@ sys.path.insert(0, str(ROOT))
 
 from common import about  # noqa: E402
 
-from make_results import HOLDS  # noqa: E402
+from reporting.report import HOLDS  # noqa: E402
 
 BIN = Path(sys.executable).parent
 LOG = ROOT / "logs" / "benchmarks" / "chaos.json"

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from imagenet_nd import BadInput, Place, cores_per_rank, device_name  # noqa: E402
-from make_results import benchmark_table  # noqa: E402
+from reporting.report import benchmark_table  # noqa: E402
 
 
 def whole(text, least=0):

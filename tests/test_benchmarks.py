@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, run
 from test_results import NAME, cli, results, write_run
 
-import make_results
+from reporting import report
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import common  # noqa: E402
@@ -46,7 +46,7 @@ def make_logs(folder, **more):
 
 
 def test_table_has_ratios_medians_and_ranges():
-    assert make_results.benchmark_table(benchmark()) == [
+    assert report.benchmark_table(benchmark()) == [
         "|  | ratio | images/s | range | error | not measured | batches |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| new | 3.00 | 60.0 | 30.0 to 90.0 | 0.0123 | – | – |",
@@ -56,7 +56,7 @@ def test_table_has_ratios_medians_and_ranges():
 
 
 def test_table_without_its_baseline_has_no_ratios():
-    lines = make_results.benchmark_table(benchmark(baseline="x|y"))
+    lines = report.benchmark_table(benchmark(baseline="x|y"))
     assert lines[0].startswith("|  | images/s | range |") and "| new | 60.0 |" in lines[2]
 
 
@@ -65,7 +65,7 @@ def test_table_without_its_baseline_has_no_ratios():
     [(0, "0.00"), (12345.6, "12,346"), (574.4, "574"), (12.54, "12.5"), (0.01234, "0.0123")],
 )
 def test_three_significant_digits(number, text):
-    assert make_results.significant(number) == text
+    assert report.significant(number) == text
 
 
 def test_section_tells_how_to_repeat_it(tmp_path):
@@ -90,7 +90,7 @@ def test_json_of_others_changes_nothing(tmp_path):
     path.rename(tmp_path / NAME.format(1) / "trace.json")  # beside event files
     for serial, content in enumerate(([1], {"title": "x"}, "x")):
         (tmp_path / f"{serial}.json").write_text(json.dumps(content))
-    assert make_results.read_benchmarks([tmp_path]) == ([], [])
+    assert report.read_benchmarks([tmp_path]) == ([], [])
     assert "Benchmarks" not in results(tmp_path)[0]
 
 
@@ -122,7 +122,7 @@ def test_damaged_json_beside_a_good_one(content, tmp_path):
     path = make_logs(tmp_path)
     damaged = path.with_name("damaged.json")
     damaged.write_bytes(content)
-    found, (warning,) = make_results.read_benchmarks([tmp_path, path.parent])
+    found, (warning,) = report.read_benchmarks([tmp_path, path.parent])
     assert found == [benchmark()] and str(damaged) in warning and "\n" not in warning
 
 
@@ -149,8 +149,8 @@ def test_results_are_stale_when_a_benchmark_changes(tmp_path):
 def test_written_benchmark_is_read_and_printed(tmp_path, capsys):
     path = tmp_path / "new" / "x.json"
     common.write(path, "Speed", "images/s", ROWS, "old", ABOUT, "Noted.")
-    assert make_results.read_benchmarks([tmp_path]) == ([benchmark()], [])
-    table = "\n".join(make_results.benchmark_table(benchmark()))
+    assert report.read_benchmarks([tmp_path]) == ([benchmark()], [])
+    table = "\n".join(report.benchmark_table(benchmark()))
     assert capsys.readouterr().out == f"Speed:\n\n{table}\n"
 
 
@@ -179,7 +179,7 @@ def test_about_tells_versions_and_no_folders(monkeypatch, tmp_path):
 
 def read_rows(path):
     """Returns a benchmark's rows by name, having checked that make_results.py takes it."""
-    (content,), warnings = make_results.read_benchmarks([path])
+    (content,), warnings = report.read_benchmarks([path])
     assert not warnings and content["baseline"] in {row["name"] for row in content["rows"]}
     return {row["name"]: row for row in content["rows"]}
 

@@ -24,6 +24,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as torch_summary
 
 import make_results
+from reporting import draw, page, read
 
 V100 = ROOT.parent / "shared" / "data" / "v100_logs"
 needs_v100 = pytest.mark.skipif(not V100.exists(), reason=f"{V100} is not here")
@@ -74,8 +75,8 @@ def usual(epochs, rate=1000.0):
 
 def results(*folders, desired=None):
     """Returns (text of RESULTS.md, {figure: panels}, runs, warnings) of folders of logs."""
-    runs, warnings = make_results.read_runs(folders, desired)
-    text, figures = make_results.make_results(runs, warnings, None, "COMMAND")
+    runs, warnings = read.read_runs(folders, desired)
+    text, figures = page.make_results(runs, warnings, None, "COMMAND")
     return text, figures, runs, warnings
 
 
@@ -153,7 +154,7 @@ def test_v100_scaling_model():
     weighted = terms[:4] / seconds[:4, None]
     plain = np.linalg.lstsq(weighted / [1, 1e-4, 1e-4], np.ones(4), rcond=None)[0] / [1, 1e-4, 1e-4]
     errors = seconds / (terms @ plain) - 1
-    shown = [row["error"] for row in rows(text, "GPUs")]
+    shown = [row["error"] for row in rows(text, "GPUs | measured, images/s")]
     assert shown == [f"{100 * error:+.1f} %" for error in errors[4:]]
     assert shown == ["+10.2 %", "+20.0 %"]  # as the README says
     fitted = rows(text, "fitted on GPUs")[0]
@@ -161,7 +162,7 @@ def test_v100_scaling_model():
     gradient = 25_557_032 * 2  # bytes: ResNet-50's parameters, half under O2
     assert float(fitted["bandwidth, GB/s"]) == pytest.approx(gradient / plain[1] / 1e9, abs=0.01)
     (axes,) = figures["figures/scaling_model"]
-    assert axes["lines"][1]["x"][-1] == pytest.approx(1024)
+    assert axes["lines"][1]["x"][-1] == pytest.approx(640)  # a decade beyond
     low, high, y = axes["band"]["low"], axes["band"]["high"], axes["lines"][1]["y"]
     worst = np.abs(errors).max()  # of the larger runs
     assert (y / low > 1 + 0.99 * worst).all() and high[-1] / y[-1] > 1 + worst
@@ -171,13 +172,80 @@ def test_v100_scaling_model():
 @needs_v100
 def test_v100_io():
     """The file system's export: 4.8 GB/s at most, for an hour."""
-    (minutes, rates), (_, ops) = make_results.read_io_csv(*IO_CSV)
+    (minutes, rates), (_, ops) = read.read_io_csv(*IO_CSV)
     assert (len(rates), minutes[0], minutes[1]) == (69, 0, 1)
     assert rates.max() == max(float(line.split(";")[1]) for line in open(IO_CSV[0]).readlines()[1:])
     assert ops.max() == max(float(line.split(";")[1]) for line in open(IO_CSV[1]).readlines()[1:])
-    axes = make_results.io_panel([], [(minutes, rates), (minutes, ops)])
+    axes = draw.io_panel([], [(minutes, rates), (minutes, ops)])
     assert axes["ylabel"] == "read bandwidth, GB/s"
     assert np.max(axes["lines"][0]["y"]) == pytest.approx(rates.max() / 1e9)
+
+
+def test_the_page_begins_with_the_cluster():
+    """What richardkxu/distributed-pytorch published of its runs, from logs/v100_imagenet."""
+    text, figures, *_ = results(LOGS / "v100_imagenet")
+    page, appendix = text.split("<details>")
+    assert len(page.splitlines()) < 200 and "## Methods" in appendix
+    table = rows(page, "GPUs | images/s")
+    assert [row["GPUs"] for row in table] == ["2", "4", "8", "16", "32", "64"]
+    rates = ["1,582 ± 1", "3,004 ± 8", "5,809 ± 21", "11,253 ± 67", "19,495 ± 321", "33,088 ± 886"]
+    assert [row["images/s"] for row in table] == rates
+    shares = ["100 %", "95 %", "92 %", "89 %", "77 %", "65 %"]
+    assert [row["efficiency"] for row in table] == shares
+    tops = ["76.28", "76.35", "76.36", "76.27", "75.91", "75.23"]
+    assert [row["top-1, %"] for row in table] == tops
+    times = ["18:47:24", "11:06:43", "5:48:32", "3:03:07", "1:51:02", "1:08:11"]
+    assert [row["time, h:m:s"] for row in table] == times
+    assert "**33,088 images/s**: resnet50 on 64 NVIDIA V100, 20.9 times 2 of them, 65 %" in page
+    assert "**76.4 % top-1** after 90 epochs on 8 GPUs in 5:48:32" in page
+    assert "https://github.com/richardkxu/distributed-pytorch" in page
+    assert {f"figures/page/{name}" for name in ("accuracy", "top1_top5", "scaling", "model")} <= {
+        *figures
+    }
+    (ends,) = (axes for axes in figures["figures/page/scaling"][:1])
+    assert ends["lines"][1]["y"][-1] == pytest.approx(33088, abs=1)
+
+
+def test_the_page_has_the_file_systems_counters(tmp_path):
+    shutil.copytree(LOGS / "v100_imagenet", tmp_path / "logs" / "v100")
+    shutil.copytree(LOGS / "precision_cpu", tmp_path / "logs" / "others")
+    cli(tmp_path / "logs", "--out", tmp_path / "out")
+    page = (tmp_path / "out" / "RESULTS.md").read_text().split("<details>")[0]
+    assert "figures/page/io.svg" in page
+    svg = (tmp_path / "out" / "figures" / "page" / "io.svg").read_text()
+    assert "4.8 GB/s are read at most" in svg and "53,465 reads/s at most" in svg
+    cli(tmp_path / "logs", "--out", tmp_path / "out", "--check")
+
+
+@needs_v100
+def test_converted_logs_are_those_of_the_source(tmp_path):
+    tool = [sys.executable, ROOT / "tools" / "convert_runs.py", V100 / "runs", tmp_path]
+    conftest.run([*tool, "--io", *IO_CSV], tmp_path)
+    made = sorted(tmp_path.glob("*.csv"))
+    assert len(made) == 7
+    for path in made:
+        assert path.read_text() == (LOGS / "v100_imagenet" / path.name).read_text(), path.name
+
+
+@pytest.mark.parametrize("what", ["nothing", "no epochs", "damaged"])
+def test_conversion_of_what_is_no_run(what, tmp_path):
+    (tmp_path / "runs").mkdir()
+    if what != "nothing":
+        path = write_run(tmp_path / "runs" / NAME.format(1), {"Mine": [1, 2]})
+    if what == "damaged":
+        path.write_bytes(path.read_bytes()[:-9])
+    tool = [sys.executable, ROOT / "tools" / "convert_runs.py", tmp_path / "runs", tmp_path / "out"]
+    line = conftest.complaint(tool, tmp_path)
+    words = {"nothing": "holds no event files", "no epochs": "has no scalars of epochs"}
+    assert words.get(what, "damaged or cut off") in line
+
+
+@pytest.mark.parametrize("content", ["", "epoch,seconds,Top1/val\n1,2,x\n", "epoch\n1\n"])
+def test_a_compact_log_that_is_damaged(content, tmp_path):
+    write_run(tmp_path / NAME.format(2), usual(2))
+    (tmp_path / f"{NAME.format(1)}.csv").write_text(content)
+    _, _, (run,), warnings = results(tmp_path)
+    assert run.name == NAME.format(2) and any(".csv: " in each for each in warnings)
 
 
 @needs_v100
@@ -211,7 +279,7 @@ def test_scaling_model_recovers_what_made_the_logs(tmp_path):
         assert float(fitted["compute, ms/image"]) == pytest.approx(1.5, abs=1e-3)
         assert float(fitted["volume, ms"]) == pytest.approx(40, abs=0.01)
         assert float(fitted["latency, µs/message"]) == pytest.approx(300, abs=0.1)
-    errors = [float(row["error"].split()[0]) for row in rows(text, "GPUs")]
+    errors = [float(row["error"].split()[0]) for row in rows(text, "GPUs | measured, images/s")]
     assert errors == pytest.approx([0, 0], abs=0.05)
 
 
@@ -220,7 +288,9 @@ def test_scaling_model_takes_three_sizes(tmp_path):
         write_run(tmp_path / NAME.format(devices), usual(3, 1000 * devices))
     assert "cannot be fitted, it takes three sizes, and there are 1 and 2" in results(tmp_path)[0]
     write_run(tmp_path / NAME.format(4), usual(3, 3000))
-    assert rows(results(tmp_path)[0], "GPUs")[0]["measured, images/s"] == "3,000"
+    assert (
+        rows(results(tmp_path)[0], "GPUs | measured, images/s")[0]["measured, images/s"] == "3,000"
+    )
 
 
 def test_scaling_models_are_of_one_script(tmp_path):
@@ -449,8 +519,8 @@ def test_file_that_may_not_be_read(tmp_path, monkeypatch):
             raise PermissionError("may not be read")
         return loader(file)
 
-    loader = make_results.RawEventFileLoader
-    monkeypatch.setattr(make_results, "RawEventFileLoader", refuse)
+    loader = read.RawEventFileLoader
+    monkeypatch.setattr(read, "RawEventFileLoader", refuse)
     _, _, (run,), warnings = results(tmp_path)
     assert run.name == NAME.format(2)
     assert f"{path}: cannot be read further (may not be read)" in warnings
@@ -563,7 +633,7 @@ def test_csv_exports_that_are_none(text, tmp_path):
 )
 def test_io_csv_separators(text, tmp_path):
     (tmp_path / "io.csv").write_text(text)
-    (minutes, reads), _ = make_results.read_io_csv(tmp_path / "io.csv", tmp_path / "io.csv")
+    (minutes, reads), _ = read.read_io_csv(tmp_path / "io.csv", tmp_path / "io.csv")
     assert (minutes.tolist(), reads.tolist()) == ([0, 2], [1.5, 2.5])
 
 
@@ -627,22 +697,19 @@ def test_bars_have_their_names(tmp_path):
     for precision in "O0", "O1":
         write_run(tmp_path / "logs" / precision, usual(3), about=about(precision=precision))
     (axes,) = results(tmp_path)[1]["figures/training_throughput"]
-    make_results.draw([axes], tmp_path / "bars")
+    draw.draw([axes], tmp_path / "bars")
     svg = (tmp_path / "bars.svg").read_text()
     assert [name for name, _, _ in axes["bars"]] == ["O0", "O1 float16"]
     assert ">O0<" in svg and ">O1 float16<" in svg
 
 
-def test_few_epochs_are_not_smoothed(tmp_path):
+def test_curves_are_the_values(tmp_path):
+    """However many: a moving average would end elsewhere."""
     top1 = [float(epoch % 7) for epoch in range(30)]
     write_run(tmp_path / "few", {"Top1/val": top1[:5]})
     write_run(tmp_path / "many", {"Top1/val": top1})
     (axes,) = results(tmp_path)[1]["figures/top1_val"]
-    few, faint, many = axes["lines"]
-    assert few["y"].tolist() == top1[:5] and faint["y"].tolist() == top1
-    # The moving average, debiased, written out.
-    weights = 0.4 * 0.6 ** np.arange(29, -1, -1)
-    assert many["y"][-1] == pytest.approx(weights @ top1 / weights.sum())
+    assert [line["y"].tolist() for line in axes["lines"]] == [top1[:5], top1]
 
 
 def test_figures_of_others_stay(tmp_path):
@@ -658,13 +725,13 @@ def test_figures_of_others_stay(tmp_path):
 
 
 def test_figures_depend_on_the_drawing_code(monkeypatch):
-    panels = [make_results.panel("x", "y", [{"x": [1, 2], "y": [0.1 + 0.2, 1]}])]
-    same = [make_results.panel("x", "y", [{"x": np.array([1, 2]), "y": [0.3, 1]}])]
-    mark = make_results.fingerprint(panels)
-    assert mark == make_results.fingerprint(same)
-    assert mark != make_results.fingerprint([{**panels[0], "xlabel": "z"}])
-    monkeypatch.setattr(make_results, "draw", results)
-    assert mark != make_results.fingerprint(panels)
+    panels = [draw.panel("x", "y", [{"x": [1, 2], "y": [0.1 + 0.2, 1]}])]
+    same = [draw.panel("x", "y", [{"x": np.array([1, 2]), "y": [0.3, 1]}])]
+    mark = draw.fingerprint(panels)
+    assert mark == draw.fingerprint(same)
+    assert mark != draw.fingerprint([{**panels[0], "xlabel": "z"}])
+    monkeypatch.setattr(draw, "draw", results)
+    assert mark != draw.fingerprint(panels)
 
 
 # ----------------------------------------------------------------------------------- our own logs
@@ -685,6 +752,7 @@ def test_runs_named_otherwise(tmp_path):
 def test_commands_repeat_the_runs(monkeypatch):
     """Each parses into the options that its run logged."""
     text, _, runs, _ = results(LOGS)
+    runs = [run for run in runs if run.about]  # the cluster's logged no command
     commands = re.findall(r"```bash\n(.+?)\n```", text)
     assert len(commands) == len(runs) >= 11
     for command, run in zip(commands, runs, strict=True):

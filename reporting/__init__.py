@@ -1,0 +1,1 @@
+"""From logs to RESULTS.md and figures/: read, scaling, draw, report, in this order."""

@@ -1,0 +1,369 @@
+"""RESULTS.md as a page: what the logs say in sentences, tables and figures; the rest below."""
+
+import inspect
+from collections import defaultdict
+
+import matplotlib
+import numpy as np
+
+from reporting.draw import (
+    OWN_FIGURES,
+    clock,
+    draw_chart,
+    efficiency,
+    label_ends,
+    run_figure,
+    speed_panels,
+    style_runs,
+)
+from reporting.report import (
+    benchmark_section,
+    digits,
+    run_section,
+    scaling_lines,
+    study_section,
+    table,
+    unused,
+)
+from reporting.scaling import prediction_errors, study_scaling
+
+# What benchmarks/chaos.py tries, in the words of a reader.
+TRIALS = {
+    "kills": "a rank, all ranks or the launcher killed, also while a file is written",
+    "restarts": "torchrun's restarts",
+    "signals": "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers",
+    "frozen": "processes that are stopped or stuck, in set-up and in training",
+    "files": "checkpoints cut off, flipped, hostile, of the first build",
+    "disk": "a full or read-only disk, a closed output",
+    "horovod": "Horovod: a rank killed",
+    "two_runs": "a second run in the same folder",
+    "differing": "ranks with other data or options",
+    "nodes": "several nodes: lost, leaving, joining",
+    "slurm": "Slurm's time limit and scancel",
+    "omissions": "checkpoints that leave something out (the trial must see it)",
+}
+
+
+MODEL = (
+    "The model of a step: *compute x images + volume x 2(N-1)/N + latency x 2(N-1)*, of N GPUs. "
+    "Its errors on the larger sizes, which it has not seen:"
+)
+
+
+def cluster_runs(runs):
+    """Returns the runs of the study with most GPUs, by number of GPUs; [] where none has three."""
+    studies = {}
+    for run in runs:
+        if run.throughput and run.devices and not run.on_cpu and "Top1/val" in run.series:
+            studies.setdefault((run.study, run.group), {})[run.devices] = run
+    best = max(studies.values(), key=lambda each: max(each), default={})
+    return [best[size] for size in sorted(best)] if len(best) > 2 else []
+
+
+def rates(benchmarks, title):
+    """Returns ({row: median}, baseline) of the benchmark whose title begins so; ({}, None)."""
+    for each in benchmarks:
+        if each["title"].startswith(title) and "rows" in each:
+            found = {row["name"]: np.median(row["values"]) for row in each["rows"] if row["values"]}
+            return found, each["baseline"], each["about"]
+    return {}, None, {}
+
+
+def sentences(cluster, benchmarks):
+    """Returns the Markdown list of what the logs say, a line each; what is not logged is absent."""
+    lines = []
+    if cluster:
+        first, last = cluster[0], cluster[-1]
+        share = efficiency(last, first)
+        gain = share * last.devices / first.devices
+        lines.append(
+            f"**{last.throughput[0]:,.0f} images/s**: {last.arch} on {last.devices} "
+            f"{last.hardware}, {gain:.1f} times {first.devices} of them, {100 * share:.0f} % of "
+            f"ideal ({last.data}, {last.precision})."
+        )
+        best = max(cluster, key=lambda run: run.values("Top1/val").max())
+        lines.append(
+            f"**{best.values('Top1/val').max():.1f} % top-1** after {best.epochs} epochs on "
+            f"{best.devices} GPUs in {clock(best.training_seconds)} (h:m:s); "
+            f"{last.values('Top1/val').max():.1f} % on {last.devices} in "
+            f"{clock(last.training_seconds)}."
+        )
+    loaded, base, about = rates(benchmarks, "Data loading")
+    own, dali = loaded.get("this project, folder"), loaded.get("NVIDIA DALI, CPU")
+    if own and loaded.get(base):
+        beside = f", {own / dali:.1f} times NVIDIA DALI's on the CPU" if dali else ""
+        lines.append(
+            f"**{own / loaded[base]:.1f} times the images/s of {base}** in loading plain JPEGs"
+            f"{beside} ({about.get('cores')} cores of {about.get('processor')})."
+        )
+    trained, base, about = rates(benchmarks, "Training resnet18 on JPEGs")
+    own = max((trained[name] for name in trained if name.startswith("imagenet_")), default=None)
+    if own and trained.get(base):
+        timm = max((trained[name] for name in trained if "timm" in name), default=None)
+        beside = f", {own / timm:.1f} times timm at its best" if timm else ""
+        lines.append(
+            f"**{own / trained[base]:.1f} times the images/s of {base}** in training ResNet-18 on "
+            f"them{beside} ({about.get('cores')} cores of {about.get('processor')})."
+        )
+    tried, held = count_trials(benchmarks)
+    if tried:
+        lines.append(
+            f"**{held} of {tried} trials of faults hold**: kills, freezes, signals, damaged files, "
+            "full disks, lost nodes."
+        )
+    return [f"- {line}" for line in lines]
+
+
+def count_trials(benchmarks):
+    """Returns (rows of benchmarks/chaos.py that were tried, those that hold)."""
+    every = [each["trials"].values() for each in benchmarks if "trials" in each]
+    holds = [row[2] for trials in every for rows in trials for row in rows if row[2] is not None]
+    return len(holds), sum(holds)
+
+
+def trials_table(benchmarks):
+    """Returns the Markdown table of faults: a row a kind, how many were tried and held."""
+    rows = []
+    for trials in (each["trials"] for each in benchmarks if "trials" in each):
+        for name, made in trials.items():
+            tried = [row for row in made if row[2] is not None]
+            held = sum(bool(row[2]) for row in tried)
+            rows.append([TRIALS.get(name, name.replace("_", " ")), len(tried), held])
+    return table(["what is done to runs", "rows", "hold"], rows) if rows else []
+
+
+def shades(count):
+    """Returns colours from dark to light, told apart in grey and by the colour-blind."""
+    picked = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, max(2, count)))
+    return [matplotlib.colors.to_hex(each) for each in picked][:count]
+
+
+def accuracy_charts(cluster):
+    """Returns the charts of validation's top-1 against epochs, and against hours."""
+    charts, tops = [], [run.values("Top1/val").max() for run in cluster]
+    whole = complete(cluster)
+    first, last = whole[0], whole[-1]
+    hours = [run.training_seconds / 3600 for run in (last, first)]
+    span = f"{cluster[0].devices} to {cluster[-1].devices} GPUs"
+    titles = (
+        f"{min(tops):.1f} to {max(tops):.1f} % top-1 on {span}",
+        f"{last.devices} GPUs take {hours[0]:.1f} hours, {first.devices} take {hours[1]:.0f}",
+    )
+    for title, xlabel in zip(titles, ("epoch", "hours"), strict=True):
+        lines = []
+        for run, colour in zip(cluster, shades(len(cluster)), strict=True):
+            series = run.series["Top1/val"]
+            x = series.steps if xlabel == "epoch" else series.seconds / 3600
+            label = f"{run.devices} GPUs" if xlabel == "epoch" else str(run.devices)
+            lines.append({"x": x, "y": series.values, "label": label, "color": colour})
+        axes = {"title": title, "xlabel": xlabel, "ylabel": "validation top-1, %", "lines": lines}
+        charts.append({**axes, "logx": xlabel == "hours", "above": xlabel == "hours"})
+    return chart(charts)
+
+
+def error_charts(cluster):
+    """Returns the charts of training's and validation's top-1 and top-5, most and fewest GPUs."""
+    charts = []
+    for top in ("Top1", "Top5"):
+        lines = []
+        for run, colour in zip((cluster[0], cluster[-1]), ("#440154", "#d95f02"), strict=True):
+            for part, style in ("train", "--"), ("val", "-"):
+                if (series := run.series.get(f"{top}/{part}")) is not None:
+                    what = "training" if part == "train" else "validation"
+                    label = f"{run.devices} GPUs, {what}"
+                    line = {"x": series.steps, "y": series.values, "label": label}
+                    lines.append({**line, "color": colour, "linestyle": style})
+        name = top.replace("Top", "top-")
+        val = [run.values(f"{top}/val").max() for run in (cluster[0], cluster[-1])]
+        title = f"{name}: {val[0]:.1f} % on {cluster[0].devices} GPUs, {val[1]:.1f} % on "
+        axes = {"title": f"{title}{cluster[-1].devices}", "xlabel": "epoch", "ylabel": f"{name}, %"}
+        charts.append({**axes, "lines": lines})
+    return chart(charts)
+
+
+def complete(cluster):
+    """Returns the runs with as many epochs as any."""
+    return [run for run in cluster if run.epochs == max(each.epochs for each in cluster)]
+
+
+def scaling_charts(cluster):
+    """Returns the charts of images/s and of training time against the number of GPUs."""
+    base, sizes = cluster[0], [run.devices for run in cluster]
+    measured = [run.throughput[0] for run in cluster]
+    ideal = [base.throughput[0] * size / base.devices for size in sizes]
+    share = 100 * efficiency(cluster[-1], base)
+    notes = [
+        (run.devices, run.throughput[0], f"{100 * efficiency(run, base):.0f} %") for run in cluster
+    ]
+    errors = [run.throughput[1] for run in cluster]
+    lines = [
+        {"x": sizes, "y": ideal, "label": "ideal", "color": "#777777", "linestyle": ":"},
+        {"x": sizes, "y": measured, "label": "measured", "color": "#21918c", "marker": "o"},
+    ]
+    lines[1]["errors"] = errors
+    axes = {"xlabel": "GPUs", "logx": True, "logy": True, "xticks": sizes}
+    title = f"{measured[-1]:,.0f} images/s on {sizes[-1]} GPUs, {share:.0f} % of ideal"
+    rate = {**axes, "title": title, "ylabel": "images/s", "lines": lines, "notes": notes}
+    whole = complete(cluster)
+    hours = [run.training_seconds / 3600 for run in whole]
+    sizes = [run.devices for run in whole]
+    lines = [{"x": sizes, "y": hours, "label": "", "marker": "o", "color": "#21918c"}]
+    texts = [clock(run.training_seconds) for run in whole]
+    title = f"{whole[-1].epochs} epochs in {texts[-1]} on {sizes[-1]} GPUs"
+    axes |= {"xticks": sizes, "notes": [*zip(sizes, hours, texts, strict=True)], "aside": (6, 4)}
+    time = {**axes, "title": title, "ylabel": "hours", "lines": lines}
+    return chart([rate, time])
+
+
+def model_chart(scaling):
+    """Returns the chart of a scaling model fitted on the smaller sizes, beside all measurements: as
+    far as a decade beyond them."""
+    fit, small, large, _ = scaling
+    runs = [*small, *large]
+    sizes = sorted({run.devices for run in runs})
+    axis = np.geomspace(sizes[0], 10 * sizes[-1], 50)
+    images = runs[-1].global_batch / runs[-1].devices
+    rate = images * axis / fit.predict(axis, images + 0 * axis)
+    error = 100 * prediction_errors(fit, large)[-1]
+    tested = axis <= sizes[-1]
+    grey, green = "#777777", "#21918c"
+    lines = [
+        {"x": axis[tested], "y": rate[tested], "label": "", "color": green},
+        {"x": axis[~tested], "y": rate[~tested], "label": "model", "color": green},
+        {"x": sizes, "y": [run.throughput[0] for run in runs], "label": "", "color": "#440154"},
+        {"x": axis, "y": rate[0] * axis / axis[0], "label": "ideal", "color": grey},
+    ]
+    lines[1]["linestyle"], lines[2]["marker"], lines[2]["linestyle"] = "--", "o", "none"
+    lines[3]["linestyle"] = ":"
+    title = f"Fitted on up to {small[-1].devices} GPUs, the model is {abs(error):.0f} % too "
+    title += f"{'high' if error > 0 else 'low'} on {sizes[-1]}"
+    axes = {"title": title, "xlabel": "GPUs", "ylabel": "images/s", "lines": lines}
+    ticks = [size for size in (2**power for power in range(11)) if size <= axis[-1]]
+    return chart([{**axes, "logx": True, "logy": True, "xticks": ticks}])
+
+
+def io_charts(io):
+    """Returns the charts of a file system's bandwidth and reads/s over minutes."""
+    (minutes, read), (others, calls) = io
+    peak, most = np.nanmax(read) / 1e9, np.nanmax(calls)
+    lines = [{"x": minutes, "y": read / 1e9, "label": "", "color": "#440154"}]
+    rate = {"title": f"{peak:.1f} GB/s are read at most", "ylabel": "GB/s", "lines": lines}
+    lines = [{"x": others, "y": calls / 1e3, "label": "", "color": "#440154"}]
+    reads = {"title": f"{most:,.0f} reads/s at most", "ylabel": "1,000 reads/s", "lines": lines}
+    return chart([{**each, "xlabel": "minutes", "zero": True} for each in (rate, reads)])
+
+
+def chart(charts):
+    """Returns panels for draw_chart(), whose code is part of their fingerprint."""
+    return [*charts, inspect.getsource(draw_chart) + inspect.getsource(label_ends)]
+
+
+def cluster_table(cluster):
+    """Returns the Markdown table of the runs that the page shows."""
+    rows = []
+    for run in cluster:
+        rate, spread = run.throughput
+        share = efficiency(run, cluster[0])
+        row = [run.devices, f"{rate:,.0f} ± {spread:,.0f}", digits(100 * share, 0, " %")]
+        row += [run.epochs, clock(run.training_seconds)]
+        row += [digits(run.values(tag).max(), 2) for tag in ("Top1/val", "Top5/val")]
+        rows.append(row)
+    header = ["GPUs", "images/s", "efficiency", "epochs", "time, h:m:s", "top-1, %", "top-5, %"]
+    return table(header, rows)
+
+
+def page(runs, benchmarks, ios, figures, speed):
+    """Returns the Markdown lines of the first page; adds its figures. `speed` is the path of the
+    bar chart of benchmarks, or None; `ios` are the studies' counters of file systems."""
+    cluster = cluster_runs(runs)
+    lines = sentences(cluster, benchmarks)
+    if not lines:
+        return []
+    lines.append("")
+    if speed:
+        lines += ["## How fast", "", f"![images/s beside others]({speed}.svg)", ""]
+        lines += ["Bars in colour are this project's; medians, in turn. Tables: appendix.", ""]
+    if cluster:
+        facts = cluster[0].facts
+        drawn = {"accuracy": accuracy_charts(cluster), "top1_top5": error_charts(cluster)}
+        drawn["scaling"] = scaling_charts(cluster)
+        if io := ios.get(cluster[0].study):
+            drawn["io"] = io_charts(io)
+        figures |= {f"figures/page/{name}": each for name, each in drawn.items()}
+        name = f"{cluster[0].arch}, {cluster[0].data or 'data not logged'}"
+        source = f" Source: {facts['source']}. {facts.get('what', '')}" if "source" in facts else ""
+        lines += ["## How accurate", "", f"{name}; best epoch of each run below.{source}", ""]
+        lines += ["![top-1 over epochs and hours](figures/page/accuracy.svg)", ""]
+        lines += ["![training and validation](figures/page/top1_top5.svg)", ""]
+        lines += ["## How it scales", "", *cluster_table(cluster), ""]
+        lines += [f"Efficiency is against {cluster[0].devices} GPUs. ± is the standard deviation "]
+        lines[-1] += "over epochs without the first. Without pauses, from the log's start."
+        lines += ["", "![images/s and time against GPUs](figures/page/scaling.svg)", ""]
+        if scaling := study_scaling(cluster)[1]:
+            figures["figures/page/model"] = model_chart(scaling)
+            lines += ["![the scaling model](figures/page/model.svg)", ""]
+            lines += [MODEL, *scaling_lines(scaling)]
+        if "io" in drawn:
+            what = "What a file system delivered to a run on 64 GPUs" if facts else "Reads"
+            lines += [f"{what}:", "", "![reads over time](figures/page/io.svg)", ""]
+    if trials := trials_table(benchmarks):
+        lines += ["## What it survives", "", *trials, ""]
+        lines += ["Each row of each kind: appendix. `make chaos` repeats them.", ""]
+    return lines
+
+
+INTRODUCTION = """## Methods
+
+Images/s are the mean and standard deviation over epochs, without the first where there are more.
+Training time is wall time from the log's start to its last epoch, without pauses and the epochs
+that a restart repeated. Speed-up and efficiency are against the run on the fewest devices in the
+same table, of several the fastest. The scaling model of a step is
+*compute x images + volume x 2(N-1)/N + latency x 2(N-1)*, of N devices; bandwidth is the gradients'
+bytes over the volume's time. What the computation hides is not seen. It is fitted on the smaller
+two thirds of the sizes, and its error on the larger is printed; processes that shared cores are
+left out, since what they took from each other is no communication.
+"""
+
+
+def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
+    """Returns (text of RESULTS.md, {path of a figure without suffix: its panels}); `ios` holds the
+    file systems' counters of studies."""
+    style_runs(runs)
+    studies = defaultdict(list)
+    for run in runs:
+        studies[run.study].append(run)
+    figures, ios = {}, ios or {}
+    made = f"Made by `{command}` from the logs; nothing here is written by hand."
+    lines, speed = ["# Results", "", made, ""], speed_panels(benchmarks)
+    if speed:
+        figures["figures/speed"] = speed
+    first = page(runs, benchmarks, ios, figures, "figures/speed" if speed else None)
+    lines += first
+    if first:
+        lines += ["<details><summary><b>Appendix: methods, every study, benchmark and run</b>"]
+        lines += ["</summary>", ""]
+    lines += [INTRODUCTION]
+    if len(studies) > 1:
+        for study, members in sorted(studies.items()):
+            name = study or "other"
+            folder = unused(f"figures/{name}", figures)
+            lines += study_section(f"Study {name}", members, folder, ios.get(study), figures)
+    elif runs:
+        lines += study_section("All runs", runs, "figures", io_csv, figures)
+    lines += ["## Benchmarks", ""] if benchmarks else []
+    for benchmark in benchmarks:
+        lines += benchmark_section(benchmark)
+    lines += ["## Runs", ""] if runs else []
+    if len(runs) > OWN_FIGURES:
+        lines += [f"More than {OWN_FIGURES} runs: none has a figure of its own.", ""]
+    for run in runs:
+        lines += run_section(run)
+        panels = run_figure(run) if len(runs) <= OWN_FIGURES else []
+        if panels:
+            path = unused(f"figures/runs/{run.name.replace('/', '_')}", figures)
+            lines += [f"![{run.name}]({path}.png)", ""]
+            figures[path] = panels
+    if warnings:
+        lines += ["## Warnings", "", *(f"- {warning}" for warning in warnings), ""]
+    lines += ["</details>", ""] if first else []
+    return "\n".join(lines), figures

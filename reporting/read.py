@@ -1,0 +1,509 @@
+"""Reads training logs: event files, CSV exports, compact CSV; a Run is what one of them says."""
+
+import csv
+import dataclasses
+import datetime
+import functools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto import event_pb2
+from tensorboard.util.tensor_util import make_ndarray
+
+RUN_NAME = re.compile(
+    r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)_b(?P<batch>\d+)"
+    r"_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)(_\d+)?$"
+)
+PER_EPOCH = [
+    f"{tag}/{part}"
+    for tag in ("Throughput", "Time", "Loss", "Top1", "Top5")
+    for part in ("train", "val")
+]
+NETWORK = [f"Network/{each}_MB_per_step" for each in ("sent", "received", "expected")]
+
+
+class BadInput(Exception):
+    """The user's mistake, told in one line: what, where, what to do. Ends in exit status 2."""
+
+
+@dataclasses.dataclass
+class Series:
+    """One tag's values, one for each step, in the order of steps; all are (n,) float64."""
+
+    steps: np.ndarray
+    values: np.ndarray
+    seconds: np.ndarray  # of training until then, without the time between restarts
+
+
+@dataclasses.dataclass
+class Run:
+    """One training run, read from its log."""
+
+    name: str
+    inside: tuple[str, ...]  # the folders of LOGS that it is in
+    series: dict[str, Series]
+    about: dict  # what the scripts log of themselves
+    end: dict  # the same, at the end
+    starts: list[dict]  # `about` of each start, of a run that was resumed in its folder
+    named: dict  # what the name says
+    desired: float | None = None  # accuracy, a fraction
+    facts: dict = dataclasses.field(default_factory=dict)  # of study.json in the folder above
+    label: str = ""  # in figures
+    style: dict = dataclasses.field(default_factory=dict)  # the same in all figures
+
+    @property
+    def study(self):
+        return self.inside[0] if self.inside else ""
+
+    @property
+    def resumed(self):
+        """The epoch and seconds that it began with, if another folder has what came before."""
+        return (self.starts[0].get("resumed") if self.starts else None) or {}
+
+    @property
+    def options(self):
+        return self.about.get("options", {})
+
+    @property
+    def arch(self):
+        return self.options.get("arch") or self.named.get("arch", "")
+
+    @property
+    def script(self):
+        """nd, dp, ddp, ddp_apex, horovod, or nothing where it was not logged."""
+        words = self.about.get("command", ["", ""])
+        return Path(words[1]).stem.removeprefix("imagenet_")
+
+    @property
+    def devices(self):
+        """GPUs, or processes on the CPU; None where neither log nor name tells."""
+        if place := self.about.get("place"):
+            return place["ranks"] * place["devices"]
+        return int(self.named["devices"]) if self.named else None
+
+    @property
+    def batch(self):
+        """Images per device per step; None where neither log nor name tells."""
+        return self.options.get("batch_size") or int(self.named.get("batch", 0)) or None
+
+    @property
+    def global_batch(self):
+        known = self.devices and self.batch
+        return self.about.get("global_batch") or (self.devices * self.batch if known else None)
+
+    @property
+    def on_cpu(self):
+        return self.about.get("place", {}).get("device") == "cpu"
+
+    @property
+    def crowded(self):
+        """Whether a node of CPUs had fewer cores than its processes have threads."""
+        if not self.on_cpu:
+            return False
+        threads = self.about.get("threads", 1) * self.about["place"]["local_ranks"]
+        return threads > self.about.get("cores", threads)
+
+    @property
+    def precision(self):
+        level = self.options.get("precision") or self.named.get("precision", "")
+        if level in ("O1", "O2", "O3") and self.options:
+            half = self.options.get("half_dtype") or ("bfloat16" if self.on_cpu else "float16")
+            return f"{level} {half}"
+        return level
+
+    @property
+    def hardware(self):
+        """The device, and on the CPU the cores of a node and the threads of a process."""
+        about = self.about
+        if not (self.on_cpu and "cores" in about and "threads" in about):
+            return about.get("device") or self.facts.get("device", "")
+        cores, threads = about["cores"], about["threads"]
+        plural = "s" if threads != 1 else ""
+        return f"{about['device']}, {cores} cores, {threads} thread{plural} per process"
+
+    @property
+    def data(self):
+        """What was trained on."""
+        if not self.about.get("data"):
+            return self.facts.get("data", "")
+        sizes = f"{self.about['num_classes']} classes, {self.about['image_size']} pixels"
+        return f"{Path(self.about['data']).name} ({sizes})"
+
+    @property
+    def learns(self):
+        """Whether its losses and accuracies mean anything."""
+        return not self.options.get("dummy")
+
+    @property
+    def group(self):
+        """Runs with the same may be compared."""
+        return self.arch, self.data, self.hardware, self.precision
+
+    @property
+    def order(self):
+        """What tables and colours sort by."""
+        numbers = (self.devices or 0, self.batch or 0)
+        return self.study, self.group, numbers, self.script != "nd", self.script, self.name
+
+    @property
+    def seconds_to_desired(self):
+        """Seconds until validation's top-1 reached the desired accuracy; None if it did not."""
+        top1 = self.series.get("Top1/val")
+        if self.desired and top1 is not None:
+            reached = top1.values >= 100 * self.desired
+            return top1.seconds[reached.argmax()] if reached.any() else None
+
+    @property
+    def gradient_bytes(self):
+        """What is all-reduced in a step; None where it cannot be known."""
+        if "gradient_bytes" in self.about:
+            return self.about["gradient_bytes"]
+        parameters = count_parameters(self.arch)
+        return parameters and parameters * (2 if self.precision in ("O2", "O3") else 4)
+
+    @functools.cached_property
+    def throughput(self):
+        """(mean, standard deviation) of images/s over epochs without the first, if there are
+        others; None where it was not logged."""
+        values = self.values("Throughput/train")
+        values = values[1:] if len(values) > 1 else values
+        return (values.mean(), values.std()) if len(values) and values.mean() > 0 else None
+
+    @property
+    def epochs(self):
+        """The last epoch that was logged."""
+        return max((int(each.steps[-1]) for each in self.of_epochs), default=None)
+
+    @property
+    def of_epochs(self):
+        """The series that have a value an epoch."""
+        return [self.series[tag] for tag in PER_EPOCH if tag in self.series]
+
+    @property
+    def training_seconds(self):
+        return max((each.seconds[-1] for each in self.of_epochs), default=None)
+
+    def mean(self, tag):
+        """Mean over a run of what was sampled now and then: over steps for what is counted per
+        step, else over time; None where it was not logged."""
+        if tag in self.series:
+            each, before = self.series[tag], self.resumed
+            if tag in NETWORK:
+                # Logged once an epoch, as the learning rate; older logs count in steps.
+                epochs = self.series["Lr"].steps if "Lr" in self.series else []
+                by_step = not set(each.steps) <= set(epochs)
+                scale = self.about.get("steps_per_epoch", 0) if by_step else 1
+                spans = np.diff(each.steps, prepend=before.get("epoch", 0) * scale)
+            else:
+                spans = np.diff(each.seconds, prepend=before.get("seconds", 0))
+            return np.average(each.values, weights=spans) if spans.sum() else None
+
+    def values(self, tag):
+        """Returns a tag's values, none where it was not logged."""
+        return self.series[tag].values if tag in self.series else np.array([])
+
+
+@functools.cache
+def count_parameters(arch):
+    """Returns the number of parameters of a torchvision classifier, None if it has no such.
+
+    PyTorch is asked in a process of its own: its import takes more memory than a thousand runs.
+    """
+    program = (
+        "import sys, torch, torchvision\n"
+        "with torch.device('meta'):\n"
+        "    model = torchvision.models.get_model(sys.argv[1])\n"
+        "print(sum(each.numel() for each in model.parameters()))"
+    )
+    words = [sys.executable, "-c", program, arch]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return int(done.stdout) if done.returncode == 0 else None
+
+
+def read_event_file(path, points, texts):
+    """Adds a file's scalars to points[tag], as (step, wall time, value, when the file began), and
+    what the scripts log of themselves to texts[tag]; returns a complaint, or None."""
+    began, intact = None, 0
+    try:
+        size = path.stat().st_size
+        for record in RawEventFileLoader(str(path)).Load():
+            intact += len(record) + 16  # a record's length and two checksums
+            event = event_pb2.Event.FromString(record)
+            began = event.wall_time if began is None else began
+            for value in event.summary.value:
+                kind, plugin = value.WhichOneof("value"), value.metadata.plugin_data.plugin_name
+                text = value.tag.removesuffix("/text_summary")
+                if kind == "simple_value":
+                    point = event.step, event.wall_time, value.simple_value, began
+                    points[value.tag].append(point)
+                elif kind == "tensor" and plugin == "scalars":  # as TensorFlow 2 writes them
+                    number = make_ndarray(value.tensor).item()
+                    points[value.tag].append((event.step, event.wall_time, number, began))
+                elif kind == "tensor" and plugin == "text" and text in ("about", "end"):
+                    if text == "about":  # a run that goes on has not ended as it did before
+                        texts.pop("end", None)
+                    content = make_ndarray(value.tensor).ravel()[0].decode()
+                    texts.setdefault(text, []).append(content)
+    except (OSError, ValueError, IndexError, DecodeError) as error:
+        return f"cannot be read further ({(str(error) or repr(error)).splitlines()[0]})"
+    if began is None:
+        return "empty" if size == 0 else "damaged from the start: not used"
+    if intact < size:
+        return f"damaged or cut off after {intact} of {size} bytes: used up to there"
+    return None
+
+
+def read_csv(path, wanted):
+    """Returns (rows of the `wanted` columns as text, a complaint or None).
+
+    The separator is the header's own: comma, semicolon, tab or bar; where it is no comma, numbers
+    may have a decimal comma.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        separator = max(",;\t|", key=(lines or [""])[0].count)
+        rows = [row for row in csv.reader(lines, delimiter=separator) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        return [], f"cannot be read ({error})"
+    names = [name.strip().lower() for name in rows[0]] if rows else []
+    if not set(wanted) <= set(names):
+        return [], f"has no columns {', '.join(wanted)}: not used"
+    places = [names.index(name) for name in wanted]
+    point = "," if separator != "," else "\0"
+    whole = [row for row in rows[1:] if len(row) >= len(names)]
+    short = len(rows) - 1 - len(whole)
+    complaint = f"{short} rows are cut off: not used" if short else None
+    return [
+        [row[place].strip().replace(point, ".") for place in places] for row in whole
+    ], complaint
+
+
+def read_export(path, points):
+    """Adds a CSV export of TensorBoard to points, as (step, wall time, value, nan); returns a
+    complaint, or None."""
+    rows, complaint = read_csv(path, ["step", "wall time", "value"])
+    added, wrong = [], []
+    for row in rows:
+        try:
+            step, wall, value = map(float, row)
+            added.append((int(step), wall, value, math.nan))
+        except (ValueError, OverflowError):
+            wrong.append(", ".join(row))
+    points += added
+    if wrong:
+        complaint = f"{len(wrong)} rows, as {wrong[0]}, are no numbers: not used"
+    return complaint or (None if added else "empty")
+
+
+def read_compact(path, points):
+    """Adds a run as tools/convert_runs.py writes it to points[tag], as (epoch, seconds since the
+    run began, value, 0); returns a complaint, or None."""
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        for row in rows:
+            epoch, seconds = int(row.pop("epoch")), float(row.pop("seconds"))
+            for tag, value in row.items():
+                if value:
+                    points[tag].append((epoch, seconds, float(value), 0.0))
+    except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as error:
+        return f"cannot be read further ({type(error).__name__}: {error})"
+    return None if rows else "empty"
+
+
+def stitch(points, sampled=False):
+    """Returns the Series of points (step, wall time, value, when its file began).
+
+    Of the values of a step, as restarts leave them, the latest counts. What is sampled now and
+    then, at steps that restarts do not repeat, is dropped where newer samples came before. Seconds
+    are those between the steps that count, or since the file began: neither pauses nor what was
+    done twice.
+    """
+    points = np.array(points, dtype=np.float64)
+    points = points[np.lexsort((points[:, 1], points[:, 0]))]
+    points = points[np.append(points[1:, 0] != points[:-1, 0], True)]
+    if sampled:
+        points = points[points[:, 1] >= np.maximum.accumulate(points[:, 1])]
+    steps, walls, values, began = points.T
+    before = np.append(began[0], np.maximum.accumulate(walls)[:-1])
+    spent = np.maximum(walls - np.fmax(before, began), 0)  # NaN, of an export, yields to a number
+    if math.isnan(spent[0]):  # an export does not say when the run began: take a usual epoch
+        spent[0] = np.median(spent[1:]) if len(spent) > 1 else 0
+    return Series(steps, values, np.cumsum(spent))
+
+
+def find_logs(paths):
+    """Returns {folder: (folders above it in LOGS, event files, {run: [(CSV export, tag)]})}."""
+    logs, seen = {}, set()
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"{path}: there is no such file or folder")
+        for file in sorted(walk(path)):
+            export = re.fullmatch(r"run-(.+)-tag-(.+?)(?: \(\d+\))?\.csv", file.name)
+            compact = file.suffix == ".csv" and RUN_NAME.search(file.stem) and not export
+            if not (export or compact or "tfevents" in file.name) or file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            inside = file.parent.relative_to(path).parts if path.is_dir() else ()
+            if compact:  # as if it lay in a folder of its name
+                logs[file.with_suffix("").absolute()] = ((*inside, file.stem), [file], {})
+                continue
+            _, events, exports = logs.setdefault(file.parent.absolute(), (inside, [], {}))
+            if export:
+                tag = export[2].replace("_", "/", 1)
+                exports.setdefault(export[1], []).append((file, tag))
+            else:
+                events.append(file)
+    return logs
+
+
+def walk(path):
+    """Yields the files of a folder, at any depth, through links to folders too; or the file."""
+    folders = set()
+    for folder, below, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in folders:  # a link to a folder above, or a second one to it
+            below.clear()
+        else:
+            folders.add(real)
+            yield from (Path(folder, name) for name in names)
+    if path.is_file():
+        yield path
+
+
+@functools.cache
+def read_facts(folder):
+    """Returns what study.json says of the runs in a folder, for logs that do not say it; or {}."""
+    try:
+        facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+        return facts if isinstance(facts, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def read_runs(paths, desired=None):
+    """Returns (all Runs under `paths`, sorted, with names of their own; warnings)."""
+    runs, warnings = [], []
+    for folder, (inside, events, exports) in find_logs(paths).items():
+        found = {name: ([], files, inside) for name, files in exports.items()}
+        if events:  # this folder is a run, and its CSV exports, if any, are others
+            found = {f"{name} (CSV)": files for name, files in found.items()}
+            found[folder.name] = (events, [], inside[:-1])
+        for name, (event_files, csv_files, inside) in found.items():
+            points, texts = defaultdict(list), {}
+            complaints = [
+                (file, read_compact(file, points))
+                if file.suffix == ".csv"
+                else (file, read_event_file(file, points, texts))
+                for file in event_files
+            ]
+            complaints += [(file, read_export(file, points[tag])) for file, tag in csv_files]
+            warnings += [f"{file}: {complaint}" for file, complaint in complaints if complaint]
+            run = make_run(name, inside, points, texts, warnings)
+            run.desired = run.options.get("desired_acc") or desired
+            run.facts = read_facts(folder.parent)
+            if run.series:
+                runs.append(run)
+            else:
+                where = complaints[0][0].parent
+                warnings.append(f"{where}: {name} has no values: left out")
+    names = Counter(run.name for run in runs)
+    for run in runs:  # runs of one name get the folders they are in, then a number
+        if names[run.name] > 1:
+            run.name = "/".join([*run.inside, run.name])
+    names = Counter()
+    for run in runs:
+        names[run.name] += 1
+        run.name += f" ({names[run.name]})" if names[run.name] > 1 else ""
+    runs.sort(key=lambda run: run.order)
+    return runs, warnings
+
+
+def make_run(name, inside, points, texts, warnings):
+    """Returns the Run of points[tag] and texts; adds to warnings."""
+    series = {}
+    for tag, of_tag in points.items():
+        finite = [point for point in of_tag if math.isfinite(point[2])]
+        if len(finite) < len(of_tag):
+            lost = len(of_tag) - len(finite)
+            warnings.append(f"{name}: {lost} values of {tag} are not finite: left out")
+        if finite:
+            series[tag] = stitch(finite, sampled=tag not in PER_EPOCH)
+    parsed = {"about": [], "end": []}
+    for tag, contents in texts.items():
+        for text in contents:
+            try:
+                content = json.loads(text.strip("`json\n"))
+                if tag == "about":  # an error where it is not as these scripts write it
+                    place, _ = content["place"], content["command"][1]
+                    place["ranks"] * place["devices"] // place["local_ranks"]
+                dict(content, **content.get("options", {}))  # an error where these are no dicts
+                parsed[tag].append(content)
+            except (ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
+                why = "is not as these scripts write it: not used"
+                warnings.append(f'{name}: its text "{tag}" {why}')
+    if not set(series) & set(PER_EPOCH) and series:
+        tags = ", ".join(sorted(series))
+        warnings.append(f"{name}: of its tags, {tags}, none has a value an epoch as these scripts'")
+    named, starts = RUN_NAME.search(name.removesuffix(" (CSV)")), parsed["about"]
+    about, end = (starts or [{}])[-1], (parsed["end"] or [{}])[-1]
+    run = Run(name, inside, series, about, end, starts, named.groupdict() if named else {})
+    for each in series.values():
+        each.seconds += run.resumed.get("seconds", 0)
+    first = min((each.steps[0] for each in run.of_epochs), default=1)
+    if first > 1 and not run.resumed:
+        why = "and its times lack what came before"
+        warnings.append(f"{name}: its log starts at epoch {first:.0f}, {why}")
+    return run
+
+
+def read_io_csv(bandwidth, iops):
+    """Returns [(minutes, bytes read per second), (minutes, reads per second)] of two exports."""
+    both = []
+    for path in bandwidth, iops:
+        rows, complaint = read_csv(path, ["time", "read"])
+        try:
+            times = np.array([read_time(time) for time, _ in rows])
+            empty = ("", "null", "undefined")
+            reads = np.array([float("nan" if read in empty else read) for _, read in rows])
+        except ValueError as error:
+            complaint = str(error)
+        if complaint or not (np.isfinite(reads).any() and np.isfinite(times).all()):
+            raise BadInput(f"--io-csv {path}: {complaint or 'lacks values or times'}")
+        both.append((times, reads))
+    first = min(times.min() for times, _ in both)
+    return [((times - first) / 60, reads) for times, reads in both]
+
+
+def read_study_io(paths):
+    """Returns {study: what read_io_csv() does} of the io.csv of tools/convert_runs.py."""
+    found = {}
+    for path in (path for each in paths for path in walk(each) if path.name == "io.csv"):
+        rows, complaint = read_csv(path, ["minutes", "read mb/s", "reads/s"])
+        try:
+            columns = np.array(rows, dtype=np.float64).T
+        except ValueError as error:
+            complaint = str(error)
+        if not complaint and len(rows):
+            minutes, rates, reads = columns
+            found[path.parent.name] = [(minutes, 1e6 * rates), (minutes, reads)]
+    return found
+
+
+def read_time(text):
+    """Returns seconds since 1970 from an ISO time, UTC unless it says otherwise, or from seconds or
+    milliseconds since then."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        time = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return time.replace(tzinfo=time.tzinfo or datetime.timezone.utc).timestamp()
+    return seconds / 1000 if seconds > 1e11 else seconds
