@@ -329,7 +329,7 @@ def kills(folder, kills, writing, damaged, steps=20, seed=0):
     passed = job.text().count("passes over")
     counts = [f"{count} {name}" for name, count in (*landed.items(), *done.items())]
     what = f"{sum(done.values())} SIGKILLs ({', '.join(counts)}); {hurt} newest files damaged"
-    said = f"{verdict(odd)}; {passed} files passed over; {orphans} processes left by the launcher after 30 s"
+    said = f"{verdict(odd)}; {passed} files passed over; {orphans} ranks left 30 s after a launcher"
     ok = status == 0 and not odd and sum(done.values()) >= kills and landed[PHASES[2]] >= writing
     yield what, said, ok and hurt == damaged and not orphans and not job.traceback()
 

@@ -346,7 +346,9 @@ SPEED = {
     "Data loading": "Loading JPEGs",
     "Training resnet18 on JPEGs": "Training ResNet-18 on JPEGs",
 }
-SPEED_ROWS = r"pytorch/examples|timm|DALI|(this project(?!.*(pixels|raw))|imagenet_nd\.py)"
+SPEED_ROWS = (
+    r"pytorch/examples|timm|DALI|torchvision|FFCV|(this project(?!.*(pixels|raw))|imagenet_nd\.py)"
+)
 
 
 def speed_panels(benchmarks):
