@@ -383,11 +383,12 @@ def draw_speed(panels, path):
     for place, each in enumerate(panels, 1):
         axes = figure.add_subplot(1, len(panels), place)
         names, rates, ours = zip(*each["bars"], strict=True)
+        names = [name.replace(" reference preset", "") for name in names]
         names = [name.replace(", ", ",\n", 1).replace(" --", "\n--", 1) for name in names]
         bars = axes.barh(names, rates, color=["#21918c" if own else "#b0b0b0" for own in ours])
         texts = [f"{rate:,.0f}  ({rate / each['base']:.1f} x)" for rate in rates]
         axes.bar_label(bars, texts, padding=4, fontsize=9)
-        axes.set_title(each["title"], loc="left", fontsize=12, fontweight="bold")
+        axes.set_title(each["title"], loc="left", fontsize=10.5, fontweight="bold")
         axes.set_xlabel(each["note"], loc="left", fontsize=8)
         axes.set_xlim(0, 1.25 * max(rates))
         axes.set_xticks([])
