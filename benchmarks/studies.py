@@ -1,6 +1,7 @@
 """The studies that RESULTS.md reports: runs the scripts as a user would, keeps their logs.
 
     python benchmarks/studies.py scaling_cpu --dir cifar10     # also: make study-scaling_cpu
+    python benchmarks/studies.py parity_cpu                    # on the demo set
     python benchmarks/studies.py precision_gpu --list          # only prints the commands
     python benchmarks/studies.py precision_gpu --logs /tmp/trial -- --no-accel --epochs 1 -b 8
 
@@ -41,6 +42,14 @@ def cpu(script, ranks, *options):
     return [*words, "--seed", "0", *options]
 
 
+def parity(script, ranks, *options, arch="vit_b_16", batch=32, parts=1):
+    """Twenty steps on the demo set, global batch 32, the same however it is divided. ViT has no
+    BatchNorm and no dropout, which by design depend on the rank."""
+    size = f"--image-size 32 --steps-per-epoch 20 --epochs 1 -p 1 -b {batch} --accumulation {parts}"
+    words = [*start(script, ranks), "-a", arch, *size.split(), "--no-accel", "--seed", "0"]
+    return [*words, "--lr", "0.4", "--warmup-epochs", "0", *options]
+
+
 def to_90_percent(arch, level):
     """CIFAR-10 at 128 pixels until validation's top-1 is 90 %."""
     size = "--image-size 128 --val-resize 128 --epochs 30 --desired-acc 0.9"
@@ -65,6 +74,17 @@ STUDIES = {
     "precision_cpu": [
         cpu("ddp_apex", 2, "--opt-level", level, "--half-dtype", "bfloat16") for level in LEVELS
     ],
+    "parity_cpu": [
+        parity("nd", 1, "-j", "1"),
+        parity("nd", 1, "-j", "3", batch=8, parts=4),
+        parity("dp", 1, "-j", "0"),
+        *(parity("ddp", ranks, "-j", "1", batch=32 // ranks) for ranks in (1, 2, 4)),
+        parity("ddp", 2, "-j", "2", batch=4, parts=4),
+        parity("ddp_apex", 2, "-j", "1", "--opt-level", "O0", batch=16),
+        parity("horovod", 2, "-j", "1", batch=16),
+        parity("nd", 1, "-j", "1", arch="resnet18"),
+        parity("ddp", 2, "-j", "1", arch="resnet18", batch=16),
+    ],
     "precision_gpu": [to_90_percent(arch, level) for arch in ARCHS for level in LEVELS],
     "throughput_gpu": [
         speed(arch, level, batch) for arch in ARCHS for batch in BATCHES for level in LEVELS
@@ -86,17 +106,20 @@ def main():
     folder = args.logs.absolute() / args.study
     commands = []
     for words in STUDIES[args.study]:
-        data = [] if "--dummy" in words else [args.dir]
+        data = [] if "--dummy" in words or args.study.startswith("parity") else [args.dir]
         commands.append([*words, *more, *data])
     if args.list:
         print("\n".join(shlex.join(words) for words in commands))
         return
     if folder.exists():
         parser.error(f"{folder} is there already: move it away, and its runs are made anew")
-    if not (ROOT / args.dir / "train").is_dir() and not args.study.startswith("throughput"):
+    needs_data = not args.study.startswith(("throughput", "parity"))
+    if needs_data and not (ROOT / args.dir / "train").is_dir():
         parser.error(f"--dir {args.dir} holds no train/: see the top of benchmarks/studies.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    if args.study.startswith("parity"):
+        env.pop("IMAGENET_DIR", None)  # the demo set
     log_dir, failed = os.path.relpath(folder, ROOT), []
     for serial, words in enumerate(commands, 1):
         print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
