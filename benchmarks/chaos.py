@@ -499,15 +499,17 @@ def frozen(folder, cells=None, timeout=10):
                 (here / "data" / part).mkdir(parents=True)
             os.mkfifo(here / "data" / "train" / "index.npz")  # opening it waits for a writer
             words.append(here / "data")
-        job = Job([*words, "--epochs", 50], here)
+        job, victims = Job([*words, "--epochs", 50], here), []
 
-        def chosen(job=job, ranks=ranks, who=who, count=count):
+        def chosen(job=job, ranks=ranks, who=who, count=count, victims=victims):
             alone = {0: psutil.Process(job.process.pid)} if ranks == 1 else {}
             there = alone or job.ranks()
             if len(there) < ranks:
                 return []
             workers = loaders(there[ranks - 1])
-            return [there[count]] if who == "rank" else workers[:count] if len(workers) > 1 else []
+            found = workers[:count] if len(workers) > 1 else []
+            victims[:] = [there[count]] if who == "rank" else found
+            return victims
 
         if when == "training":
             job.wait_for("1/50  step 5 ")
@@ -517,7 +519,7 @@ def frozen(folder, cells=None, timeout=10):
             job.is_there(chosen, 60)
             if who == "rank":  # somewhere on the way to the first step
                 time.sleep(random.Random(f"{script} {stall}").uniform(0.5, 4))
-        for process in chosen():
+        for process in victims or chosen():  # a second look may find a process less
             kill(process, signum)
         began, status = time.monotonic(), job.wait(timeout + 60)
         seconds, left = time.monotonic() - began, job.left()

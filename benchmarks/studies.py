@@ -47,7 +47,7 @@ def parity(script, ranks, *options, arch="vit_b_16", batch=32, parts=1):
     BatchNorm and no dropout, which by design depend on the rank."""
     size = f"--image-size 32 --steps-per-epoch 20 --epochs 1 -p 1 -b {batch} --accumulation {parts}"
     words = [*start(script, ranks), "-a", arch, *size.split(), "--no-accel", "--seed", "0"]
-    return [*words, "--lr", "0.4", "--warmup-epochs", "0", *options]
+    return [*words, "--lr", "0.1", "--warmup-epochs", "0", *options]
 
 
 def to_90_percent(arch, level):

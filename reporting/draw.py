@@ -418,6 +418,8 @@ def draw_chart(charts, path):
                 axis.axes.set(**{f"{axis.axis_name}scale": "log"})
                 axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
                 axis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
+                if line_range(each["lines"], axis.axis_name) > 1e4:
+                    axis.set_major_locator(matplotlib.ticker.LogLocator())
                 axis.set_minor_locator(matplotlib.ticker.NullLocator())
         for line in each["lines"]:
             look = {name: line[name] for name in ("color", "linestyle", "marker") if name in line}
@@ -437,6 +439,12 @@ def draw_chart(charts, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(f"{path}.png", metadata={"Description": mark, "Software": None})
     figure.savefig(f"{path}.svg", metadata={"Description": mark, "Date": None, "Creator": None})
+
+
+def line_range(lines, name):
+    """Returns the largest over the smallest value of lines in x or y."""
+    values = np.concatenate([np.asarray(line[name], dtype=np.float64) for line in lines])
+    return values.max() / values.min()
 
 
 def label_ends(figure, axes, chart):

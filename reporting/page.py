@@ -253,6 +253,62 @@ def io_charts(io):
     return chart([{**each, "xlabel": "minutes", "zero": True} for each in (rate, reads)])
 
 
+def parity_groups(runs):
+    """Returns [(arch, reference run, other runs)] of the studies of parity: the reference is the
+    one that began first."""
+    groups = defaultdict(list)
+    for run in runs:
+        if run.study.startswith("parity") and "Loss/step" in run.series:
+            groups[run.arch].append(run)
+    ordered = {arch: sorted(members, key=lambda run: run.name) for arch, members in groups.items()}
+    return [(arch, first, rest) for arch, (first, *rest) in sorted(ordered.items()) if rest]
+
+
+def differences(run, reference):
+    """Returns (steps, |difference of the losses| / the reference's) of the steps that both have."""
+    ours, theirs = (dict(zip(*_points(each), strict=True)) for each in (run, reference))
+    steps = sorted(ours.keys() & theirs.keys())
+    return steps, [abs(ours[step] - theirs[step]) / abs(theirs[step]) for step in steps]
+
+
+def _points(run):
+    series = run.series["Loss/step"]
+    return series.steps.tolist(), series.values.tolist()
+
+
+def parity_section(runs, figures):
+    """Returns the Markdown lines that set losses of scripts and ranks beside each other."""
+    rows, lines, largest, ways = [], [], {}, 0
+    for arch, reference, others in parity_groups(runs):
+        batchnorm = not arch.startswith("vit")
+        look = {"color": "#d95f02" if batchnorm else "#21918c"}
+        for run in others:
+            steps, found = differences(run, reference)
+            if not found:
+                continue
+            ways += not batchnorm
+            largest[batchnorm] = max(largest.get(batchnorm, 0), *found)
+            lines.append({"x": steps, "y": np.maximum(found, 1e-9), "label": "", **look})
+            parts = run.global_batch // (run.devices * run.batch)
+            cells = [arch, f"imagenet_{run.script}.py", run.devices, run.batch, parts]
+            rows.append([*cells, run.options.get("workers", "–"), f"{max(found):.1g}"])
+        lines[-1]["label"] = f"{arch}, BatchNorm" if batchnorm else arch
+    if not rows:
+        return []
+    title = f"{ways} ways of running: losses differ by {largest.get(False, 0):.0e} of their value"
+    axes = {"title": title, "xlabel": "step", "ylabel": "relative difference", "logy": True}
+    figures["figures/page/parity"] = chart([{**axes, "lines": lines}])
+    header = ["model", "script", "ranks", "-b", "parts", "-j", "largest relative difference"]
+    note = (
+        "The loss of each step, against the first run of the same model in one process: the same "
+        "seed and global batch, divided otherwise. In BatchNorm each rank has the statistics of "
+        "its own images, by design: so models that have it differ with the number of ranks. Equal "
+        "losses are drawn at 1e-9."
+    )
+    picture = ["![differences of losses](figures/page/parity.svg)", ""]
+    return ["## Same curve everywhere", "", note, "", *picture, *table(header, rows), ""]
+
+
 def chart(charts):
     """Returns panels for draw_chart(), whose code is part of their fingerprint."""
     return [*charts, inspect.getsource(draw_chart) + inspect.getsource(label_ends)]
@@ -306,6 +362,7 @@ def page(runs, benchmarks, ios, figures, speed):
         if "io" in drawn:
             what = "What a file system delivered to a run on 64 GPUs" if facts else "Reads"
             lines += [f"{what}:", "", "![reads over time](figures/page/io.svg)", ""]
+    lines += parity_section(runs, figures)
     if trials := trials_table(benchmarks):
         lines += ["## What it survives", "", *trials, ""]
         lines += ["Each row of each kind: appendix. `make chaos` repeats them.", ""]
