@@ -333,9 +333,7 @@ def page(runs, benchmarks, ios, figures, speed):
     bar chart of benchmarks, or None; `ios` are the studies' counters of file systems."""
     cluster = cluster_runs(runs)
     lines = sentences(cluster, benchmarks)
-    if not lines:
-        return []
-    lines.append("")
+    lines += [""] if lines else []
     if speed:
         lines += ["## How fast", "", f"![images/s beside others]({speed}.svg)", ""]
         lines += ["Bars in colour are this project's; medians, in turn. Tables: appendix.", ""]

@@ -217,6 +217,28 @@ def test_the_page_has_the_file_systems_counters(tmp_path):
     cli(tmp_path / "logs", "--out", tmp_path / "out", "--check")
 
 
+def test_the_page_sets_losses_beside_each_other(tmp_path):
+    """Against the run that began first, step by step; BatchNorm's apart."""
+    for serial, (arch, script, ranks, off) in enumerate(
+        [("vit_b_16", "nd", 1, 0), ("vit_b_16", "ddp", 2, 2e-7), ("vit_b_16", "horovod", 2, 0)]
+        + [("resnet18", "nd", 1, 0), ("resnet18", "ddp", 2, 0.25)]
+    ):
+        of = about(script, ranks, arch=arch, workers=1) | {"global_batch": 64}
+        losses = [4.0 * (1 + off), 2.0, 1.0]
+        write_run(tmp_path / "parity" / f"Jan0{serial + 1}", {"Loss/step": losses}, about=of)
+    text, figures, *_ = results(tmp_path)
+    table = rows(text.split("<details>")[0], "model")
+    shown = [(row["model"], row["script"], row["largest relative difference"]) for row in table]
+    assert shown == [
+        ("resnet18", "imagenet_ddp.py", "0.2"),
+        ("vit_b_16", "imagenet_ddp.py", "2e-07"),
+        ("vit_b_16", "imagenet_horovod.py", "0"),
+    ]
+    (axes,) = figures["figures/page/parity"][:-1]
+    assert "2 ways of running: losses differ by 2e-07" in axes["title"]
+    assert min(line["y"].min() for line in axes["lines"]) == 1e-9
+
+
 @needs_v100
 def test_converted_logs_are_those_of_the_source(tmp_path):
     tool = [sys.executable, ROOT / "tools" / "convert_runs.py", V100 / "runs", tmp_path]
