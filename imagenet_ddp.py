@@ -227,15 +227,13 @@ def _meet(rank, ranks, backend, timeout):
     if None in where:
         raise BadInput("MASTER_ADDR is missing in the environment: a launcher sets it")
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    # A launcher's store is there before its ranks are, unless the launcher has been killed.
-    soon = datetime.timedelta(seconds=20) if agents else wait
+    if agents:  # their store is there before their ranks, or refuses: the launcher was killed
+        with socket.create_connection(where, 20) as connection:
+            host = connection.getsockname()[0]  # by which the others reach this node
     serve = rank == 0 and not agents
-    launchers = dist.TCPStore(*where, None, serve, soon, wait_for_workers=False)
-    launchers.set_timeout(wait)
+    launchers = dist.TCPStore(*where, None, serve, wait, wait_for_workers=False)
     store = None if agents else launchers
     if agents and rank == 0:
-        with socket.create_connection(where) as connection:
-            host = connection.getsockname()[0]  # by which the others reach this node
         if host.startswith("127.") or host == "::1":  # by /etc/hosts; to others it has its name
             host = where[0]
         store = dist.TCPStore(host, 0, None, True, wait, wait_for_workers=False)
@@ -959,7 +957,9 @@ def build_model(args, data):
             donor = donor.get("state_dict", donor)
         if not isinstance(donor, dict):
             raise BadInput(f"--weights {args.weights} holds no weights by name")
-        donor = {str(name).removeprefix("module."): each for name, each in donor.items()}
+        # Without the names of wrappers.
+        plain = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in donor}
+        donor = {plain[name]: donor[name] for name in donor}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -1373,7 +1373,9 @@ def load_file(path):
 def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved, held = load_file(path), HEAD | TENSORS
-    if not isinstance(saved, dict) or any(type(saved.get(name)) is not held[name] for name in held):
+    good = isinstance(saved, dict) and all(type(saved.get(name)) is held[name] for name in held)
+    numbers = [saved[name] for name in held if held[name] in (int, float)] if good else []
+    if not good or not all(0 <= each < 1e12 for each in numbers):  # nor NaN, which is in no range
         others = "--weights takes the weights of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved

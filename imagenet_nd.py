@@ -746,7 +746,9 @@ def build_model(args, data):
             donor = donor.get("state_dict", donor)
         if not isinstance(donor, dict):
             raise BadInput(f"--weights {args.weights} holds no weights by name")
-        donor = {str(name).removeprefix("module."): each for name, each in donor.items()}
+        # Without the names of wrappers.
+        plain = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in donor}
+        donor = {plain[name]: donor[name] for name in donor}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -1160,7 +1162,9 @@ def load_file(path):
 def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved, held = load_file(path), HEAD | TENSORS
-    if not isinstance(saved, dict) or any(type(saved.get(name)) is not held[name] for name in held):
+    good = isinstance(saved, dict) and all(type(saved.get(name)) is held[name] for name in held)
+    numbers = [saved[name] for name in held if held[name] in (int, float)] if good else []
+    if not good or not all(0 <= each < 1e12 for each in numbers):  # nor NaN, which is in no range
         others = "--weights takes the weights of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved

@@ -61,7 +61,8 @@ def main():
             raise BadInput(f"--desired-acc {args.desired_acc} is not a fraction in (0, 1]")
         runs, warnings = read_runs(args.logs, args.desired_acc)
         benchmarks, more_warnings = read_benchmarks(args.logs)
-        warnings += more_warnings
+        ios, odd = read_study_io(args.logs)
+        warnings += more_warnings + odd
         if not (runs or benchmarks):
             where = ", ".join(map(str, args.logs))
             why = f" ({'; '.join(warnings)})" if warnings else ""
@@ -76,7 +77,6 @@ def main():
     words += ["--io-csv", *map(str, args.io_csv)] if args.io_csv else []
     words += ["--desired-acc", f"{args.desired_acc:g}"] if args.desired_acc else []
     command = shlex.join(["python", "make_results.py", *words])
-    ios = read_study_io(args.logs)
     text, figures = make_results(runs, warnings, io_csv, command, benchmarks, ios)
     out = args.out or Path(".")
     before = out / "RESULTS.md"

@@ -54,7 +54,8 @@ def cluster_runs(runs):
     """Returns the runs of the study with most GPUs, by number of GPUs; [] where none has three."""
     studies = {}
     for run in runs:
-        if run.throughput and run.devices and not run.on_cpu and "Top1/val" in run.series:
+        whole = {"Top1/val", "Top5/val", "Top1/train", "Top5/train"} <= run.series.keys()
+        if run.throughput and run.devices and not run.on_cpu and whole:
             studies.setdefault((run.study, run.group), {})[run.devices] = run
     best = max(studies.values(), key=lambda each: max(each), default={})
     return [best[size] for size in sorted(best)] if len(best) > 2 else []

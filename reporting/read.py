@@ -311,6 +311,8 @@ def read_compact(path, points):
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
         for row in rows:
             epoch, seconds = int(row.pop("epoch")), float(row.pop("seconds"))
+            if not math.isfinite(seconds) or None in row or None in row.values():
+                raise ValueError(f"the row of epoch {epoch} is cut off, or its time is no number")
             for tag, value in row.items():
                 if value:
                     points[tag].append((epoch, seconds, float(value), 0.0))
@@ -384,8 +386,9 @@ def read_facts(folder):
     """Returns what study.json says of the runs in a folder, for logs that do not say it; or {}."""
     try:
         facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        return facts if isinstance(facts, dict) else {}
-    except (OSError, ValueError):
+        facts = facts if isinstance(facts, dict) else {}
+        return {name: text for name, text in facts.items() if isinstance(text, str)}
+    except (OSError, ValueError, RecursionError):
         return {}
 
 
@@ -484,18 +487,22 @@ def read_io_csv(bandwidth, iops):
 
 
 def read_study_io(paths):
-    """Returns {study: what read_io_csv() does} of the io.csv of tools/convert_runs.py."""
-    found = {}
+    """Returns ({study: what read_io_csv() does} of its io.csv, by tools/convert_runs.py; warnings)."""
+    found, warnings = {}, []
     for path in (path for each in paths for path in walk(each) if path.name == "io.csv"):
         rows, complaint = read_csv(path, ["minutes", "read mb/s", "reads/s"])
         try:
             columns = np.array(rows, dtype=np.float64).T
         except ValueError as error:
             complaint = str(error)
-        if not complaint and len(rows):
+        if complaint or not len(rows) or not np.isfinite(columns).all():
+            warnings.append(
+                f"{path}: {complaint or 'has no values, or some that are none'}: not used"
+            )
+        else:
             minutes, rates, reads = columns
             found[path.parent.name] = [(minutes, 1e6 * rates), (minutes, reads)]
-    return found
+    return found, warnings
 
 
 def read_time(text):

@@ -40,9 +40,17 @@ def read_benchmarks(paths):
                 content = json.loads(file.read_text(encoding="utf-8"))
                 shapes = {"title", "rows"}, {"title", "trials"}
                 if isinstance(content, dict) and any(each <= set(content) for each in shapes):
+                    content["title"].startswith("")  # an error where it is no text
                     benchmark_section(content)  # an error where it is not as it should be
                     benchmarks.append(content)
-            except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TypeError,
+                ArithmeticError,
+                AttributeError,
+            ) as error:
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
                 warnings.append(f"{file}: damaged, or no benchmark ({why}): not used")
     return benchmarks, warnings

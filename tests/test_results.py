@@ -239,6 +239,18 @@ def test_the_page_sets_losses_beside_each_other(tmp_path):
     assert min(line["y"].min() for line in axes["lines"]) == 1e-9
 
 
+def test_a_cluster_of_which_something_is_missing(tmp_path):
+    """Without top-5 the page has no cluster; odd facts and counters are left out, with a line."""
+    logs = shutil.copytree(LOGS / "v100_imagenet", tmp_path / "logs" / "v100")
+    for path in logs.glob("*_resnet50_*.csv"):
+        path.write_text(path.read_text().replace("Top5/val", "Mine/val"))
+    (logs / "study.json").write_text('{"device": [1], "source": 3, "data": null}')
+    (logs / "io.csv").write_text("minutes,read MB/s,reads/s\n0,x,1\n")
+    printed = cli(tmp_path / "logs", "--out", tmp_path / "out")
+    assert "io.csv: " in printed and "not used" in printed
+    assert "figures/page" not in (tmp_path / "out" / "RESULTS.md").read_text()
+
+
 @needs_v100
 def test_converted_logs_are_those_of_the_source(tmp_path):
     tool = [sys.executable, ROOT / "tools" / "convert_runs.py", V100 / "runs", tmp_path]
@@ -262,7 +274,11 @@ def test_conversion_of_what_is_no_run(what, tmp_path):
     assert words.get(what, "damaged or cut off") in line
 
 
-@pytest.mark.parametrize("content", ["", "epoch,seconds,Top1/val\n1,2,x\n", "epoch\n1\n"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "epoch,seconds,Top1/val\n1,2,x\n", "epoch\n1\n", "epoch,seconds,Top1/val\n1,nan,2\n"]
+    + ["epoch,seconds,Top1/val\n1,2\n"],
+)
 def test_a_compact_log_that_is_damaged(content, tmp_path):
     write_run(tmp_path / NAME.format(2), usual(2))
     (tmp_path / f"{NAME.format(1)}.csv").write_text(content)
