@@ -487,7 +487,7 @@ def read_io_csv(bandwidth, iops):
 
 
 def read_study_io(paths):
-    """Returns ({study: what read_io_csv() does} of its io.csv, by tools/convert_runs.py; warnings)."""
+    """Returns ({study: what read_io_csv() does} of io.csv, by convert_runs.py; warnings)."""
     found, warnings = {}, []
     for path in (path for each in paths for path in walk(each) if path.name == "io.csv"):
         rows, complaint = read_csv(path, ["minutes", "read mb/s", "reads/s"])
