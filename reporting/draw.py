@@ -429,6 +429,8 @@ def draw_chart(charts, path):
                 axes.errorbar(line["x"], line["y"], line["errors"], **shape)
         if "xticks" in each:
             axes.set_xticks(each["xticks"], [f"{tick:,}" for tick in each["xticks"]])
+        elif each["xlabel"] in ("epoch", "step"):
+            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         if each.get("zero"):
             axes.set_ylim(bottom=0)
         for x, y, text in each.get("notes", []):

@@ -296,7 +296,7 @@ def parity_section(runs, figures):
         lines[-1]["label"] = f"{arch}, BatchNorm" if batchnorm else arch
     if not rows:
         return []
-    title = f"{ways} ways of running: losses differ by {largest.get(False, 0):.0e} of their value"
+    title = f"{ways} ways of running: losses differ by {largest.get(False, 0):.0e} at most"
     axes = {"title": title, "xlabel": "step", "ylabel": "relative difference", "logy": True}
     figures["figures/page/parity"] = chart([{**axes, "lines": lines}])
     header = ["model", "script", "ranks", "-b", "parts", "-j", "largest relative difference"]
