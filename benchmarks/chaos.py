@@ -508,8 +508,9 @@ def frozen(folder, cells=None, timeout=10):
                 return []
             workers = loaders(there[ranks - 1])
             found = workers[:count] if len(workers) > 1 else []
-            victims[:] = [there[count]] if who == "rank" else found
-            return victims
+            found = [there[count]] if who == "rank" else found
+            victims[:] = found or victims
+            return found
 
         if when == "training":
             job.wait_for("1/50  step 5 ")
@@ -519,7 +520,7 @@ def frozen(folder, cells=None, timeout=10):
             job.is_there(chosen, 60)
             if who == "rank":  # somewhere on the way to the first step
                 time.sleep(random.Random(f"{script} {stall}").uniform(0.5, 4))
-        for process in victims or chosen():  # a second look may find a process less
+        for process in chosen() or victims:  # a second look may find none
             kill(process, signum)
         began, status = time.monotonic(), job.wait(timeout + 60)
         seconds, left = time.monotonic() - began, job.left()
