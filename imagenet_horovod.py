@@ -99,7 +99,7 @@ def launch(worker, args):
 
 def join(args):
     """Joins the processes that horovodrun started."""
-    # Or Horovod gives up after 30 s by abort(); arm_timeout() comes first, and prints where it stands.
+    # Or Horovod would abort() after 30 s; arm_timeout() comes first, and prints where it stands.
     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(int(min(args.timeout or 1e8, 1e8)) + 60)
     hvd.init()
     os.environ["RANK"] = str(hvd.rank())  # as other launchers do; complain() reads it
