@@ -45,8 +45,7 @@ TRIALS = {
 
 
 MODEL = (
-    "The model of a step: *compute x images + volume x 2(N-1)/N + latency x 2(N-1)*, of N GPUs. "
-    "Its errors on the larger sizes, which it has not seen:"
+    "The model of a step (appendix, Methods), and its errors on larger sizes than it was fitted on:"
 )
 
 
@@ -62,7 +61,7 @@ def cluster_runs(runs):
 
 
 def rates(benchmarks, title):
-    """Returns ({row: median}, baseline) of the benchmark whose title begins so; ({}, None)."""
+    """Returns ({row: median}, baseline, about) of the benchmark whose title begins so, if any."""
     for each in benchmarks:
         if each["title"].startswith(title) and "rows" in each:
             found = {row["name"]: np.median(row["values"]) for row in each["rows"] if row["values"]}
@@ -106,8 +105,8 @@ def sentences(cluster, benchmarks):
             f"**{own / trained[base]:.1f} times the images/s of {base}** in training ResNet-18 on "
             f"them{beside} ({about.get('cores')} cores of {about.get('processor')})."
         )
-    tried, held = count_trials(benchmarks)
-    if tried:
+    if trials := count_trials(benchmarks):
+        tried, held = (sum(each[place] for each in trials) for place in (1, 2))
         lines.append(
             f"**{held} of {tried} trials of faults hold**: kills, freezes, signals, damaged files, "
             "full disks, lost nodes."
@@ -116,20 +115,18 @@ def sentences(cluster, benchmarks):
 
 
 def count_trials(benchmarks):
-    """Returns (rows of benchmarks/chaos.py that were tried, those that hold)."""
-    every = [each["trials"].values() for each in benchmarks if "trials" in each]
-    holds = [row[2] for trials in every for rows in trials for row in rows if row[2] is not None]
-    return len(holds), sum(holds)
+    """Returns [(kind, rows of benchmarks/chaos.py that were tried, those that hold)]."""
+    kinds = [kind for each in benchmarks for kind in each.get("trials", {}).items()]
+    holds = {name: [row[2] for row in rows if row[2] is not None] for name, rows in kinds}
+    return [(name, len(each), sum(each)) for name, each in holds.items()]
 
 
 def trials_table(benchmarks):
     """Returns the Markdown table of faults: a row a kind, how many were tried and held."""
-    rows = []
-    for trials in (each["trials"] for each in benchmarks if "trials" in each):
-        for name, made in trials.items():
-            tried = [row for row in made if row[2] is not None]
-            held = sum(bool(row[2]) for row in tried)
-            rows.append([TRIALS.get(name, name.replace("_", " ")), len(tried), held])
+    rows = [
+        [TRIALS.get(name, name.replace("_", " ")), tried, held]
+        for name, tried, held in count_trials(benchmarks)
+    ]
     return table(["what is done to runs", "rows", "hold"], rows) if rows else []
 
 
@@ -359,8 +356,12 @@ def page(runs, benchmarks, ios, figures, speed):
             lines += ["![the scaling model](figures/page/model.svg)", ""]
             lines += [MODEL, *scaling_lines(scaling)]
         if "io" in drawn:
-            what = "What a file system delivered to a run on 64 GPUs" if facts else "Reads"
-            lines += [f"{what}:", "", "![reads over time](figures/page/io.svg)", ""]
+            lines += [
+                f"{facts.get('io', 'What its file system delivered')}:",
+                "",
+                "![reads over time](figures/page/io.svg)",
+                "",
+            ]
     lines += parity_section(runs, figures)
     if trials := trials_table(benchmarks):
         lines += ["## What it survives", "", *trials, ""]

@@ -40,7 +40,8 @@ def read_benchmarks(paths):
                 content = json.loads(file.read_text(encoding="utf-8"))
                 shapes = {"title", "rows"}, {"title", "trials"}
                 if isinstance(content, dict) and any(each <= set(content) for each in shapes):
-                    content["title"].startswith("")  # an error where it is no text
+                    if not isinstance(content["title"], str):
+                        raise TypeError("its title is no text")
                     benchmark_section(content)  # an error where it is not as it should be
                     benchmarks.append(content)
             except (

@@ -25,8 +25,8 @@ def convert(folder, path):
     for file in sorted(folder.glob("*tfevents*")):
         if complaint := read.read_event_file(file, points, {}):
             raise read.BadInput(f"{file}: {complaint}")
-    tags = {tag: read.stitch(each) for tag, each in points.items()}
-    epochs = {tag: each for tag, each in tags.items() if tag in (*read.PER_EPOCH, "Lr")}
+    wanted = points.keys() & {*read.PER_EPOCH, "Lr"}
+    epochs = {tag: read.stitch(points[tag]) for tag in wanted}
     if not epochs:
         raise read.BadInput(f"{folder}: has no scalars of epochs")
     rows, names = defaultdict(dict), sorted(epochs)
