@@ -773,13 +773,9 @@ def end_with_parent(signum):
 class Data(NamedTuple):
     """What a run reads."""
 
-    name: str  # the folder, or what stands for it
-    train: Source | None  # None = synthetic
-    val: Source | None
-    classes: list  # names
+    train: Source
+    val: Source
     num_classes: int  # outputs of the model
-    train_size: int  # images
-    val_size: int  # images
     steps: int  # per epoch
     val_steps: int  # the same for all shares
     global_batch: int
@@ -807,9 +803,13 @@ def open_data(args, place, global_batch):
         report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
     if demo and not folder.exists():
         make_demo_set(folder)
-    train = val = None
-    classes, train_size, val_size = [], 1_281_167, 50_000
-    if not args.dummy:
+    if args.dummy:  # as many images as ImageNet has
+        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
+        train, val = (
+            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
+            for part in sizes
+        )
+    else:
         for part in folder, folder / "train", folder / "val":
             if not part.is_dir():
                 what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
@@ -820,21 +820,20 @@ def open_data(args, place, global_batch):
         odd = sorted(set(train.classes) ^ set(val.classes))
         if odd:
             raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
-        classes, train_size, val_size = train.classes, len(train.target), len(val.target)
-    num_classes = args.num_classes or len(classes) or 1000
-    if num_classes < len(classes):
-        raise BadInput(f"--num-classes {num_classes}: {folder} has {len(classes)}")
-    steps = min(train_size // global_batch, args.steps_per_epoch or math.inf)
+    num_classes = args.num_classes or len(train.classes) or 1000
+    if num_classes < len(train.classes):
+        raise BadInput(f"--num-classes {num_classes}: {folder} has {len(train.classes)}")
+    images = len(train.target)
+    steps = min(images // global_batch, args.steps_per_epoch or images)
     if steps == 0 and not args.evaluate:
-        sizes = f"{train_size} training images are fewer than a global batch, {global_batch}"
-        raise BadInput(f"{sizes}: lower -b or --accumulation, or use fewer devices")
+        few = f"{images} training images are fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     if args.dummy and args.steps_per_epoch:
-        val_size = steps * global_batch
+        val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    name, sizes = "synthetic images" if args.dummy else str(folder), (train_size, val_size)
-    val_steps = math.ceil(val_size / place.shares / (args.device_batch * place.devices))
+    val_steps = math.ceil(len(val.target) / place.shares / (args.device_batch * place.devices))
     rest = (steps, val_steps, global_batch, image_size, val_resize, workers)
-    return Data(name, train, val, classes, num_classes, *sizes, *rest)
+    return Data(train, val, num_classes, *rest)
 
 
 def schedule_batches(args, place, data, first_epoch, step):
@@ -847,7 +846,7 @@ def schedule_batches(args, place, data, first_epoch, step):
     dropped in training; in validation, every image is in one batch of one share.
     """
     share, at_once = data.global_batch // place.shares, args.device_batch * place.devices
-    val = range(place.share, data.val_size, place.shares)
+    val = range(place.share, len(data.val.target), place.shares)
     starts = range(0, data.val_steps * at_once, at_once)
     val_batches = [(None, val[start : start + at_once]) for start in starts]
     if args.evaluate:
@@ -855,7 +854,7 @@ def schedule_batches(args, place, data, first_epoch, step):
         return
     for epoch in range(first_epoch, args.epochs):
         generator = torch.Generator().manual_seed(mix(args.seed, epoch))
-        order = torch.randperm(data.train_size, generator=generator).numpy()
+        order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for each in range(step, data.steps):
             start = each * data.global_batch + place.share * share
             yield epoch, order[start : start + share].tolist()
@@ -1208,7 +1207,8 @@ def validate(run):
             if run.place.rank:
                 buffer.zero_()
             buffer.copy_(sum_over_ranks(buffer))
-    meter = Meter("validation", run.data.val_size, run)
+    size = len(run.data.val.target)
+    meter = Meter("validation", size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(run.data.val_steps):
@@ -1219,8 +1219,8 @@ def validate(run):
         finish_step(run, meter, sums)
     settle(run, meter)
     meter.close()
-    if meter.sums[4] != run.data.val_size:
-        raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {run.data.val_size}")
+    if meter.sums[4] != size:
+        raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {size}")
     return meter.values()
 
 
@@ -1253,7 +1253,7 @@ def read_step(run, meter, total, copied):
     meter.add(sums)
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    size = run.data.train_size if meter is run.meter else run.data.val_size
+    size = len((run.data.train if meter is run.meter else run.data.val).target)
     if (bad := meter.sums[4] - meter.sums[3]) > run.args.max_bad_images * size:
         limit = f"more than --max-bad-images {run.args.max_bad_images} of {size}"
         raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({step}); see their names above")
@@ -1307,7 +1307,7 @@ def save_checkpoint(run, is_best=False):
         "arch": run.args.arch,
         "model_options": run.args.model_options,
         "num_classes": run.data.num_classes,
-        "classes": run.data.classes,
+        "classes": run.data.train.classes,
         "image_size": run.data.image_size,
         "val_resize": run.data.val_resize,
         "mean": list(preset.mean),
@@ -1549,7 +1549,7 @@ def describe(run, head):
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": args.typed,
-        "data": data.name,
+        "data": os.path.dirname(data.train.folder),
         "steps_per_epoch": data.steps,
         "global_batch": data.global_batch,
         "num_classes": data.num_classes,
@@ -1630,11 +1630,12 @@ def set_up(args):
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
+        classes = data.train.classes
         held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
         if held != wanted:
             both = "{} of {} classes, this run {} of {}".format(*held, *wanted)
             raise BadInput(f"--resume {head['path']} holds {both}")
-        if head.get("classes") and data.classes and head["classes"] != data.classes:
+        if head.get("classes") and classes and head["classes"] != classes:
             raise BadInput(f"--resume {head['path']} was trained on classes of other names")
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
@@ -1674,12 +1675,11 @@ def require_equal(place, mine):
 
 
 def digest(source):
-    """Returns the number of images and a hash of their classes and places; None for None."""
-    if source:
-        hashed = hashlib.sha256(repr(source.classes).encode())
-        for array in source[2:]:
-            hashed.update(array)
-        return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
+    """Returns the number of images and a hash of their classes and places."""
+    hashed = hashlib.sha256(repr(source.classes).encode())
+    for array in source[2:]:
+        hashed.update(array)
+    return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
 
 
 def greet(run, head):

@@ -102,15 +102,6 @@ def close(one, other):
     return one.shape == other.shape and torch.allclose(one, other, atol=1e-7)
 
 
-def test_opt_levels_benchmark(tmp_path):
-    """Its CPU path; the figures belong to machines with a GPU."""
-    words = [sys.executable, ROOT / "benchmarks" / "opt_levels.py", "-a", "vit_b_16", "-b", "2"]
-    table = run([*words, "--image-size", "32", "--steps", "2"], tmp_path, timeout=600)
-    rows = [line for line in table.splitlines() if line.startswith("| imagenet_")]
-    assert len(rows) == 12
-    assert all(float(row.split("|")[3]) > 0 for row in rows)
-
-
 def test_gpu_study_and_its_results_on_the_cpu(demo, tmp_path):
     """make study-precision_gpu, with options that a CPU bears, and what make_results.py makes."""
     words = [sys.executable, ROOT / "benchmarks" / "studies.py", "precision_gpu", "--dir", demo]
