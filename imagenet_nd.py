@@ -21,6 +21,7 @@ import faulthandler
 import fcntl
 import functools
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -30,6 +31,7 @@ import os
 import platform
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -37,6 +39,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +54,7 @@ import torch.nn as nn
 import torchvision
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import datasets, models
+from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
 
 # ------------------------------------------------------------------------------- parallel section
@@ -100,6 +104,9 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
             loss, measured = criterion(model(x), y)
         scaler.scale(loss / args.parts).backward()
         sums += measured
+    if args.clip_grad:
+        scaler.unscale_(optimizer)
+        clip_gradients(optimizer, args.clip_grad)
     scaler.step(optimizer)  # skips on overflow
     scaler.update()
     optimizer.zero_grad()
@@ -122,10 +129,15 @@ def from_rank_0(value):
     return value
 
 
+def trained_state(run):
+    """Returns the model's state dict, with the tensors that the optimizer updates."""
+    return run.model.state_dict()
+
+
 def full_state(run):
-    """Returns {state_dict, optimizer}: complete, in float32, on the CPU."""
-    model, optimizer = run.model, run.optimizer
-    return in_float32({"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()})
+    """Returns {state_dict, optimizer, ema}: complete, in float32, on the CPU."""
+    state = {"state_dict": trained_state(run), "optimizer": run.optimizer.state_dict()}
+    return in_float32(state | {"ema": run.average})
 
 
 def load_state(run, state):
@@ -174,11 +186,15 @@ def first_line(error):
 # ---------------------------------------------------------------------------------------- options
 
 # Options that say what is trained: equal in two runs that --resume auto takes for the same.
-SAME_RUN = """arch pretrained weights sync_bn image_size val_resize num_classes dummy batch_size
-    accumulation global_batch lr lr_scaling base_lr lr_schedule warmup_epochs momentum wd seed
-    steps_per_epoch""".split()
+SAME_RUN = """arch pretrained weights freeze zero_init sync_bn image_size start_size val_size
+    val_resize num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix
+    loss label_smoothing batch_size accumulation global_batch optimizer lr lr_scaling base_lr
+    lr_schedule warmup_epochs momentum wd norm_wd clip_grad ema seed steps_per_epoch""".split()
 # Further options that all ranks must share.
-SAME_RANKS = "epochs start_epoch desired_acc resume evaluate max_bad_images print_freq prof".split()
+SAME_RANKS = """epochs start_epoch desired_acc best budget_hours resume evaluate max_bad_images
+    print_freq prof""".split()
+
+OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
 
 def number(kind, least, most):
@@ -197,7 +213,8 @@ def parse_args(argv=None):
     """Returns the options as typed; what is derived from them gets names of its own."""
     whole, count = number(int, 0, 2**63 - 1), number(int, 1, 2**63 - 1)
     positive, zero_on = number(float, 1e-12, 1e12), number(float, 0, 1e12)
-    fraction, flag = number(float, 1e-9, 1), {"action": "store_true"}
+    fraction, zero_to_1 = number(float, 1e-9, 1), number(float, 0, 1)
+    flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], **options)
@@ -206,15 +223,34 @@ def parse_args(argv=None):
     add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
     add("-j", "--workers", type=whole, help="loader processes per rank (cores / ranks, up to 16)")
     add("--image-size", type=count, help="crop, pixels (default: the architecture's own)")
+    add("--start-size", type=count, help="crop of the first 40 %% of epochs; grows in three steps")
+    add("--val-size", type=count, help="validation's crop, pixels (default: --image-size)")
     add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
     add("--num-classes", type=count, help="of the last layer (default: as many as train/ has)")
     add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
     add("--max-bad-images", type=zero_on, default=0.001, help="the fraction allowed; 0 = none")
 
+    add = parser.add_argument_group("augmentation").add_argument
+    add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
+    sides = "alternate: a random side, and the other one every second epoch (Jordan 2024)"
+    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
+    policies = "trivial: TrivialAugmentWide (Mueller 2021); rand: RandAugment (Cubuk 2020)"
+    add("--auto-augment", choices=["off", "trivial", "rand"], default="off", help=policies)
+    boxes = "in this fraction of images, one rectangle (Zhong et al. 2017; 0 = off)"
+    add("--random-erase", type=zero_to_1, default=0, help=boxes)
+    crops = "of each image in a step, and as many times fewer images (Hoffer et al. 2019; 1 = off)"
+    add("--repeated-aug", type=count, default=1, help=crops)
+    alpha = {"type": zero_on, "default": 0, "metavar": "ALPHA"}
+    add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
+    add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
+
     add = parser.add_argument_group("model").add_argument
-    add("-a", "--arch", default="resnet18", help="any torchvision classifier (%(default)s)")
+    names = "any torchvision classifier, or timm/NAME where timm is installed (%(default)s)"
+    add("-a", "--arch", default="resnet18", help=names)
     add("--pretrained", **flag, help="start from torchvision's weights; the last layer may be new")
     add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
+    add("--freeze", **flag, help="train the last layer alone, of --pretrained or --weights")
+    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
     add("--sync-bn", "--sync_bn", **flag, help="BatchNorm statistics over all ranks' batches")
     add("--channels-last", **flag, help="lay tensors out as NHWC")
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
@@ -233,15 +269,25 @@ def parse_args(argv=None):
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); cosine: to 0"
-    add("--lr-schedule", choices=["step", "cosine"], default="step", help=shapes)
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
+    add("--lr-schedule", choices=["step", "cosine", "linear"], default="step", help=shapes)
     add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (default: 5 of 90 epochs)")
+    add("--optimizer", choices=OPTIMIZERS, default="sgd", help="lamb, lars: timm's (%(default)s)")
     add("--momentum", type=zero_on, default=0.9, help="of SGD (%(default)s)")
     add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
+    add("--norm-wd", type=zero_on, help="of norms and biases (default: --wd)")
+    add("--clip-grad", type=positive, help="largest norm of all gradients (default: any)")
+    losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
+    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
+    add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
+    decay = "validate the weights' average: its decay in 32 steps (Polyak 1992; 0 = off)"
+    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
+    add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
     add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
+    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
@@ -262,12 +308,23 @@ def parse_args(argv=None):
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
     parallel = add_parallel_options(parser)
 
-    args = parser.parse_args(argv)
-    args.same_run = SAME_RUN + parallel
-    known = models.list_models(module=models)
-    if args.arch not in known:
-        near = ", ".join(difflib.get_close_matches(args.arch, known, cutoff=0.4) or known)
-        parser.error(f"-a {args.arch}: torchvision has no such classifier; near: {near}")
+    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
+    args = parser.parse_args(words)
+    args.recipes = recipes
+    args.same_run = {name: parser.get_default(name) for name in SAME_RUN + parallel}
+    in_timm = args.arch.startswith("timm/")
+    if (in_timm or args.optimizer in ("lamb", "lars")) and not importlib.util.find_spec("timm"):
+        parser.error(f"{args.arch if in_timm else args.optimizer} is timm's: pip install timm")
+    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
+    if in_timm:
+        known = importlib.import_module("timm").list_models()
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:99])
+        parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
+    if args.optimizer == "nesterov" and not args.momentum:
+        parser.error("--optimizer nesterov needs a --momentum above 0")
+    if args.freeze and not (args.pretrained or args.weights or args.resume):
+        parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if "" in (args.resume, args.weights):
@@ -280,6 +337,24 @@ def parse_args(argv=None):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{names} exclude each other")
     return args
+
+
+def read_recipes(argv, parser):
+    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
+    {@FILE: its options}."""
+    words, recipes, program = [], {}, parser.prog
+    for word in argv:
+        found = [word]
+        if word.startswith("@"):
+            parser.prog = f"{program}: {word}"  # named in its errors
+            try:
+                found = shlex.split(Path(word[1:]).read_text(), comments=True)
+            except (OSError, ValueError) as error:
+                parser.error(getattr(error, "strerror", None) or str(error))
+            parser.parse_args(found)
+            parser.prog, recipes[word] = program, shlex.join(found)
+        words += found
+    return words, recipes
 
 
 def pick_device(args, local_rank=0, local_ranks=1):
@@ -475,15 +550,16 @@ def resize(image, size, mode, out):
     getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
 
 
-def crop_box(height, width, rng):
-    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: 8 to 100 %
-    of the area, of a shape from 3:4 to 4:3 (Szegedy et al. 2014, section 6).
+def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
+    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
+    `least` to `most` of the area, at most `longest` times as wide as high or the other way round
+    (Szegedy et al. 2014, section 6).
 
     Python's own arithmetic takes a tenth of the time of PyTorch's, which is half a resize's.
     """
     for _ in range(10):
-        area = height * width * rng.uniform(0.08, 1)
-        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        area = height * width * rng.uniform(least, most)
+        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             return rng.randint(0, height - h), rng.randint(0, width - w), h, w
@@ -492,57 +568,89 @@ def crop_box(height, width, rng):
 
 
 class Images(torch.utils.data.Dataset):
-    """What a loader worker does: it loads a batch into one of the buffers, (N, H, W, 3) uint8 each.
+    """What a loader worker does: it loads a batch into one of the buffers, uint8.
 
     They lie in shared memory and are allocated once: the kernel would clear fresh memory for every
     batch, which costs a tenth of the time.
     """
 
     def __init__(self, args, data, buffers):
-        self.data, self.size, self.seed, self.buffers = data, data.image_size, args.seed, buffers
-        self.mode = preset_of(args.arch).interpolation.value
+        self.args, self.data, self.buffers = args, data, buffers
+        preset = preset_of(args.arch)
+        self.mode = preset.interpolation.value
+        self.mean = torch.tensor([round(255 * each) for each in preset.mean], dtype=torch.uint8)
+        policies = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment, "off": lambda: None}
+        self.policy = policies[args.auto_augment]()
 
     def __getitem__(self, job):
-        """Loads (buffer, epoch or None for validation, indices); returns (buffer, classes), of
-        which unreadable images have -1."""
-        buffer, epoch, indices = job
-        source, target = self.data.val if epoch is None else self.data.train, []
-        for index, out in zip(indices, self.buffers[buffer], strict=False):
+        """Loads (buffer, part, step, keys), and returns (buffer, part, step, classes), of which
+        unreadable images have -1; part is an epoch, counted from 0, or "val" or "test"."""
+        buffer, part, step, keys = job
+        source, target = getattr(self.data, part if isinstance(part, str) else "train"), []
+        room = view(self.args, self.data, self.buffers[buffer], part, len(keys))
+        for key, out in zip(keys, room, strict=True):
+            index = key % len(source.target)
             try:
-                # Drawn from these numbers alone, whoever loads the image.
-                rng = epoch is not None and random.Random(f"{self.seed} {epoch} {index}")
-                self.load(source.read(index), out, rng)
+                encoded = source.read(index)
+                if isinstance(part, str):
+                    self.load_central(encoded, out)
+                else:
+                    self.load_random(encoded, out, part, key)
                 target.append(int(source.target[index]))
             except OSError as error:
                 why = error.strerror or error
                 report(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
                 target.append(-1)
                 out.zero_()
-        return buffer, target
+        return buffer, part, step, target
 
-    def load(self, encoded, out, rng):
-        """Writes a random crop, mirrored half the time, into uint8 (size, size, 3); without `rng`
-        the central crop of the image whose shorter side is resized."""
-        if rng:
-            mirrored = rng.random() < 0.5
-            image = decode(encoded, functools.partial(crop_box, rng=rng))
-            resize(image, out.shape[:2], self.mode, out)
-            if mirrored:
-                out.copy_(out.flip(1))
-        else:  # long ends are far from the centre, and resized, 1 x 30,000 pixels fill the memory
+    def load_random(self, encoded, out, epoch, key):
+        """Writes a random crop, augmented, into uint8 (size, size, 3): drawn from (seed, epoch,
+        key) alone, whoever loads the image."""
+        args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
+        mirrored = rng.random() < 0.5
+        if args.flip == "alternate":
+            mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
+        image = decode(encoded, functools.partial(crop_box, rng=rng, least=args.min_crop))
+        resize(image, out.shape[:2], self.mode, out)
+        if mirrored and args.flip != "off":
+            out.copy_(out.flip(1))
+        if self.policy:  # twice as fast on Pillow's images as on tensors
+            torch.default_generator.manual_seed(rng.getrandbits(63))  # from which it draws
+            augmented = self.policy(PIL.Image.fromarray(out.numpy()))
+            out.copy_(torch.from_numpy(np.array(augmented)))
+        if rng.random() < args.random_erase:  # of torchvision's sizes, in the mean colour
+            top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
+            out[top : top + height, left : left + width] = self.mean
 
-            def middle(height, width):
-                h, w = min(height, 4 * width), min(width, 4 * height)
-                return (height - h) // 2, (width - w) // 2, h, w
+    def load_central(self, encoded, out):
+        """Writes the central crop of the image whose shorter side is resized to --val-resize."""
 
-            image = decode(encoded, middle)
-            sides = [
-                self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]
-            ]
-            resized = torch.empty(*sides, 3, dtype=torch.uint8)
-            resize(image, sides, self.mode, resized)
-            top, left = (round((side - self.size) / 2) for side in sides)
-            out.copy_(resized[top : top + self.size, left : left + self.size])
+        def middle(height, width):  # resized whole, 1 x 30,000 pixels would fill the memory
+            h, w = min(height, 4 * width), min(width, 4 * height)
+            return (height - h) // 2, (width - w) // 2, h, w
+
+        image, size = decode(encoded, middle), len(out)
+        shorter = min(image.shape[:2])
+        sides = [self.data.val_resize * side // shorter for side in image.shape[:2]]
+        resized = torch.empty(*sides, 3, dtype=torch.uint8)
+        resize(image, sides, self.mode, resized)
+        top, left = (round((side - size) / 2) for side in sides)
+        out.copy_(resized[top : top + size, left : left + size])
+
+
+def view(args, data, buffer, part, images):
+    """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
+    size = data.val_size if isinstance(part, str) else train_size(args, data, part)
+    return buffer[: images * size * size * 3].view(images, size, size, 3)
+
+
+def train_size(args, data, epoch):
+    """Returns the pixels of an epoch's crops: --start-size in the first 40 % of all epochs,
+    --image-size in the last 20 %, two sizes between."""
+    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
+    grown = (data.image_size - start) * thirds // 3
+    return start + (grown if thirds == 3 else grown // 16 * 16)
 
 
 def start_loader_worker(_):
@@ -564,18 +672,25 @@ class Data(NamedTuple):
 
     train: Source
     val: Source
+    test: Source | None  # for the best model, at the end
     num_classes: int  # outputs of the model
     steps: int  # per epoch
-    val_steps: int  # the same for all shares
     global_batch: int
-    image_size: int  # pixels
+    image_size: int  # pixels, in training
+    val_size: int  # pixels
     val_resize: int  # pixels
     workers: int
 
 
+@functools.cache
 def preset_of(arch):
-    """Returns torchvision's preprocessing for `arch`: crop, resize, interpolation, mean, std."""
-    return next(iter(models.get_model_weights(arch))).transforms()
+    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
+    if not arch.startswith("timm/"):
+        return next(iter(models.get_model_weights(arch))).transforms()
+    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
+    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
+    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
+    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
 
 
 def open_data(args, place, global_batch):
@@ -585,13 +700,21 @@ def open_data(args, place, global_batch):
     own_size = preset.crop_size[0]
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     image_size = args.image_size or (64 if small else own_size)
-    val_resize = args.val_resize or round(image_size * preset.resize_size[0] / own_size)
-    if val_resize < image_size:
-        raise BadInput(f"--val-resize {val_resize} is less than the crop, {image_size}")
+    val_size = args.val_size or image_size
+    val_resize = args.val_resize or round(val_size * preset.resize_size[0] / own_size)
+    if val_resize < val_size:
+        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    if (args.start_size or 0) > image_size:
+        raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
+    if (args.mixup or args.cutmix) and args.device_batch % 2:
+        raise BadInput(f"--mixup and --cutmix take pairs: {args.device_batch} images are odd")
+    if global_batch % args.repeated_aug:
+        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
     if demo and place.rank == 0:
         report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
     if demo and not folder.exists():
         make_demo_set(folder)
+    test = []
     if args.dummy:  # as many images as ImageNet has
         nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
         train, val = (
@@ -605,10 +728,12 @@ def open_data(args, place, global_batch):
                 if part.name == "val" and (folder / "validation").is_dir():
                     what += "; rename validation/ to val/"
                 raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
-        train, val = open_source(folder / "train"), open_source(folder / "val")
-        odd = sorted(set(train.classes) ^ set(val.classes))
-        if odd:
-            raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
+        parts = [name for name in ("val", "test") if (folder / name).is_dir()]
+        train, val, *test = (open_source(folder / name) for name in ("train", *parts))
+        for name, source in zip(parts, (val, *test), strict=True):
+            if odd := sorted(set(train.classes) ^ set(source.classes)):
+                both = f"train/ and {name}/ differ in {len(odd)} classes"
+                raise BadInput(f"{folder}: {both}, as {odd[0]}")
     num_classes = args.num_classes or len(train.classes) or 1000
     if num_classes < len(train.classes):
         raise BadInput(f"--num-classes {num_classes}: {folder} has {len(train.classes)}")
@@ -620,55 +745,78 @@ def open_data(args, place, global_batch):
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    val_steps = math.ceil(len(val.target) / place.shares / (args.device_batch * place.devices))
-    rest = (steps, val_steps, global_batch, image_size, val_resize, workers)
-    return Data(train, val, num_classes, *rest)
+    sizes = (image_size, val_size, val_resize)
+    sources = train, val, *(test or [None])
+    return Data(*sources, num_classes, steps, global_batch, *sizes, workers)
 
 
 def schedule_batches(args, place, data, first_epoch, step):
-    """Yields what this share loads from one step on to the end of the run: (epoch, indices) for
-    each training step, (None, indices) for each validation batch.
+    """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
+    each training step, ("val", number, indices) for each validation batch, as many for all shares;
+    once args.over is true, or after all epochs, ("test", number, indices).
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
     takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same images
     for any number of ranks, and resuming is to begin at another step. The ragged last batch is
-    dropped in training; in validation, every image is in one batch of one share.
+    dropped in training; in validation, every image is in one batch of one share. A key is the
+    image's index; under --repeated-aug a step takes fewer images, and the keys of their repeats,
+    a round later in the batch, are larger by the number of images, and larger again.
     """
-    share, at_once = data.global_batch // place.shares, args.device_batch * place.devices
-    val = range(place.share, len(data.val.target), place.shares)
-    starts = range(0, data.val_steps * at_once, at_once)
-    val_batches = [(None, val[start : start + at_once]) for start in starts]
+    share, distinct = data.global_batch // place.shares, data.global_batch // args.repeated_aug
+    at_once = args.device_batch * place.devices
+
+    def whole(part, source):
+        indices = range(place.share, len(source.target), place.shares)
+        for number in range(val_steps(args, place, source)):
+            yield part, number, indices[number * at_once : (number + 1) * at_once]
+
     if args.evaluate:
-        yield from val_batches
+        yield from whole("val", data.val)
         return
     for epoch in range(first_epoch, args.epochs):
         generator = torch.Generator().manual_seed(mix(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for each in range(step, data.steps):
-            start = each * data.global_batch + place.share * share
-            yield epoch, order[start : start + share].tolist()
-        yield from val_batches
+            if args.over:
+                break
+            images = order[each * distinct : (each + 1) * distinct]
+            keys = np.concatenate([images + len(order) * n for n in range(args.repeated_aug)])
+            yield epoch, each, keys[place.share * share : (place.share + 1) * share].tolist()
+        yield from whole("val", data.val)
+        if args.over:
+            break
         step = 0
+    if data.test:
+        yield from whole("test", data.test)
+
+
+def val_steps(args, place, source):
+    """Returns the number of batches in which all shares validate a source, the same for all."""
+    return math.ceil(len(source.target) / place.shares / (args.device_batch * place.devices))
 
 
 def load_batches(args, place, data, schedule):
-    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64), one for each batch
-    of the schedule. Images lie in a buffer that is used again once the next batch is asked for.
+    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, part, step), one for
+    each batch of the schedule. Images lie in a buffer that is used again once the next batch is
+    asked for.
 
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
     largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
-    shape = largest, data.image_size, data.image_size, 3
+    largest *= 3 * max(data.image_size, data.val_size) ** 2  # bytes
+    room = functools.partial(view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
-        made = torch.randint(256, shape, dtype=torch.uint8, device=place.device)
+        made = torch.randint(256, (largest,), dtype=torch.uint8, device=place.device)
         target = torch.randint(data.num_classes, (largest,), device=place.device)
-        return ((made[: len(indices)], target[: len(indices)]) for _, indices in schedule)
+        return (
+            (room(made, part, len(keys)), target[: len(keys)], part, step)
+            for part, step, keys in schedule
+        )
     # Batches under way, and the one in the caller's hands.
-    buffers = torch.empty(2 * data.workers + 1, *shape, dtype=torch.uint8)
-    images = Images(args, data, buffers.share_memory_())
+    buffers = torch.empty(2 * data.workers + 1, largest, dtype=torch.uint8).share_memory_()
     loader = torch.utils.data.DataLoader(
-        images,
+        Images(args, data, buffers),
         batch_size=None,  # an item is a batch
         sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
         num_workers=data.workers,
@@ -679,12 +827,39 @@ def load_batches(args, place, data, schedule):
     started = iter(loader)
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return ((buffers[each, : len(target)], torch.tensor(target)) for each, target in started)
+    return (
+        (room(buffers[each], part, len(target)), torch.tensor(target), part, step)
+        for each, part, step, target in started
+    )
+
+
+def mix_pairs(images, target, args, epoch, step):
+    """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
+    returns (N, 3): class, the neighbour's class, and the share of the first in the target.
+
+    Drawn from (seed, epoch, step), and no share parts a pair: the same for any number of ranks.
+    An unreadable image is blended into none.
+    """
+    rng = random.Random(f"{args.seed} {epoch} {step}")
+    cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
+    alpha = args.cutmix if cut else args.mixup
+    kept, (height, width) = rng.betavariate(alpha, alpha), images.shape[2:]
+    top, left, bottom, right, given = 0, 0, height, width, 1 - kept
+    if cut:  # a box of this area around any point, cut off at the edges (Yun et al. 2019)
+        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(1 - kept) / 2
+        top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
+        left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
+        given = (bottom - top) * (right - left) / (height * width)
+    neighbour = torch.arange(len(target), device=target.device) ^ 1
+    other, region = target[neighbour], images[:, :, top:bottom, left:right]
+    both = ((target >= 0) & (other >= 0)).float()
+    region.lerp_(region[neighbour], (both if cut else both * given)[:, None, None, None])
+    return torch.stack([target, other, 1 - both * given], dim=1)
 
 
 def on_device(batches, args, device, waits):
-    """Yields (images (N, 3, H, W) normalised float32, target (N,)) on the device; adds the seconds
-    spent waiting for data to `waits`.
+    """Yields (part, images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) on the
+    device; adds the seconds spent waiting for data to `waits`.
 
     On CUDA they are copied and normalised one batch ahead, on a stream of their own, while the step
     before computes.
@@ -700,13 +875,15 @@ def on_device(batches, args, device, waits):
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
-    for batch in batches:
+    for *batch, part, step in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             # A copy from pageable memory has been read when to() returns: its buffer is free.
             images, target = (each.to(device, non_blocking=cuda) for each in batch)
             images = images.permute(0, 3, 1, 2).to(memory_format=layout)
             images = images.float().mul_(scale).add_(shift)
+            if (args.mixup or args.cutmix) and not isinstance(part, str):
+                target = mix_pairs(images, target, args, part, step)
         if ready:
             yield ready
         if side:
@@ -714,7 +891,7 @@ def on_device(batches, args, device, waits):
             main.wait_stream(side)
             images.record_stream(main)  # or the allocator would reuse it under the step's feet
             target.record_stream(main)
-        ready, asked = (images, target), time.perf_counter()
+        ready, asked = (part, images, target), time.perf_counter()
     if ready:
         yield ready
 
@@ -722,23 +899,33 @@ def on_device(batches, args, device, waits):
 # ------------------------------------------------------------------------------------------ model
 
 
+def make_model(arch, pretrained=False, **options):
+    """Returns a new model, or the one that its library publishes."""
+    if arch.startswith("timm/"):
+        timm = importlib.import_module("timm")
+        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
+    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
+    return models.get_model(arch, weights=weights, **options)
+
+
 def build_model(args, data):
-    """Returns the torchvision model `-a` in float32 on the CPU, of data.num_classes classes."""
-    size, options = data.image_size, args.model_options
+    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes."""
     try:
-        model = models.get_model(args.arch, num_classes=data.num_classes, **options)
-        images = torch.empty(args.device_batch, 3, size, size, device="meta")
-        copy.deepcopy(model).to("meta")(images)  # fails where images are too small
-        if args.pretrained:
-            weights = next(iter(models.get_model_weights(args.arch)))
-            donor = models.get_model(args.arch, weights=weights, **options).state_dict()
-            load_weights(model, donor, "--pretrained", partly=True)
-    except OSError as error:  # no network
-        where = f"{torch.hub.get_dir()}/checkpoints"
-        raise BadInput(f"--pretrained: cannot fetch {weights.url} into {where}: {error}") from None
+        model = make_model(args.arch, num_classes=data.num_classes, **args.model_options)
+        for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
+            images = torch.empty(args.device_batch, 3, size, size, device="meta")
+            copy.deepcopy(model).to("meta")(images)  # fails where images are too small
     except (ValueError, AssertionError, RuntimeError) as error:
         sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
+    if args.pretrained:
+        try:
+            donor = make_model(args.arch, pretrained=True).state_dict()
+        except (OSError, RuntimeError) as error:  # no network
+            where = f"{torch.hub.get_dir()}/checkpoints"
+            what = f"the weights of {args.arch} into {where}: {error}"
+            raise BadInput(f"--pretrained: cannot fetch {what}") from None
+        load_weights(model, donor, "--pretrained", partly=True)
     if args.weights:
         donor = load_file(args.weights)
         if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples or our own
@@ -749,6 +936,11 @@ def build_model(args, data):
         plain = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in donor}
         donor = {plain[name]: donor[name] for name in donor}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
+    if args.freeze:
+        *rest, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
+        for module in rest:
+            module.requires_grad_(False)
+        last.requires_grad_(True)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if args.compile:
@@ -758,6 +950,10 @@ def build_model(args, data):
 
 def model_options(args, data):
     """Returns what an architecture wants to be built with, beside the number of classes."""
+    if args.zero_init:
+        if not re.match("(wide_)?res(net|next)", args.arch):
+            raise BadInput(f"--zero-init: {args.arch} is no ResNet of torchvision's")
+        return {"zero_init_residual": True}
     if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
         return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
     if args.arch.startswith("vit_"):
@@ -787,18 +983,59 @@ def exact_dtype(device):
     return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
 
 
-def criterion(output, target):
-    """Returns (loss to differentiate, sums to log): cross-entropy over the N images of a batch.
+def criterion(output, target, smoothing=0.0, per_class=False):
+    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or
+    binary cross-entropy, the mean over the classes, where `per_class`.
 
-    Unreadable images have target -1 and add nothing; the loss is the sum over the others divided by
-    N, so that it does not depend on how a batch is split. The sums are float64 (loss, correct in
-    top 1, correct in top 5, readable images, images): exact to add up over batches and ranks.
+    `target` is (N,) classes, or (N, 3) of mix_pairs(). Unreadable images have class -1 and add
+    nothing; the loss is the sum over the others divided by N, so that it does not depend on how a
+    batch is split. The sums are float64 (loss, correct in top 1, correct in top 5, readable images,
+    images): exact to add up over batches and ranks.
     """
-    loss = nn.functional.cross_entropy(output, target, ignore_index=-1, reduction="sum")
+
+    def losses(classes):
+        if not per_class:
+            options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
+            return nn.functional.cross_entropy(output, classes, **options)
+        wanted = nn.functional.one_hot(classes.clamp(min=0), output.shape[1]).to(output.dtype)
+        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
+        each = nn.functional.binary_cross_entropy_with_logits(output, wanted, reduction="none")
+        return each.mean(dim=1) * (classes >= 0)
+
+    if target.ndim == 1:
+        loss = losses(target).sum()
+    else:
+        (target, other), share = target[:, :2].long().T, target[:, 2]
+        loss = (share * losses(target) + (1 - share) * losses(other)).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
     sums = torch.stack([each.to(exact_dtype(target.device)) for each in (loss.detach(), *counts)])
     return loss / len(target), sums
+
+
+def build_optimizer(args, weights):
+    """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
+    groups = [[each for each in weights if each.requires_grad]]
+    if args.norm_wd is not None:  # norms and biases are those of one dimension
+        groups = [[each for each in groups[0] if (each.ndim < 2) == low] for low in (False, True)]
+    decay = (args.wd, args.norm_wd)
+    groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
+    if args.optimizer == "adamw":
+        return torch.optim.AdamW(groups, args.lr)
+    if args.optimizer in ("lamb", "lars"):
+        optimizers = importlib.import_module("timm.optim")
+        return getattr(optimizers, args.optimizer.capitalize())(groups, args.lr)
+    nesterov = args.optimizer == "nesterov"
+    return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
+
+
+def clip_gradients(optimizer, limit):
+    """Scales all gradients down to `limit`, where the norm of all together is more. It is computed
+    in float64: that of millions in float32 differs in the fifth digit by how it is summed up."""
+    gradients = [each.grad for group in optimizer.param_groups for each in group["params"]]
+    dtype = exact_dtype(gradients[0].device)
+    norm = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)).norm()
+    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
 
 
 # --------------------------------------------------------------------------------------- schedule
@@ -812,13 +1049,21 @@ def peak_learning_rate(args, global_batch):
     return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
 
 
+def warmup_epochs(args):
+    """Returns the epochs of the linear warm-up, a fraction."""
+    return args.epochs * 5 / 90 if args.warmup_epochs is None else args.warmup_epochs
+
+
 def learning_rate(args, peak, progress):
     """Returns the learning rate after `progress` epochs (a fraction, such as 29.5)."""
-    warmup = args.epochs * 5 / 90 if args.warmup_epochs is None else args.warmup_epochs
+    warmup = warmup_epochs(args)
     if progress < warmup:
         return peak * progress / warmup
+    left = (args.epochs - progress) / (args.epochs - warmup)
     if args.lr_schedule == "cosine":
-        return peak * (1 + math.cos(math.pi * (progress - warmup) / (args.epochs - warmup))) / 2
+        return peak * (1 - math.cos(math.pi * left)) / 2
+    if args.lr_schedule == "linear":
+        return peak * left
     return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
 
 
@@ -938,7 +1183,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: object  # torch.amp.GradScaler, or what has its methods
     watch: Watch
-    batches: Iterator  # (images, target) on the device, from here to the end of the run
+    batches: Iterator  # (part, images, target) on the device, from here to the end of the run
     waits: list  # seconds that each batch of the epoch was waited for
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
@@ -946,9 +1191,12 @@ class Run:
     step: int = 0  # steps done of the epoch under way
     meter: Meter | None = None  # of the epoch under way, in training
     partial: dict | None = None  # its state() in the checkpoint that the run goes on from
+    average: dict = dataclasses.field(default_factory=dict)  # the state dict's, under --ema
+    kept: list = dataclasses.field(default_factory=list)  # what is trained, while averages validate
     late: tuple | None = None  # sums and flags of the last step, on their way to the host
     best_top1: float = 0.0  # validation, %
     best_top5: float = 0.0
+    best_loss: float = math.inf  # validation
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
 
 
@@ -956,6 +1204,8 @@ def train_one_epoch(run, end=None):
     """Trains from run.step to the end of the epoch, or to step `end`; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    loss = {"smoothing": args.label_smoothing, "per_class": args.loss == "bce"}
+    measure = functools.partial(criterion, **loss)
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -963,13 +1213,17 @@ def train_one_epoch(run, end=None):
     run.meter.steps, first, before = run.step, run.step, traffic()
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
-        images, target = next(run.batches)
+        if args.over:
+            break
+        images, target = next_batch(run, epoch)
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(mix(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)
-        sums = train_step(run.model, criterion, run.optimizer, run.scaler, images, target, args)
+        sums = train_step(run.model, measure, run.optimizer, run.scaler, images, target, args)
+        if run.average and (epoch * data.steps + step + 1) % 32 == 0:
+            follow(run, args.ema if epoch >= warmup_epochs(args) else 0)
         skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
@@ -987,21 +1241,50 @@ def train_one_epoch(run, end=None):
 
 
 @torch.no_grad()
-def validate(run):
-    """Measures the model on every image of val/, once each; returns {tag: value}. BatchNorm's
-    running statistics become rank 0's on all ranks."""
+def follow(run, decay):
+    """Moves the averages of --ema towards what is trained."""
+    for average, tensor in zip(run.average.values(), trained_state(run).values(), strict=True):
+        if average.is_floating_point():
+            average.lerp_(tensor.to(average.dtype), 1 - decay)
+        else:  # counts
+            average.copy_(tensor)
+
+
+@torch.no_grad()
+def exchange(run):
+    """Has the model hold the averages, if there are any; or if it does, what is trained."""
+    if run.average:
+        own = run.model.state_dict().values()
+        new = run.kept or run.average.values()
+        run.kept = [] if run.kept else [each.clone() for each in own]
+        for tensor, value in zip(own, new, strict=True):
+            tensor.copy_(value)
+
+
+def next_batch(run, part):
+    """Returns the next (images, target) of an epoch, or of "val" or "test". Others are passed over:
+    when a run ends before its time, some of the next epoch are loaded already."""
+    return next((images, target) for each, images, target in run.batches if each == part)
+
+
+@torch.no_grad()
+def validate(run, part="val"):
+    """Measures the model, or its averages, on every image of val/ or test/, once each; returns
+    {tag: value}. BatchNorm's running statistics become rank 0's on all ranks."""
     run.model.eval()
+    exchange(run)
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.rank:
                 buffer.zero_()
             buffer.copy_(sum_over_ranks(buffer))
-    size = len(run.data.val.target)
-    meter = Meter("validation", size, run)
+    source = getattr(run.data, part)
+    size = len(source.target)
+    meter = Meter(part, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
-    for _ in range(run.data.val_steps):
-        images, target = next(run.batches)
+    for _ in range(val_steps(run.args, run.place, source)):
+        images, target = next_batch(run, part)
         sums = nothing  # where other shares have an image more
         if len(target):
             sums = validate_step(run.model, criterion, images, target, run.args)
@@ -1010,7 +1293,13 @@ def validate(run):
     meter.close()
     if meter.sums[4] != size:
         raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {size}")
+    exchange(run)
     return meter.values()
+
+
+def is_spent(run):
+    """Returns whether --budget-hours are over, by this rank's clock."""
+    return time.perf_counter() - run.started > 3600 * (run.args.budget_hours or math.inf)
 
 
 def finish_step(run, meter, sums, skipped=False):
@@ -1020,7 +1309,8 @@ def finish_step(run, meter, sums, skipped=False):
     ranks read the same sums at the same step, all of them take the same decisions.
     """
     cuda = sums.device.type == "cuda"
-    flags = torch.tensor(run.watch.flags(), dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    flags = [*run.watch.flags(), run.place.rank == 0 and is_spent(run)]
+    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = torch.as_tensor(skipped, device=sums.device).to(sums.dtype) / run.place.ranks
     total = sum_over_ranks(torch.cat([sums, skip[None], flags])).to("cpu", non_blocking=cuda)
     # Read later without this, it would queue behind the step that the device computes by then.
@@ -1037,7 +1327,8 @@ def read_step(run, meter, total, copied):
     """Counts a step; returns how many ranks want to end, and to save."""
     if copied:
         copied.synchronize()
-    *sums, stop, save = total.tolist()
+    *sums, stop, save, spent = total.tolist()
+    run.args.over = run.args.over or bool(spent)
     step = f"{meter.title}, step {meter.steps}"
     meter.add(sums)
     if not math.isfinite(sums[0]):
@@ -1091,13 +1382,15 @@ def save_checkpoint(run, is_best=False):
     Every rank calls it, since gathering the state takes all; rank 0 writes."""
     arm_timeout(run.args)
     run.watch.saved = time.monotonic()
-    preset = preset_of(run.args.arch)
+    preset, validating = preset_of(run.args.arch), bool(run.kept)
+    if validating:
+        exchange(run)
     checkpoint = {
         "arch": run.args.arch,
         "model_options": run.args.model_options,
         "num_classes": run.data.num_classes,
         "classes": run.data.train.classes,
-        "image_size": run.data.image_size,
+        "image_size": run.data.val_size,
         "val_resize": run.data.val_resize,
         "mean": list(preset.mean),
         "std": list(preset.std),
@@ -1108,16 +1401,20 @@ def save_checkpoint(run, is_best=False):
         "scaler": run.scaler.state_dict(),
         "best_acc1": run.best_top1,
         "best_acc5": run.best_top5,
+        "best_loss": run.best_loss,
         "seconds": time.perf_counter() - run.started,
         "args": run.args.typed,
         **full_state(run),
     }
+    if validating:
+        exchange(run)
     if run.folder is None:
         return
     newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
     try:
         if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
-            write(best, checkpoint)
+            averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
+            write(best, checkpoint | (averages if run.average else {}))
         for older, newer in (third, second), (second, newest):
             with contextlib.suppress(OSError):  # no such file yet, or a file system without links
                 older.unlink(missing_ok=True)
@@ -1204,7 +1501,8 @@ def find_checkpoint(args):
 def different_options(args, saved):
     """Returns the options, as typed, by which a checkpoint's run trained something else."""
     before, now = saved["args"], vars(args)
-    odd = [name for name in args.same_run if name in before and before[name] != now[name]]
+    before = args.same_run | before  # which may be of an older script
+    odd = [name for name in args.same_run if before[name] != now[name]]
     typed = {name: f"--{name.replace('_', '-')}" for name in odd} | {"precision": "precision"}
     odd = [f"{typed[name]} ({before[name]}, now {now[name]})" for name in odd]
     if (before.get("dir") is None) != (args.dir is None):  # it may have moved, but is no demo set
@@ -1225,7 +1523,11 @@ def choose_checkpoint(args, place):
             odd = different_options(args, head)
             if odd:
                 report(f"--resume {path}: trained with other options: {', '.join(odd)}")
-            tensors = {name: head.pop(name) for name in TENSORS}
+            tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
+            if args.evaluate:
+                tensors["optimizer"] = None
+            if args.ema and tensors["trained"]:  # model_best.pt
+                tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
             head["path"] = str(path)
             head.pop("buffers", None)  # of older checkpoints: each rank's
     head, error = from_rank_0((head, error))
@@ -1244,6 +1546,12 @@ def load_optimizer(optimizer, saved):
         weight.grad = torch.zeros_like(weight)
     optimizer.step()  # makes the state
     optimizer.zero_grad()
+    groups = saved["param_groups"] if saved else optimizer.param_groups
+    for own, old in itertools.zip_longest(optimizer.param_groups, groups, fillvalue={"params": []}):
+        if len(own["params"]) != len(old["params"]):
+            raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
+        if "step" in own:  # timm's
+            own["step"] = from_rank_0(old.get("step", 0))
     saved = saved["state"] if saved else {}
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
@@ -1254,19 +1562,24 @@ def load_optimizer(optimizer, saved):
                 value.copy_(torch.zeros_like(value) if old is None else old)
 
 
-def state_tensors(model, optimizer):
+def state_tensors(run):
     """Returns all tensors of a training state, in the same order on every rank."""
-    states = [state.values() for state in optimizer.state.values()]
-    tensors = [*model.state_dict().values(), *itertools.chain(*states)]
+    states = [state.values() for state in run.optimizer.state.values()]
+    tensors = [*trained_state(run).values(), *run.average.values(), *itertools.chain(*states)]
     return [each for each in tensors if isinstance(each, torch.Tensor)]
 
 
 def go_on(run, head, tensors):
     """Takes up the state of a checkpoint on all ranks."""
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
+    if tensors:
+        averages = tensors["ema"] or tensors["state_dict"]
+        for name, average in run.average.items():
+            average.copy_(averages.get(name, average))
     load_state(run, tensors)
     run.scaler.load_state_dict(scaler)
     run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
+    run.best_loss = head.get("best_loss", math.inf)
 
 
 # -------------------------------------------------------------------------------------------- log
@@ -1295,7 +1608,7 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
-    what = f"_{args.arch}_gpux{place.shares * place.devices}_b{args.device_batch}"
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.shares * place.devices}_b{args.device_batch}"
     what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
@@ -1404,7 +1717,8 @@ def set_up(args):
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     args.typed = {name: value for name, value in vars(args).items() if name != "same_run"}
-    options = {name: args.typed[name] for name in args.same_run + SAME_RANKS}
+    args.over = False  # whether the run ends before --epochs
+    options = {name: args.typed[name] for name in (*args.same_run, *SAME_RANKS)}
     require_equal(place, options | {"device": place.device.type})
     head, tensors = choose_checkpoint(args, place)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
@@ -1412,8 +1726,9 @@ def set_up(args):
     split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
     if head and args.resume == "auto" and split != typed and place.rank == 0:
         report(f"--resume auto keeps the global batch, {global_batch}")
-    if args.compile and args.compile_mode != "default" and args.parts > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
+    if args.compile and args.compile_mode != "default" and (args.parts > 1 or args.start_size):
+        no_graphs = "its graphs cannot accumulate parts, nor change their size"
+        raise BadInput(f"--compile-mode {args.compile_mode}: {no_graphs}")
     data = open_data(args, place, global_batch)
     require_equal(place, {"train/": digest(data.train), "val/": digest(data.val)})
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
@@ -1438,10 +1753,12 @@ def set_up(args):
     torch.manual_seed(args.seed)
     args.model_options = (head or {}).get("model_options") or model_options(args, data)
     build = functools.partial(build_model, args, data)
-    sgd = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.wd}
-    built = prepare(build, functools.partial(torch.optim.SGD, **sgd), args, place)
+    built = prepare(build, functools.partial(build_optimizer, args), args, place)
     batches = on_device(batches, args, place.device, waits)
     run = Run(args, place, data, *built, Watch(args, place), batches, waits)
+    if args.ema:
+        for name, each in trained_state(run).items():
+            run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
     if head:
         go_on(run, head, tensors)
     run.epoch, run.step, run.partial = epoch, step, partial
@@ -1476,6 +1793,8 @@ def greet(run, head):
     args, data, place = run.args, run.data, run.place
     devices, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    for name, options in args.recipes.items():
+        report(f"{name}: {options}")
     report(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
     sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
@@ -1487,26 +1806,41 @@ def greet(run, head):
 
 
 def fit(run):
-    """Trains until --epochs or --desired-acc, saving and logging after every epoch."""
-    args, wanted = run.args, 100 * (run.args.desired_acc or math.inf)
+    """Trains until --epochs, --desired-acc or --budget-hours, saving and logging after every epoch;
+    then measures the best model on test/, if there is one."""
+    args, wanted, test = run.args, 100 * (run.args.desired_acc or math.inf), {}
     # Exact sums are the same on all ranks, so all of them stop together.
-    while run.epoch < args.epochs and run.best_top1 < wanted:
-        train, val = train_one_epoch(run), validate(run)
+    args.over, epochs = from_rank_0(run.best_top1 >= wanted or is_spent(run)), run.epoch
+    while run.epoch < args.epochs and not args.over:
+        train, epochs = train_one_epoch(run), run.epoch + run.step / run.data.steps
+        val = validate(run)
         run.epoch, run.step = run.epoch + 1, 0
         is_best = val["Top1"] >= run.best_top1
+        if args.best == "loss":
+            is_best = val["Loss"] <= run.best_loss
+        run.best_loss = min(run.best_loss, val["Loss"])
         run.best_top1 = max(run.best_top1, val["Top1"])
         run.best_top5 = max(run.best_top5, val["Top5"])
         save_checkpoint(run, is_best)
         if run.log:
             log_epoch(run, train, val)
+        args.over = args.over or run.best_top1 >= wanted
+    if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
+        run.meter, run.average = None, {}  # from here on nothing is saved
+        load_state(run, run.folder and read_checkpoint(run.folder / CHECKPOINTS[-1]))
+        test = validate(run, "test")
     if run.log:
-        reason = "desired accuracy reached" if run.best_top1 >= wanted else "all epochs are done"
-        end = {"reason": reason, "epochs": run.epoch, "seconds": time.perf_counter() - run.started}
+        reason = "the budget is spent" if args.over else "all epochs are done"
+        reason = "desired accuracy reached" if run.best_top1 >= wanted else reason
+        end = {"reason": reason, "epochs": epochs, "seconds": time.perf_counter() - run.started}
         end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
+        end |= {f"test_{name.lower()}": test[name] for name in ("Top1", "Top5", "Loss") if test}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {run.epoch} epochs in {took} (h:m:s)")
+        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {epochs:g} epochs in {took} (h:m:s)")
+        if test:
+            report(f"test: top-1 {test['Top1']:.3f} %, top-5 {test['Top5']:.3f} %")
 
 
 def profile(run):

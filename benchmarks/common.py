@@ -64,9 +64,10 @@ def loader_of(script, words):
 
         return begin
     args.device_batch, args.parts, global_batch = script.split_batch(args, place)
+    args.over = False
     data = script.open_data(args, place, global_batch)
     schedule = script.schedule_batches(args, place, data, 0, 0)
-    training = (job for job in schedule if job[0] is not None)
+    training = (job for job in schedule if isinstance(job[0], int))  # an epoch
     batches = script.load_batches(args, place, data, training)
 
     return lambda serial: itertools.islice(batches, data.steps)

@@ -48,7 +48,7 @@ def ours(folder, args, device):
     endless = itertools.chain.from_iterable(begin(serial) for serial in itertools.count())
 
     def load(steps):
-        for images, _ in itertools.islice(endless, steps):
+        for images, *_ in itertools.islice(endless, steps):
             images.to(device)
 
     return load

@@ -317,11 +317,11 @@ def measure_overhead(arch, args, scratch, threads):
     """Returns rows: images/s of the bare three lines, of the same on batches as the loop makes
     them from uint8, and of the whole loop, with the % that each adds to the bare lines."""
     train, script, run = ours("imagenet_nd", HALF, arch, None, args, scratch)
-    ready = next(run.batches)
+    _, *ready = next(run.batches)
 
     def bare(batches):
         run.model.train()
-        for images, target in batches:
+        for *_, images, target in batches:
             with script.precision(run.args, run.place.device):
                 loss = nn.functional.cross_entropy(run.model(images), target)
             loss.backward()

@@ -5,6 +5,7 @@ import faulthandler
 import importlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -91,7 +92,7 @@ def the_line(output, only=True):
     lines = output.strip().splitlines()
     assert "Traceback" not in output, output
     assert len(lines) == 1 or not only, output
-    assert ".py: error: " in lines[-1], output
+    assert re.search(r"\.py: (@\S+: )?error: ", lines[-1]), output
     return lines[-1]
 
 

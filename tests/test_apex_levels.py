@@ -94,7 +94,8 @@ def prepared(apex, net, *options):
     place = apex.Place(torch.device("cpu"))
     build = lambda weights: torch.optim.SGD(weights, LR, MOMENTUM, weight_decay=WD)  # noqa: E731
     model, optimizer, scaler = apex.prepare(lambda: net, build, args, place)
-    return SimpleNamespace(args=args, place=place, model=model, optimizer=optimizer, scaler=scaler)
+    held = {"model": model, "optimizer": optimizer, "scaler": scaler, "average": {}}
+    return SimpleNamespace(args=args, place=place, **held)
 
 
 def ours(apex, options, data):

@@ -54,7 +54,27 @@ OPTIONS = {
         ("--max-hours 0", "--max-hours"),
         ("--timeout -1", "--timeout"),
         ("--amp int8", "bfloat16"),
-        ("--lr-schedule linear", "cosine"),
+        ("--lr-schedule square", "cosine"),
+        ("--mixup -0.1", "--mixup"),
+        ("--mixup 0.2 -b 3", "3 images are odd"),
+        ("--cutmix 1 -b 4 --accumulation 2 -b 1", "1 images are odd"),
+        ("--label-smoothing 1.1", "--label-smoothing"),
+        ("--random-erase 2", "--random-erase"),
+        ("--min-crop 0", "--min-crop"),
+        ("--ema 1", "--ema"),
+        ("--clip-grad 0", "--clip-grad"),
+        ("--repeated-aug 3 -b 4", "--repeated-aug 3: does not divide 4 images"),
+        ("--start-size 64", "--start-size 64"),
+        ("--val-size 64 --val-resize 48", "--val-resize 48"),
+        ("-a vit_b_16 --val-size 48", "vit_b_16 does not go with"),
+        ("--freeze", "--freeze needs --pretrained"),
+        ("--zero-init", "--zero-init: squeezenet1_1"),
+        ("--optimizer nesterov --momentum 0", "--momentum above 0"),
+        ("--optimizer adam", "adamw"),
+        ("--loss mse", "bce"),
+        ("-a timm/resnet51", "resnet50"),
+        ("--compile --compile-mode reduce-overhead --start-size 24", "change their size"),
+        ("@nothing.txt", "@nothing.txt: error: No such file"),
         ("--opt-level O2", "--opt-level"),
         ("--no-such-option", "--no-such-option"),
         ("--gpu 0 --no-accel", "exclude each other"),
@@ -118,6 +138,27 @@ def test_options(script, options, words, images, complaint_here):
     if script == "imagenet_horovod.py" and not HOROVOD:
         pytest.skip("Horovod is not built: `make horovod`")
     assert words in complaint_here(script, *TINY, *options.split(), images)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--epochs 2\n--no-such-option 3\n", "unrecognized arguments: --no-such-option"),
+        ("--lr -1", "argument --lr/--learning-rate: -1"),
+        ("--weights 'x.pt", "No closing quotation"),
+        ("\xff", "can't decode"),
+    ],
+)
+def test_an_option_file(text, words, images, tmp_path, complaint_here):
+    (tmp_path / "my.txt").write_bytes(text.encode("latin1"))
+    line = complaint_here(ND, *TINY, "@my.txt", images)
+    assert line.startswith("imagenet_nd.py: @my.txt: error: ") and words in line
+
+
+@pytest.mark.parametrize("words", ["-a timm/resnet18", "--optimizer lamb", "--optimizer lars"])
+def test_what_is_timms_without_timm(words, images, complaint_here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert "pip install timm" in complaint_here(ND, *TINY, *words.split(), images)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU")
@@ -245,7 +286,10 @@ def test_weights_of_another_architecture(trained, images, complaint_here):
 def test_pretrained_weights_that_cannot_be_fetched(images, tmp_path, complaint_here):
     (tmp_path / "file").touch()
     line = complaint_here(ND, *TINY, "--pretrained", images, TORCH_HOME=str(tmp_path / "file"))
-    assert "--pretrained: cannot fetch https://" in line and str(tmp_path / "file") in line
+    assert (
+        "--pretrained: cannot fetch the weights of squeezenet1_1" in line
+        and str(tmp_path / "file") in line
+    )
 
 
 # -------------------------------------------------------------------------------------- launchers

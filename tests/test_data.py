@@ -89,6 +89,7 @@ def open_batches(folder, share=0, shares=1, workers=0, epoch=0, step=0, words=()
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
     place = place._replace(rank=share, ranks=shares, share=share, shares=shares)
     args.device_batch, args.parts, global_batch = nd.split_batch(args, place, args.global_batch)
+    args.over = False
     data = nd.open_data(args, place, global_batch)
     schedule = [*nd.schedule_batches(args, place, data, epoch, step)]
     return schedule, nd.load_batches(args, place, data, iter(schedule))
@@ -96,7 +97,7 @@ def open_batches(folder, share=0, shares=1, workers=0, epoch=0, step=0, words=()
 
 def images_of(mode="bilinear"):
     """Returns what loads images of 224 pixels, in validation of those whose shorter side is 256."""
-    data = nd.Data(*[None] * len(nd.Data._fields))._replace(image_size=224, val_resize=256)
+    data = nd.Data(*[None] * len(nd.Data._fields))._replace(val_resize=256)
     images = nd.Images(nd.parse_args([]), data, None)
     images.mode = mode
     return images
@@ -107,16 +108,16 @@ def read(*given, **more):
     (hash of the pixels, class)."""
     schedule, batches = open_batches(*given, words=["--epochs", 2], **more)
     train, val, training = [], [], True
-    for (epoch, _), (images, target) in zip(schedule, batches, strict=True):
+    for (part, *_), (images, target, *_) in zip(schedule, batches, strict=True):
         pixels = [hash(image.numpy().tobytes()) for image in images]  # the buffer is used again
         found = [*zip(pixels, target.tolist(), strict=True)]
-        if epoch is not None:
+        if part != "val":
             train.append(found)
         elif training:
             val.append(found)
         else:
             val[-1] += found
-        training = epoch is not None
+        training = part != "val"
     return train, val
 
 
@@ -156,8 +157,8 @@ def test_epochs_differ_in_order_and_crops(pictures):
     assert len(set(val[0])) == 22 and val[0] == val[1]
     assert read(pictures, epoch=1, step=3) == (train[7:], val[1:]), "resumed in the second epoch"
     schedule = open_batches(pictures, words=["--epochs", 2])[0]
-    (_, one), (_, two) = schedule[0], next(job for job in schedule if job[0] == 1)
-    other = open_batches(pictures, words=["--seed", 1])[0][0][1]
+    one, two = schedule[0][2], next(keys for epoch, _, keys in schedule if epoch == 1)
+    other = open_batches(pictures, words=["--seed", 1])[0][0][2]
     assert one != two and one != other and one != sorted(one)
 
 
@@ -171,14 +172,14 @@ def test_validation_has_every_image_once(size, shares, batch, pictures, monkeypa
 
     monkeypatch.setattr(nd, "open_source", source)
     args = nd.parse_args(["--evaluate", "-b", str(batch), str(pictures)])
-    args.device_batch, found, counts = batch, [], set()
+    args.device_batch, args.over, found, counts = batch, False, [], set()
     for share in range(shares):
         place = nd.Place(CPU, share=share, shares=shares)
         data = nd.open_data(args, place, batch * shares)
         batches = [*nd.schedule_batches(args, place, data, 0, 0)]
-        counts |= {len(batches), data.val_steps}
-        assert all(epoch is None and len(indices) <= batch for epoch, indices in batches)
-        found += itertools.chain(*(indices for _, indices in batches))
+        counts |= {len(batches), nd.val_steps(args, place, data.val)}
+        assert all(part == "val" and len(indices) <= batch for part, _, indices in batches)
+        found += itertools.chain(*(indices for *_, indices in batches))
     assert sorted(found) == [*range(size)]
     assert len(counts) == 1, "as many batches for every share"
 
@@ -199,7 +200,7 @@ def test_batch_buffers_are_enough_and_not_one_too_many(fewer, pictures, monkeypa
     monkeypatch.undo()
     assert made, "buffers are no longer allocated like this: bring this trial up to date"
     overwritten = False
-    for images, _ in itertools.islice(batches, 8):
+    for images, *_ in itertools.islice(batches, 8):
         before, until = images.clone(), time.monotonic() + (10 if fewer else 0.2)
         while torch.equal(before, images) and time.monotonic() < until:
             time.sleep(0.01)  # workers take milliseconds
@@ -212,10 +213,10 @@ def test_batch_buffers_are_enough_and_not_one_too_many(fewer, pictures, monkeypa
 @pytest.mark.parametrize("layout", [[], ["--channels-last"]])
 def test_batches_on_the_device_are_normalised(layout, pictures):
     args = nd.parse_args(layout)
-    images, target = next(open_batches(pictures)[1])
+    images, target, *_ = next(open_batches(pictures)[1])
     assert images.dtype == torch.uint8 and images.shape == (12, 24, 24, 3)
     waits = []
-    ((ready, same),) = nd.on_device([(images, target)], args, CPU, waits)
+    ((_, ready, same),) = nd.on_device([(images, target, 0, 0)], args, CPU, waits)
     mean, std = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     expected = functional.normalize(images.permute(0, 3, 1, 2).float() / 255, mean, std)
     assert torch.allclose(ready, expected, atol=1e-5) and torch.equal(same, target)
@@ -285,10 +286,10 @@ def test_crops_and_centres_are_torchvisions_and_pillows(decoder, tmp_path):
         pixels = pillow(encoded)
         planes = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         for loader in images:
-            rng = nd.random.Random(seed)
+            rng = nd.random.Random(f"0 0 {seed}")
             mirrored = rng.random() < 0.5
             top, left, height, width = nd.crop_box(*pixels.shape[:2], rng)
-            loader.load(encoded, out, nd.random.Random(seed))
+            loader.load_random(encoded, out, 0, seed)
             crop = (out.flip(1) if mirrored else out).clone()
             size = {"size": [224, 224], "interpolation": v2.InterpolationMode(loader.mode)}
             theirs = functional.resized_crop(planes, top, left, height, width, **size)
@@ -296,7 +297,7 @@ def test_crops_and_centres_are_torchvisions_and_pillows(decoder, tmp_path):
             box = (left, top, left + width, top + height)
             theirs = PIL.Image.fromarray(pixels).crop(box).resize((224, 224), modes[loader.mode])
             assert np.abs(crop.numpy().astype(int) - np.asarray(theirs)).mean() < 0.5
-        images[0].load(encoded, out, None)
+        images[0].load_central(encoded, out)
         assert (out.permute(2, 0, 1).int() - centre(planes).int()).abs().max() <= 1
 
 
@@ -375,7 +376,7 @@ def test_a_long_thin_image_is_validated_in_little_memory():
 
     def load():
         out = torch.zeros(224, 224, 3, dtype=torch.uint8)
-        images.load(encoded, out, None)
+        images.load_central(encoded, out)
         return bool(out.any())
 
     answer, megabytes = grown(load)

@@ -1,0 +1,442 @@
+"""Recipes: augmentation, mixing, losses, optimizers, averages; that they keep parity, and what the
+option files of recipes/ expand to."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from conftest import ROOT, checkpoint, command, events, needs_horovod, run, scalars, the_run
+from test_data import CPU, open_batches, pictures  # noqa: F401
+from torch import nn
+
+import imagenet_nd as nd
+
+ALL = "--flip alternate --auto-augment trivial --random-erase 0.5 --repeated-aug 2 --mixup 0.4"
+ALL = f"{ALL} --cutmix 1 --min-crop 0.2 --start-size 16 --image-size 24 --val-size 32 --epochs 5"
+
+
+def load(pictures, words, **more):  # noqa: F811
+    """Returns [(part, images, target)] of a share on the device, as the model gets them."""
+    args = nd.parse_args(words)
+    batches = open_batches(pictures, words=words, **more)[1]
+    return [
+        (part, images.clone(), target.clone())
+        for part, images, target in nd.on_device(batches, args, CPU, [])
+    ]
+
+
+@pytest.mark.parametrize(("shares", "workers"), [(1, 1), (2, 0), (3, 2)])
+def test_augmented_and_mixed_images_are_the_same_whoever_loads_them(shares, workers, pictures):  # noqa: F811
+    """To the bit, and from mid-epoch too."""
+    words = ALL.split()
+    expected = [each for each in load(pictures, words) if each[0] != "val"]
+    sizes = [images.shape[2] for _, images, _ in expected]
+    assert sizes == [16] * 16 + [24] * 4, "steps of 16 pixels between: none here"
+    for step in 0, 2:
+        found = [
+            load(pictures, words, share=share, shares=shares, workers=workers, step=step)
+            for share in range(shares)
+        ]
+        found = [[each for each in share if each[0] != "val"] for share in found]
+        for (part, images, target), *theirs in zip(expected[step:], *found, strict=True):
+            assert {each[0] for each in theirs} == {part}
+            assert torch.equal(images, torch.cat([each[1] for each in theirs]))
+            assert torch.equal(target, torch.cat([each[2] for each in theirs]))
+
+
+def keys(pictures, *words):  # noqa: F811
+    """Returns the keys of each training step of one epoch."""
+    words = [*words, "--epochs", "1"]
+    return [job[2] for job in open_batches(pictures, words=words)[0] if job[0] == 0]
+
+
+def test_repeats_are_other_crops_of_half_as_many_images(pictures):  # noqa: F811
+    plain, steps = keys(pictures), keys(pictures, "--repeated-aug", "2")
+    assert len(steps) == len(plain), "an epoch costs the same"
+    for step in steps:
+        images = [key % 50 for key in step]
+        assert images[:6] == images[6:] and len(set(images)) == 6
+        assert all(one != other for one, other in zip(images[::2], images[1::2], strict=True))
+    ((_, images, _), *_) = load(pictures, ["--repeated-aug", "2", "--epochs", "1"])
+    assert not torch.equal(images[:6], images[6:])
+
+
+def sides(pictures, flip):  # noqa: F811
+    """Returns for two epochs {image: whether it is mirrored}, of crops of the whole."""
+    found = []
+    for epoch in 0, 1:
+        schedule, batches = open_batches(
+            pictures, epoch=epoch, words=["--epochs", epoch + 1, "--flip", flip, "--min-crop", 1]
+        )
+        mirrored = {}
+        for (part, _, indices), (images, *_) in zip(schedule, batches, strict=True):
+            if part == epoch:
+                for index, image in zip(indices, images, strict=True):
+                    mirrored[index] = image.float()
+        found.append(mirrored)
+    both = found[0].keys() & found[1].keys()
+    assert len(both) > 40
+
+    def close(one, other):
+        return (one - other).abs().mean() < 12
+
+    return [
+        (close(found[0][each], found[1][each]), close(found[0][each], found[1][each].flip(1)))
+        for each in both
+    ]
+
+
+def test_flips(pictures):  # noqa: F811
+    pairs = {flip: sides(pictures, flip) for flip in ("off", "alternate", "random")}
+    same = {flip: sum(a and not b for a, b in pairs[flip]) for flip in pairs}
+    other = {flip: sum(b and not a for a, b in pairs[flip]) for flip in pairs}
+    assert same["off"] > 15 and other["off"] == 0
+    assert same["alternate"] == 0 and other["alternate"] > 15
+    assert same["random"] > 5 and other["random"] > 5
+
+
+# ------------------------------------------------------------------------------------------ mixing
+
+
+def mixed(words, unreadable=(), steps=200):
+    """Yields (images before, after, classes, what mix_pairs() returns) of many steps."""
+    torch.manual_seed(0)
+    for step in range(steps):
+        images, classes = torch.randn(6, 3, 20, 20), torch.randint(10, (6,))
+        classes[list(unreadable)] = -1
+        after = images.clone()
+        yield images, after, classes, nd.mix_pairs(after, classes, nd.parse_args(words), 3, step)
+
+
+def test_mixup_blends_pairs_as_the_target_says():
+    shares = []
+    for before, after, classes, target in mixed(["--mixup", "0.4"]):
+        kept = target[:, 2].view(-1, 1, 1, 1)
+        neighbours = before.view(3, 2, 3, 20, 20).flip(1).view_as(before)
+        assert torch.allclose(after, kept * before + (1 - kept) * neighbours, atol=1e-5)
+        assert torch.equal(target[:, 0], classes.float())
+        assert torch.equal(target[:, 1], classes.view(3, 2).flip(1).reshape(6).float())
+        assert len(set(target[:, 2].tolist())) == 1, "one share a step, as torchvision's"
+        shares.append(float(target[0, 2]))
+    shares = torch.tensor(shares)
+    assert abs(shares.mean() - 0.5) < 0.1
+    assert abs(shares.var() - 0.25 / 1.8) < 0.03, "that of Beta(0.4, 0.4): 1 / 4 (2 a + 1)"
+
+
+def test_cutmix_pastes_as_much_as_the_target_says():
+    areas = []
+    for before, after, _, target in mixed(["--cutmix", "1"]):
+        pasted = (after != before).any(dim=1)
+        neighbours = before.view(3, 2, 3, 20, 20).flip(1).view_as(before)
+        assert torch.equal(after, torch.where(pasted[:, None], neighbours, before))
+        rows, columns = pasted[0].any(1).sum(), pasted[0].any(0).sum()
+        assert pasted[0].sum() == rows * columns, "a rectangle"
+        assert torch.allclose(pasted.float().mean((1, 2)), 1 - target[:, 2])
+        areas.append(float(1 - target[0, 2]))
+    assert 0.2 < sum(areas) / len(areas) < 0.5 and max(areas) > 0.7
+
+
+def test_both_take_turns_and_none_takes_an_unreadable_image():
+    pasted = [
+        bool((before == after).any())
+        for before, after, *_ in mixed(["--mixup", "1", "--cutmix", "1"])
+    ]
+    assert 60 < sum(pasted) < 140
+    for before, after, classes, target in mixed(["--mixup", "1"], unreadable=[2]):
+        assert torch.equal(before[2:4], after[2:4]) and not torch.equal(before[:2], after[:2])
+        assert target[2:4, 2].tolist() == [1, 1] and classes[2] == -1
+
+
+# ------------------------------------------------------------------------- losses and optimizers
+
+
+def dense(target, smoothing):
+    """Returns the target of mix_pairs() as (N, C) shares, smoothed."""
+    hot = nn.functional.one_hot
+    (one, other), share = target[:, :2].long().T, target[:, 2:]
+    mixed = share * hot(one, 10) + (1 - share) * hot(other, 10)
+    return mixed * (1 - smoothing) + smoothing / 10
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_are_pytorchs_of_dense_targets(per_class, smoothing):
+    torch.manual_seed(1)
+    output, classes = torch.randn(8, 10, dtype=torch.float64), torch.randint(10, (8,))
+    share = torch.rand(8)
+    plain = torch.stack([classes, classes, torch.ones(8)], dim=1)
+    mixed = torch.stack([classes, classes.flip(0), share], dim=1)
+    for given, target in (classes, plain), (mixed, mixed):
+        wanted = dense(target.double(), smoothing)
+        expected = nn.functional.cross_entropy(output, wanted)
+        if per_class:
+            expected = nn.functional.binary_cross_entropy_with_logits(output, wanted)
+        loss, sums = nd.criterion(output, given, smoothing, per_class)
+        assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+        assert sums[1] == (output.argmax(1) == classes).sum() and sums[3:].tolist() == [8, 8]
+    classes[3] = -1
+    loss = nd.criterion(output, classes, smoothing, per_class)[0]
+    readable = classes >= 0
+    alone = nd.criterion(output[readable], classes[readable], smoothing, per_class)[0]
+    assert float(loss) == pytest.approx(float(alone) * 7 / 8), "of the batch's full size"
+
+
+@pytest.mark.parametrize("name", nd.OPTIMIZERS)
+def test_weight_decay_of_norms_and_biases(name):
+    if name in ("lamb", "lars"):
+        pytest.importorskip("timm")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    model[3].weight.requires_grad_(False)
+    for words, groups in ([], [(5, 1e-4)]), (["--norm-wd", "0"], [(1, 1e-4), (4, 0)]):
+        args = nd.parse_args(["--optimizer", name, *words])
+        optimizer = nd.build_optimizer(args, model.parameters())
+        found = [(len(each["params"]), each["weight_decay"]) for each in optimizer.param_groups]
+        assert found == groups
+        assert all(each["lr"] == 0.1 for each in optimizer.param_groups)
+    assert optimizer.param_groups[0]["params"][0] is model[0].weight
+
+
+@pytest.mark.parametrize("limit", [0.1, 1e6])
+def test_gradients_are_clipped_as_pytorch_does_in_float64(limit):
+    torch.manual_seed(2)
+    weights = [nn.Parameter(torch.randn(size)) for size in ((300, 70), (70,), (5, 3, 2))]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    expected = [nn.Parameter(weight.detach().double()) for weight in weights]
+    for weight, exact in zip(weights, expected, strict=True):
+        exact.grad = weight.grad.double()
+    nn.utils.clip_grad_norm_(expected, limit)
+    nd.clip_gradients(torch.optim.SGD(weights, 0.1), limit)
+    for weight, exact in zip(weights, expected, strict=True):
+        assert torch.allclose(weight.grad.double(), exact.grad, rtol=2e-5)
+
+
+# ----------------------------------------------------------------------------- the scripts, parity
+
+RECIPE = (
+    "--flip alternate --auto-augment rand --random-erase 0.3 --repeated-aug 2 --mixup 0.2 "
+    "--cutmix 1 --label-smoothing 0.1 --optimizer adamw --lr 0.02 --norm-wd 0 --clip-grad 0.5 "
+    "--ema 0.5 --lr-schedule linear --val-size 32 --min-crop 0.2 --seed 3 --warmup-epochs 0 "
+    "-p 1 --no-accel"
+).split()
+VIT = ["-a", "vit_b_16", "--image-size", "32"]
+# (script, ranks, parts, further options)
+WAYS = {
+    "ddp, 2 ranks, 2 parts": ("imagenet_ddp.py", 2, 2, []),
+    "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, ["--opt-level", "O0"]),
+}
+SLOW = {
+    "dp": ("imagenet_dp.py", 1, 1, []),
+    "nd, 4 parts": ("imagenet_nd.py", 1, 4, []),
+    "ddp, 4 ranks": ("imagenet_ddp.py", 4, 1, []),
+    "horovod, 2 ranks, 2 parts": ("imagenet_horovod.py", 2, 2, []),
+}
+
+
+def train(way, log_dir, *words, steps=40, epochs=1):
+    """Runs the recipe one of these ways, on the demo set's 16 images a step."""
+    script, ranks, parts, more = way
+    sizes = ["-b", 16 // ranks // parts, "--accumulation", parts, "-j", 1, "--epochs", epochs]
+    sizes += ["--steps-per-epoch", steps, "--log-dir", log_dir]
+    return run([*command(script, ranks), *VIT, *RECIPE, *more, *sizes, *words], log_dir.parent)
+
+
+ND = ("imagenet_nd.py", 1, 1, [])
+
+
+@pytest.fixture(scope="module")
+def reference(demo, tmp_path_factory):
+    """Returns the log folder of two epochs of the recipe on one device."""
+    folder = tmp_path_factory.mktemp("recipe") / "runs"
+    train(ND, folder, demo, epochs=2)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        *WAYS,
+        *(pytest.param(way, marks=[pytest.mark.slow]) for way in SLOW if "horovod" not in way),
+        *(
+            pytest.param(way, marks=[pytest.mark.slow, needs_horovod])
+            for way in SLOW
+            if "hor" in way
+        ),
+    ],
+)
+def test_same_loss_curve_with_all_of_the_recipe(way, reference, demo, tmp_path):
+    """AdamW divides by the gradient's size, so that rounding shows: 1e-4."""
+    train((WAYS | SLOW)[way], tmp_path / "runs", demo, epochs=2)
+    for tag in "Loss/step", "Loss/val":
+        expected = scalars(reference, tag)
+        assert scalars(tmp_path / "runs", tag) == pytest.approx(expected, rel=1e-4), tag
+    assert scalars(tmp_path / "runs", "Top1/val") == scalars(reference, "Top1/val")
+
+
+def load_weights(path):
+    return torch.load(path, weights_only=True)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_average_is_exact_after_a_restart_and_best_in_model_best(reference, demo, tmp_path):
+    """From the first epoch's checkpoint, under another script."""
+    train(ND, tmp_path / "runs", demo, epochs=2, steps=40)
+    whole = load_weights(checkpoint(reference))
+    assert same(load_weights(checkpoint(tmp_path / "runs"))["ema"], whole["ema"]), "repeatable"
+    first = checkpoint(reference, "checkpoint-1.pt")
+    assert load_weights(first)["epoch"] == 1
+    train(ND, tmp_path / "again", "--resume", first, demo, epochs=2)
+    again = load_weights(checkpoint(tmp_path / "again"))
+    assert same(again["ema"], whole["ema"]) and same(again["state_dict"], whole["state_dict"])
+    assert not same(whole["ema"], whole["state_dict"])
+    best = load_weights(checkpoint(reference, "model_best.pt"))
+    logged = scalars(reference, "Top1/val")
+    words = ["-e", "--resume", checkpoint(reference, "model_best.pt"), "--val-size", "32", demo]
+    output = run([*command("imagenet_nd.py"), *VIT, "--no-accel", *words], tmp_path)
+    assert f"top-1 {logged[best['epoch']]:.3f} %" in output, "without --ema: what was validated"
+    other = tmp_path / "other"
+    train(("imagenet_ddp.py", 2, 1, []), other, "--resume", first, demo, epochs=2)
+    theirs = load_weights(checkpoint(other))["ema"]
+    for name, average in whole["ema"].items():
+        assert torch.allclose(theirs[name], average, rtol=1e-3, atol=1e-4), name
+
+
+def test_under_o2_masters_are_averaged(demo, tmp_path):
+    """The last of two updates, in the warm-up, is a copy."""
+    way = ("imagenet_ddp_apex.py", 1, 1, ["--opt-level", "O2", "--half-dtype", "bfloat16"])
+    train(way, tmp_path / "runs", "--warmup-epochs", "1", demo, steps=32)
+    saved = load_weights(checkpoint(tmp_path / "runs"))
+    assert same(saved["ema"], saved["state_dict"])
+    weights = saved["ema"]["heads.head.weight"]
+    assert not torch.equal(weights, weights.bfloat16().float()), "not rounded"
+
+
+# ------------------------------------------------------------------------------------ option files
+
+
+def source(name):
+    return nd.parse_args([f"@{ROOT / 'recipes' / name}.txt"])
+
+
+def test_option_files_are_what_their_sources_say():
+    """Sources: see the files. Learning rates are for the global batch that is given."""
+    plain = vars(nd.parse_args([]))
+    v2 = {
+        "arch": "resnet50", "epochs": 600, "batch_size": 128, "global_batch": 1024, "lr": 0.5,
+        "lr_scaling": "none", "lr_schedule": "cosine", "warmup_epochs": 5, "wd": 2e-5, "norm_wd": 0,
+        "image_size": 176, "val_size": 224, "val_resize": 232, "auto_augment": "trivial",
+        "random_erase": 0.1, "mixup": 0.2, "cutmix": 1, "label_smoothing": 0.1, "repeated_aug": 4,
+        "ema": 0.998908,
+    }  # fmt: skip
+    expected = {
+        "pytorch-examples": {
+            "arch": "resnet50", "global_batch": 256, "lr_scaling": "none", "warmup_epochs": 0,
+        },
+        "torchvision-v2": v2,
+        "convnext-tiny": v2 | {
+            "arch": "convnext_tiny", "optimizer": "adamw", "lr": 1e-3, "wd": 0.05,
+            "val_resize": 236,
+        },
+        "vit-b-16": {
+            "arch": "vit_b_16", "epochs": 300, "batch_size": 64, "global_batch": 4096,
+            "optimizer": "adamw", "lr": 3e-3, "lr_scaling": "none", "lr_schedule": "cosine",
+            "warmup_epochs": 30, "wd": 0.3, "clip_grad": 1, "auto_augment": "rand", "mixup": 0.2,
+            "cutmix": 1, "label_smoothing": 0.11, "repeated_aug": 4, "ema": 0.991262,
+        },
+        "rsb-a3": {
+            "arch": "resnet50", "epochs": 100, "global_batch": 2048, "optimizer": "lamb",
+            "lr": 8e-3, "lr_scaling": "none", "lr_schedule": "cosine", "warmup_epochs": 5,
+            "wd": 0.02, "norm_wd": 0, "image_size": 160, "val_size": 224, "val_resize": 236,
+            "auto_augment": "rand", "mixup": 0.1, "cutmix": 1, "loss": "bce",
+        },
+    }  # fmt: skip
+    for epochs in 16, 88:
+        expected[f"ffcv-{epochs}"] = {
+            "arch": "resnet50", "epochs": epochs, "batch_size": 512, "global_batch": 4096,
+            "lr": 1.7, "lr_scaling": "none", "lr_schedule": "linear", "warmup_epochs": 2,
+            "norm_wd": 0, "start_size": 160, "image_size": 192, "val_size": 256,
+            "val_resize": 293, "label_smoothing": 0.1,
+        }  # fmt: skip
+    files = {path.stem for path in (ROOT / "recipes").glob("*.txt")}
+    assert files == expected.keys()
+    for name, options in expected.items():
+        found = vars(source(name))
+        changed = {key for key in found if found[key] != plain[key]} - {"recipes"}
+        assert {key: found[key] for key in changed} == {
+            key: value for key, value in options.items() if value != plain[key]
+        }, name
+
+
+def test_an_option_file_is_printed_and_logged_and_what_follows_it_counts(demo, tmp_path):
+    file = tmp_path / "my recipe.txt"
+    file.write_text("--epochs 2  # two\n\n# nothing\n--label-smoothing 0.1 -b 16\n")
+    words = [f"@{file}", "--epochs", "1", "--steps-per-epoch", "2", "--no-accel", "-j", "0"]
+    output = run([*command("imagenet_nd.py"), *VIT, *words, demo], tmp_path)
+    assert f"@{file}: --epochs 2 --label-smoothing 0.1 -b 16" in output
+    (text,) = events(the_run(tmp_path / "runs")).Tensors("about/text_summary")
+    about = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
+    assert about["options"]["epochs"] == 1 and about["options"]["label_smoothing"] == 0.1
+    assert list(about["options"]["recipes"]) == [f"@{file}"]
+
+
+# ------------------------------------------------------------------------- models, budget, test/
+
+
+def test_freeze_trains_the_last_layer_alone(demo, tmp_path):
+    words = ["--freeze", "--weights", tmp_path / "weights.pt", "-b", "8", "--steps-per-epoch", "2"]
+    donor = nd.models.resnet18(num_classes=4)
+    torch.save(donor.state_dict(), tmp_path / "weights.pt")
+    words += ["--epochs", "1", "--image-size", "32", "-j", "0", "--no-accel", "--ema", "0.9", demo]
+    run([*command("imagenet_ddp_apex.py"), "--opt-level", "O2", *words], tmp_path)
+    saved = load_weights(checkpoint(tmp_path / "runs"))
+    for name, weight in donor.named_parameters():
+        last = name.startswith("fc.")
+        assert last or torch.equal(saved["state_dict"][name], weight), name
+    assert len(saved["optimizer"]["param_groups"][0]["params"]) == 2
+
+
+def test_zero_init_begins_with_blocks_that_are_the_identity():
+    args = nd.parse_args(["--zero-init", "-a", "resnet50"])
+    model = nd.make_model("resnet50", **nd.model_options(args, None))
+    last = [each.bn3.weight for each in model.modules() if hasattr(each, "bn3")]
+    assert len(last) == 16 and not any(each.any() for each in last)
+
+
+def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
+    timm = pytest.importorskip("timm")
+    preset = nd.preset_of("timm/vit_tiny_patch16_224")
+    assert preset.mean == (0.5,) * 3 and preset.crop_size == [224] and preset.resize_size == [249]
+    words = ["-a", "timm/resnet10t", "--image-size", "32", "-b", "8", "--optimizer", "lamb"]
+    words += ["--steps-per-epoch", "2", "--epochs", "2", "-j", "0", "--no-accel", "--ema", "0.5"]
+    run([*command("imagenet_nd.py"), *words, demo], tmp_path)
+    path = checkpoint(tmp_path / "runs")
+    assert "_timm-resnet10t_gpux1_b8_" in path.parent.name
+    saved = load_weights(path)
+    model = timm.create_model("resnet10t", num_classes=10)
+    model.load_state_dict(saved["state_dict"])
+    assert saved["optimizer"]["param_groups"][0]["step"] == 4
+    first = checkpoint(tmp_path / "runs", "checkpoint-1.pt")
+    again = ["--resume", first, "--log-dir", tmp_path / "again"]
+    run([*command("imagenet_nd.py"), *words, *again, demo], tmp_path)
+    assert same(load_weights(checkpoint(tmp_path / "again"))["state_dict"], saved["state_dict"])
+
+
+def test_a_budget_ends_in_mid_epoch_validates_and_measures_the_best_on_test(demo, tmp_path):
+    shutil.copytree(demo, tmp_path / "data")
+    shutil.copytree(demo / "val", tmp_path / "data" / "test")
+    words = [*VIT, "--no-accel", "-j", "1", "-b", "4", "--budget-hours", 4 / 3600, "-p", "1"]
+    words += ["--epochs", "3", "--best", "loss", tmp_path / "data"]
+    output = run([*command("imagenet_ddp.py", 2), *words], tmp_path)
+    (text,) = events(the_run(tmp_path / "runs")).Tensors("end/text_summary")
+    end = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
+    assert end["reason"] == "the budget is spent" and 0 < end["epochs"] < 3
+    top1, losses = (scalars(tmp_path / "runs", f"{tag}/val") for tag in ("Top1", "Loss"))
+    best = min(losses, key=losses.get)
+    assert end["test_top1"] == pytest.approx(top1[best], abs=1e-4)
+    assert f"test: top-1 {top1[best]:.3f} %" in output
+    again = run([*command("imagenet_ddp.py", 2), *words, "--resume", "auto"], tmp_path)
+    assert "the budget is spent" in again and f"test: top-1 {top1[best]:.3f} %" in again
