@@ -1866,6 +1866,9 @@ def open_log(run, head):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
+        best = before.with_name(CHECKPOINTS[-1])
+        if head and best.exists() and before.parent != run.folder.resolve():
+            shutil.copy(best, run.folder)
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
