@@ -1268,13 +1268,19 @@ def follow(run, decay):
 
 @torch.no_grad()
 def exchange(run):
-    """Has the model hold the averages, if there are any; or if it does, what is trained."""
+    """Has the model hold the averages, if there are any; or if it does, what is trained. Running
+    statistics of BatchNorm become rank 0's on all ranks."""
     if run.average:
         own = run.model.state_dict().values()
         new = run.kept or run.average.values()
         run.kept = [] if run.kept else [each.clone() for each in own]
         for tensor, value in zip(own, new, strict=True):
             tensor.copy_(value)
+    for buffer in run.model.buffers():
+        if buffer.is_floating_point():
+            if run.place.rank:
+                buffer.zero_()
+            buffer.copy_(sum_over_ranks(buffer))
 
 
 def next_batch(run, part):
@@ -1286,14 +1292,9 @@ def next_batch(run, part):
 @torch.no_grad()
 def validate(run, part="val"):
     """Measures the model, or its averages, on every image of val/ or test/, once each; returns
-    {tag: value}. BatchNorm's running statistics become rank 0's on all ranks."""
+    {tag: value}."""
     run.model.eval()
     exchange(run)
-    for buffer in run.model.buffers():
-        if buffer.is_floating_point():
-            if run.place.rank:
-                buffer.zero_()
-            buffer.copy_(sum_over_ranks(buffer))
     source = getattr(run.data, part)
     size = len(source.target)
     meter = Meter(part, size, run)
@@ -1309,7 +1310,8 @@ def validate(run, part="val"):
     meter.close()
     if meter.sums[4] != size:
         raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {size}")
-    exchange(run)
+    if run.average:
+        exchange(run)
     return meter.values()
 
 
@@ -1749,7 +1751,7 @@ def set_up(args):
         no_graphs = "its graphs cannot accumulate parts, nor change their size"
         raise BadInput(f"--compile-mode {args.compile_mode}: {no_graphs}")
     data = open_data(args, place, global_batch)
-    require_equal(place, {"train/": digest(data.train), "val/": digest(data.val)})
+    require_equal(place, {f"{part}/": digest(getattr(data, part)) for part in data._fields[:3]})
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
@@ -1801,6 +1803,8 @@ def require_equal(place, mine):
 
 def digest(source):
     """Returns the number of images and a hash of their classes and places."""
+    if source is None:
+        return "no images"
     hashed = hashlib.sha256(repr(source.classes).encode())
     for array in source[2:]:
         hashed.update(array)

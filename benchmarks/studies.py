@@ -65,6 +65,19 @@ def speed(arch, level, batch):
     return [*words, *rest.split()]
 
 
+def recipe(*options, lr=0.2, epochs=10, seed=0):
+    """ResNet-18 on CIFAR-10 at 32 pixels, bfloat16, 2 ranks: 200 steps of 128 images an epoch."""
+    size = f"--image-size 32 --val-resize 32 --steps-per-epoch 200 --epochs {epochs} -b 64 -j 1"
+    rest = f"--no-accel --channels-last --lr {lr} --lr-schedule cosine --seed {seed}"
+    words = [*start("ddp_apex", 2), "-a", "resnet18", "--opt-level", "O1", *size.split()]
+    return [*words, *rest.split(), *" ".join(options).split()]
+
+
+COMPONENTS = (
+    *("--min-crop 0.35", "--label-smoothing 0.1", "--ema 0.9", "--optimizer nesterov"),
+    *("--norm-wd 0", "--wd 5e-4", "--flip alternate", "--auto-augment trivial"),
+    *("--random-erase 0.1", "--mixup 0.2", "--cutmix 1", "--zero-init", "--lr-schedule linear"),
+)
 ARCHS, BATCHES = ("resnet18", "resnet50"), (32, 64, 128, 256, 512, 1024)
 STUDIES = {
     "scaling_cpu": [
@@ -85,6 +98,10 @@ STUDIES = {
         parity("nd", 1, "-j", "1", arch="resnet18"),
         parity("ddp", 2, "-j", "1", arch="resnet18", batch=16),
     ],
+    "recipe_cifar10": [
+        *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),
+        *(recipe(component) for component in COMPONENTS),
+    ],
     "precision_gpu": [to_90_percent(arch, level) for arch in ARCHS for level in LEVELS],
     "throughput_gpu": [
         speed(arch, level, batch) for arch in ARCHS for batch in BATCHES for level in LEVELS
@@ -98,6 +115,7 @@ def main():
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--dir", default="cifar10", help="CIFAR-10 as JPEG files (%(default)s)")
     parser.add_argument("--logs", type=Path, default=ROOT / "logs", help="(%(default)s)")
+    parser.add_argument("--first", type=int, default=1, help="go on from this command, as --list")
     parser.add_argument("--list", action="store_true", help="print the commands, run none")
     words, more = sys.argv[1:], []
     if "--" in words:
@@ -109,9 +127,10 @@ def main():
         data = [] if "--dummy" in words or args.study.startswith("parity") else [args.dir]
         commands.append([*words, *more, *data])
     if args.list:
-        print("\n".join(shlex.join(words) for words in commands))
+        for serial, words in enumerate(commands, 1):
+            print(f"{shlex.join(words)}  # {serial}")
         return
-    if folder.exists():
+    if folder.exists() and args.first == 1:
         parser.error(f"{folder} is there already: move it away, and its runs are made anew")
     needs_data = not args.study.startswith(("throughput", "parity"))
     if needs_data and not (ROOT / args.dir / "train").is_dir():
@@ -121,7 +140,7 @@ def main():
     if args.study.startswith("parity"):
         env.pop("IMAGENET_DIR", None)  # the demo set
     log_dir, failed = os.path.relpath(folder, ROOT), []
-    for serial, words in enumerate(commands, 1):
+    for serial, words in list(enumerate(commands, 1))[args.first - 1 :]:
         print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
         if subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode:
             failed.append(shlex.join(words))  # such as for want of memory: the others go on

@@ -297,6 +297,25 @@ def test_the_average_is_exact_after_a_restart_and_best_in_model_best(reference, 
     assert f"top-1 {logged[best['epoch']]:.3f} %" in output, "without --ema: what was validated"
 
 
+def test_what_is_saved_during_validation_is_what_is_trained(demo, tmp_path):
+    """With averages, and BatchNorm's statistics; the next save ends the epoch."""
+    size = ["-a", "shufflenet_v2_x0_5", "--image-size", "32", "-b", "16", "--no-accel", "-j", "1"]
+    words = [*size, "--ema", "0.9", "--warmup-epochs", "0", "--epochs", "1", demo]
+    often = ["--checkpoint-minutes", "0.0001", "--lr", "0.5"]
+    run([*command("imagenet_ddp.py", 2), *often, *words], tmp_path)
+    end, before = (
+        load_weights(checkpoint(tmp_path / "runs", name))
+        for name in ("checkpoint.pt", "checkpoint-1.pt")
+    )
+    assert (before["epoch"], before["step"]) == (0, 40), "saved in validation"
+    assert same(before["state_dict"], end["state_dict"]) and same(before["ema"], end["ema"])
+    assert not same(end["state_dict"], end["ema"])
+    best = checkpoint(tmp_path / "runs", "model_best.pt")
+    logged = scalars(tmp_path / "runs", "Top1/val")[1]
+    output = run([*command("imagenet_nd.py"), *size, "-e", "--resume", best, demo], tmp_path)
+    assert f"validation: top-1 {logged:.3f} %" in output
+
+
 @pytest.mark.slow
 def test_averages_go_from_script_to_script(reference, demo, tmp_path):
     whole, first = (load_weights(checkpoint(reference)), checkpoint(reference, "checkpoint-1.pt"))
