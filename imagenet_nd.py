@@ -396,7 +396,7 @@ def split_batch(args, place, global_batch=None):
 # ------------------------------------------------------------------------------------------- data
 
 
-def mix(*numbers):
+def seed_from(*numbers):
     """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
@@ -774,7 +774,7 @@ def schedule_batches(args, place, data, first_epoch, step):
         yield from whole("val", data.val)
         return
     for epoch in range(first_epoch, args.epochs):
-        generator = torch.Generator().manual_seed(mix(args.seed, epoch))
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for each in range(step, data.steps):
             if args.over:
@@ -804,17 +804,17 @@ def load_batches(args, place, data, schedule):
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
     largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
-    largest *= 3 * max(data.image_size, data.val_size) ** 2  # bytes
+    size = 3 * largest * max(data.image_size, data.val_size) ** 2  # bytes
     room = functools.partial(view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
-        made = torch.randint(256, (largest,), dtype=torch.uint8, device=place.device)
+        made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
         target = torch.randint(data.num_classes, (largest,), device=place.device)
         return (
             (room(made, part, len(keys)), target[: len(keys)], part, step)
             for part, step, keys in schedule
         )
     # Batches under way, and the one in the caller's hands.
-    buffers = torch.empty(2 * data.workers + 1, largest, dtype=torch.uint8).share_memory_()
+    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
     loader = torch.utils.data.DataLoader(
         Images(args, data, buffers),
         batch_size=None,  # an item is a batch
@@ -1219,7 +1219,7 @@ def train_one_epoch(run, end=None):
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
-        torch.manual_seed(mix(args.seed, epoch, step, run.place.rank))
+        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)
         sums = train_step(run.model, measure, run.optimizer, run.scaler, images, target, args)
         if run.average and (epoch * data.steps + step + 1) % 32 == 0:

@@ -53,6 +53,7 @@ FIRST_BUILD = "bf84318"  # the commit whose checkpoints must be read still
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
 NET = "-a mobilenet_v3_small --image-size 32 --no-accel -j 1 -b 8 -p 1".split()
 O2 = "--opt-level O2 --loss-scale dynamic".split()
+RECIPE = "--ema 0.9 --mixup 0.2 --auto-augment trivial --repeated-aug 2 --clip-grad 1".split()
 GREETING = "Logs and checkpoints: "  # the last line before training
 STOP = signal.SIGSTOP
 NOTE = (
@@ -279,7 +280,8 @@ VICTIMS = "rank 0", "all ranks", "launcher and ranks", "rank 1", "the launcher"
 
 
 def kills(folder, kills, writing, damaged, steps=20, seed=0):
-    """SIGKILLs ranks and launcher in every phase, under torchrun --max-restarts, two ranks, O2.
+    """SIGKILLs ranks and launcher in every phase, under torchrun --max-restarts, two ranks, O2,
+    with averages, and images that are mixed and repeated.
 
     `writing` of the kills leave a half-written file; after `damaged` of them the newest checkpoint
     is truncated, emptied or has a bit flipped.
@@ -287,7 +289,7 @@ def kills(folder, kills, writing, damaged, steps=20, seed=0):
     rng, cut = random.Random(seed), folder / "cut"
     options = ["--epochs", 2 + kills // 2, "--steps-per-epoch", steps, "--resume", "auto"]
     words = start("torchrun", "imagenet_ddp_apex.py", 2, f"--max-restarts={2 * kills}")
-    words += [*NET, *O2, *options, "--checkpoint-minutes", 0.02, "--log-dir"]
+    words += [*NET, *O2, *RECIPE, *options, "--checkpoint-minutes", 0.02, "--log-dir"]
     assert Job([*words, "whole"], folder).wait(3600) == 0
     landed, done = collections.Counter(), collections.Counter()
     job, seen, killed, hurt, orphans = Job([*words, "cut"], folder), 0, set(), 0, 0
