@@ -429,6 +429,8 @@ def draw_chart(charts, path):
                 axes.errorbar(line["x"], line["y"], line["errors"], **shape)
         if "xticks" in each:
             axes.set_xticks(each["xticks"], [f"{tick:,}" for tick in each["xticks"]])
+        if "yticks" in each:
+            axes.set_yticks(*zip(*each["yticks"], strict=True))
         elif each["xlabel"] in ("epoch", "step"):
             axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         if each.get("zero"):

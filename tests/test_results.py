@@ -239,6 +239,30 @@ def test_the_page_sets_losses_beside_each_other(tmp_path):
     assert min(line["y"].min() for line in axes["lines"]) == 1e-9
 
 
+def test_the_page_says_what_each_component_gains(tmp_path):
+    """Against the plain recipe at the better of its learning rates, by the mean over the seeds."""
+    for serial, (options, last) in enumerate(
+        [({"lr": 0.1}, 60), ({"lr": 0.2}, 61), ({"lr": 0.2, "seed": 1}, 63), ({"lr": 0.4}, 59)]
+        + [({"lr": 0.2, "mixup": 0.2}, 60.5), ({"lr": 0.2, "zero_init": True}, 64)]
+        + [({"lr": 0.1, "recipes": {"@recipes/x.txt": "--mixup 1"}, "mixup": 1.0}, 65.5)]
+    ):
+        of = {"mixup": 0.0, "zero_init": False, "recipes": {}, "seed": 0, **options}
+        of = about("ddp_apex", 2, **of) | {"steps_per_epoch": 200}
+        logged = {"Top1/val": [70.0, last], "Loss/val": [2.0, 1.0]}
+        write_run(tmp_path / "recipe_x" / f"Jan0{serial + 1}", logged, about=of)
+    text, figures, *_ = results(tmp_path)
+    table = rows(text.split("<details>")[0], "added to plain")
+    assert [[*row.values()] for row in table] == [
+        ["plain", "0.2", "2", "62.00", "+0.00"],
+        ["@recipes/x.txt", "0.1", "1", "65.50", "+3.50"],
+        ["--zero-init", "0.2", "1", "64.00", "+2.00"],
+        ["--mixup 0.2", "0.2", "1", "60.50", "-1.50"],
+    ]
+    gains, curves = figures["figures/page/recipe"][:-1]
+    assert gains["title"] == "@recipes/x.txt gains +3.5 points"
+    assert [line["label"] for line in curves["lines"]] == ["plain", "@recipes/x.txt"]
+
+
 def test_a_cluster_of_which_something_is_missing(tmp_path):
     """Without top-5 the page has no cluster; odd facts and counters are left out, with a line."""
     logs = shutil.copytree(LOGS / "v100_imagenet", tmp_path / "logs" / "v100")
