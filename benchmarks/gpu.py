@@ -3,10 +3,10 @@
     make bench-gpu                            # or: python benchmarks/gpu.py
     python benchmarks/gpu.py --arch resnet18 -b 4 --image-size 32 --minutes 1      # on the CPU
 
-Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16, and
-imagenet_ddp_apex.py at every opt level, with and without --channels-last and --compile. What
-matters most comes first; what is not done after --minutes is recorded as not measured, and so is
-what fails.
+Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16, also with all of
+a recipe that the device computes, and imagenet_ddp_apex.py at every opt level, with and without
+--channels-last and --compile. What matters most comes first; what is not done after --minutes is
+recorded as not measured, and so is what fails.
 """
 
 import contextlib
@@ -30,8 +30,10 @@ from training import CLASSES, synchronize
 
 from imagenet_nd import first_line
 
+RECIPE = "--mixup 0.2 --cutmix 1 --label-smoothing 0.1 --norm-wd 0 --clip-grad 1 --ema 0.9989"
 PRECISIONS = {
     "bfloat16": ("imagenet_nd", ["--amp", "bfloat16"]),
+    "bfloat16, recipe": ("imagenet_nd", ["--amp", "bfloat16", *RECIPE.split()]),
     **{level: ("imagenet_ddp_apex", ["--opt-level", level]) for level in ("O2", "O1", "O3", "O0")},
 }
 MODES = ("off", "default", "reduce-overhead")
@@ -96,7 +98,7 @@ def jobs_of(args):
         for batch in args.batch_size
         for mode in MODES
         for precision in PRECISIONS
-        for layout in (True, False)
+        for layout in ((True,) if "recipe" in precision else (True, False))
     ]
 
     def importance(job):
@@ -105,7 +107,7 @@ def jobs_of(args):
         return [
             eager and first and precision == "O0" and not fast,  # what the others compare with
             eager and first and fast,
-            precision == "bfloat16" and first and fast,
+            precision.startswith("bfloat16") and first and fast,
             eager and fast,
             precision == "O2" and first and fast,
             eager and first,

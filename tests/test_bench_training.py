@@ -165,7 +165,7 @@ def test_gpu_measures_on_the_cpu(tmp_path):
 def test_gpu_without_time_measures_nothing(tmp_path, call):
     call(gpu, [*GPU.split(), "--minutes", 0, "--out", tmp_path / "g.json"])
     rows = read(tmp_path / "g.json", 0, measured=False)
-    assert len(rows) == 5 * 2 * 3  # precisions, layouts, modes
+    assert len(rows) == (5 * 2 + 1) * 3  # precisions, layouts, the recipe; modes
     assert {row["not measured"] for row in rows.values()} == {"out of time"}
 
 
@@ -188,12 +188,13 @@ def test_gpu_worker_outlives_failures_and_keeps_the_deadline(tmp_path):
 def test_gpu_measures_first_what_matters_most():
     args = SimpleNamespace(batch_size=[256, 1024], only=None)
     names = [gpu.name_of(job) for job in gpu.jobs_of(args)]
-    assert len(set(names)) == len(names) == 5 * 2 * 3 * 2
+    assert len(set(names)) == len(names) == (5 * 2 + 1) * 3 * 2
     assert names[0] == "imagenet_ddp_apex.py --opt-level O0 -b 256"  # what the others compare with
     eager = [f"--opt-level {level} --channels-last -b 256" for level in ("O2", "O1", "O3", "O0")]
-    wanted = ["--amp bfloat16 --channels-last -b 256", *eager]
+    recipe = f"{gpu.RECIPE} --channels-last -b 256"
+    wanted = ["--amp bfloat16 --channels-last -b 256", recipe, *eager]
     assert all(want in name for want, name in zip(wanted, names[1:], strict=False))
-    assert all("--compile-mode" in name for name in names[6:8])
+    assert all("--compile-mode" in name for name in names[7:9])
 
 
 def test_flops_of_known_networks():
