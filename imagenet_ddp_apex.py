@@ -259,6 +259,8 @@ def prepare(build_model, build_optimizer, args, place):
     # nothing, since the apex on PyPI is another package; amp_C is NVIDIA's.
     fits = place.device.type == "cuda" and not (level == "O3" and half == torch.bfloat16)
     optimizer = build_optimizer(updated)
+    if level == "O3" and half == torch.float16 and args.optimizer in ("adamw", "lamb"):
+        raise BadInput(f"--opt-level O3: {args.optimizer}'s epsilon is 0 in float16: take O2")
     if fits and type(optimizer) is torch.optim.SGD and importlib.util.find_spec("amp_C"):
         from apex.optimizers import FusedSGD
 
@@ -513,7 +515,7 @@ def parse_args(argv=None):
     add("--lr-schedule", choices=["step", "cosine", "linear"], default="step", help=shapes)
     add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (default: 5 of 90 epochs)")
     add("--optimizer", choices=OPTIMIZERS, default="sgd", help="lamb, lars: timm's (%(default)s)")
-    add("--momentum", type=zero_on, default=0.9, help="of SGD (%(default)s)")
+    add("--momentum", type=zero_on, default=0.9, help="of SGD and LARS (%(default)s)")
     add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
     add("--norm-wd", type=zero_on, help="of norms and biases (default: --wd)")
     add("--clip-grad", type=positive, help="largest norm of all gradients (default: any)")
@@ -557,13 +559,14 @@ def parse_args(argv=None):
         parser.error(f"{args.arch if in_timm else args.optimizer} is timm's: pip install timm")
     known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
     if in_timm:
-        known = importlib.import_module("timm").list_models()
+        timm = importlib.import_module("timm")
+        known = timm.list_models() + timm.list_pretrained()
     if name not in known:
-        near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:99])
+        near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:20])
         parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
     if args.optimizer == "nesterov" and not args.momentum:
         parser.error("--optimizer nesterov needs a --momentum above 0")
-    if args.freeze and not (args.pretrained or args.weights or args.resume):
+    if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
         parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
@@ -588,9 +591,12 @@ def read_recipes(argv, parser):
         if word.startswith("@"):
             parser.prog = f"{program}: {word}"  # named in its errors
             try:
-                found = shlex.split(Path(word[1:]).read_text(), comments=True)
+                text = re.sub(r"(^|\s)#.*", "", Path(word[1:]).read_text("utf-8-sig"))
+                found = shlex.split(text)
             except (OSError, ValueError) as error:
                 parser.error(getattr(error, "strerror", None) or str(error))
+            if any(each.startswith("@") for each in found):
+                parser.error("an option file cannot name another")
             parser.parse_args(found)
             parser.prog, recipes[word] = program, shlex.join(found)
         words += found
@@ -621,16 +627,20 @@ def cores_per_rank(place):
 def split_batch(args, place, global_batch=None):
     """Returns (images per device at a time, parts per step, global batch). Where the global batch
     is given, devices take the largest batch up to -b that divides their share."""
-    devices = place.shares * place.devices
-    if not global_batch:
-        return args.batch_size, args.accumulation, args.batch_size * args.accumulation * devices
-    share, ragged = divmod(global_batch, devices)
-    if ragged:
-        fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-        cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-        raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-    batch = next(n for n in range(min(args.batch_size, share), 0, -1) if share % n == 0)
-    return batch, share // batch, global_batch
+    devices, batch = place.shares * place.devices, args.batch_size
+    share = batch * args.accumulation
+    pair = 2 if (args.mixup or args.cutmix) and not args.evaluate else 1  # neighbours are mixed
+    if global_batch:
+        share, ragged = divmod(global_batch, devices)
+        if ragged:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        fits = (n for n in range(min(batch, share), 0, -1) if share % n == 0 and n % pair == 0)
+        batch = next(fits, 1)
+    if batch % pair:
+        raise BadInput(f"--mixup and --cutmix take pairs: a batch of {batch} on a device is odd")
+    return batch, share // batch, share * devices
 
 
 # ------------------------------------------------------------------------------------------- data
@@ -803,7 +813,7 @@ def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             return rng.randint(0, height - h), rng.randint(0, width - w), h, w
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    w, h = min(width, round(height * longest)), min(height, round(width * longest))
     return (height - h) // 2, (width - w) // 2, h, w
 
 
@@ -946,8 +956,6 @@ def open_data(args, place, global_batch):
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     if (args.start_size or 0) > image_size:
         raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
-    if (args.mixup or args.cutmix) and args.device_batch % 2:
-        raise BadInput(f"--mixup and --cutmix take pairs: {args.device_batch} images are odd")
     if global_batch % args.repeated_aug:
         raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
     if demo and place.rank == 0:
@@ -968,7 +976,10 @@ def open_data(args, place, global_batch):
                 if part.name == "val" and (folder / "validation").is_dir():
                     what += "; rename validation/ to val/"
                 raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
-        parts = [name for name in ("val", "test") if (folder / name).is_dir()]
+        parts = ["val"]
+        inside = [] if args.evaluate else (folder / "test").glob("*")
+        if any(each.is_dir() or each.name == "index.npz" for each in inside):
+            parts.append("test")
         train, val, *test = (open_source(folder / name) for name in ("train", *parts))
         for name, source in zip(parts, (val, *test), strict=True):
             if odd := sorted(set(train.classes) ^ set(source.classes)):
@@ -1177,10 +1188,14 @@ def build_model(args, data):
         donor = {plain[name]: donor[name] for name in donor}
         load_weights(model, donor, f"--weights {args.weights}", partly=True)
     if args.freeze:
-        *rest, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
-        for module in rest:
-            module.requires_grad_(False)
-        last.requires_grad_(True)
+        *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
+        last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
+        model.requires_grad_(False)
+        for module in last if isinstance(last, tuple) else (last,):
+            module.requires_grad_(True)
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # keeps its statistics
+                module.eval().train = lambda mode, module=module: module
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if args.compile:
@@ -1237,10 +1252,10 @@ def criterion(output, target, smoothing=0.0, per_class=False):
         if not per_class:
             options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
             return nn.functional.cross_entropy(output, classes, **options)
-        wanted = nn.functional.one_hot(classes.clamp(min=0), output.shape[1]).to(output.dtype)
+        wanted = nn.functional.one_hot(classes.clamp(min=0), output.shape[1])
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
-        each = nn.functional.binary_cross_entropy_with_logits(output, wanted, reduction="none")
-        return each.mean(dim=1) * (classes >= 0)
+        loss = nn.functional.binary_cross_entropy_with_logits
+        return loss(output.float(), wanted, reduction="none").mean(dim=1) * (classes >= 0)
 
     if target.ndim == 1:
         loss = losses(target).sum()
@@ -1262,9 +1277,10 @@ def build_optimizer(args, weights):
     groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
     if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, args.lr)
-    if args.optimizer in ("lamb", "lars"):
-        optimizers = importlib.import_module("timm.optim")
-        return getattr(optimizers, args.optimizer.capitalize())(groups, args.lr)
+    if args.optimizer == "lamb":
+        return importlib.import_module("timm.optim").Lamb(groups, args.lr)
+    if args.optimizer == "lars":
+        return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
     nesterov = args.optimizer == "nesterov"
     return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
 
@@ -1272,7 +1288,8 @@ def build_optimizer(args, weights):
 def clip_gradients(optimizer, limit):
     """Scales all gradients down to `limit`, where the norm of all together is more. It is computed
     in float64: that of millions in float32 differs in the fifth digit by how it is summed up."""
-    gradients = [each.grad for group in optimizer.param_groups for each in group["params"]]
+    weights = [each for group in optimizer.param_groups for each in group["params"]]
+    gradients = [each.grad for each in weights if each.grad is not None]
     dtype = exact_dtype(gradients[0].device)
     norm = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)).norm()
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
@@ -1313,8 +1330,9 @@ def learning_rate(args, peak, progress):
 class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
-    def __init__(self, title, images, run, state=None):
-        self.title, self.run, self.started, self.ended = title, run, time.perf_counter(), None
+    def __init__(self, title, source, images, run, state=None):
+        self.title, self.source, self.run = title, source, run
+        self.started, self.ended = time.perf_counter(), None
         # Over all ranks: loss, correct in top 1 and top 5, readable images, images, skipped steps.
         self.sums, self.seconds, self.steps = [0.0] * 6, 0.0, 0
         if state:  # of an epoch that was interrupted
@@ -1449,7 +1467,7 @@ def train_one_epoch(run, end=None):
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.partial = Meter(title, images, run, run.partial), None
+    run.meter, run.partial = Meter(title, data.train, images, run, run.partial), None
     run.meter.steps, first, before = run.step, run.step, traffic()
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
@@ -1521,7 +1539,7 @@ def validate(run, part="val"):
     exchange(run)
     source = getattr(run.data, part)
     size = len(source.target)
-    meter = Meter(part, size, run)
+    meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(val_steps(run.args, run.place, source)):
@@ -1575,7 +1593,7 @@ def read_step(run, meter, total, copied):
     meter.add(sums)
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    size = len((run.data.train if meter is run.meter else run.data.val).target)
+    size = len(meter.source.target)
     if (bad := meter.sums[4] - meter.sums[3]) > run.args.max_bad_images * size:
         limit = f"more than --max-bad-images {run.args.max_bad_images} of {size}"
         raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({step}); see their names above")
@@ -1766,7 +1784,7 @@ def choose_checkpoint(args, place):
             if odd:
                 report(f"--resume {path}: trained with other options: {', '.join(odd)}")
             tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
-            if args.evaluate:
+            if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
                 tensors["optimizer"] = None
             if args.ema and tensors["trained"]:  # model_best.pt
                 tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
@@ -1789,11 +1807,12 @@ def load_optimizer(optimizer, saved):
     optimizer.step()  # makes the state
     optimizer.zero_grad()
     groups = saved["param_groups"] if saved else optimizer.param_groups
-    for own, old in itertools.zip_longest(optimizer.param_groups, groups, fillvalue={"params": []}):
-        if len(own["params"]) != len(old["params"]):
-            raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
-        if "step" in own:  # timm's
-            own["step"] = from_rank_0(old.get("step", 0))
+    sizes = [[len(each["params"]) for each in part] for part in (optimizer.param_groups, groups)]
+    if sizes[0] != from_rank_0(sizes[1]):
+        raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
+    for own, old in zip(optimizer.param_groups, groups, strict=False):
+        if "step" in own:  # timm's, a number or a tensor
+            own["step"] = 0 * own["step"] + from_rank_0(old["step"] if saved else 0)
     saved = saved["state"] if saved else {}
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
@@ -1817,7 +1836,8 @@ def go_on(run, head, tensors):
     if tensors:
         averages = tensors["ema"] or tensors["state_dict"]
         for name, average in run.average.items():
-            average.copy_(averages.get(name, average))
+            if getattr(averages.get(name), "shape", None) == average.shape:
+                average.copy_(averages[name])
     load_state(run, tensors)
     run.scaler.load_state_dict(scaler)
     run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
@@ -1929,19 +1949,19 @@ def traffic():
     return counts
 
 
-def log_epoch(run, train, val):
-    """Logs an epoch, and prints its line."""
+def log_epoch(run, done, train, val):
+    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
     values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
     values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
     for tag in ("Loss", "Top1", "Top5", "Throughput", "Time"):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
-        run.log.add_scalar(tag, value, run.epoch)
+        run.log.add_scalar(tag, value, math.ceil(done))
     run.log.flush()
-    seconds = (time.perf_counter() - run.started) / run.epoch
-    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - run.epoch)))
+    seconds = (time.perf_counter() - run.started) / done
+    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     report(
-        f"{run.epoch}/{run.args.epochs}  loss {train['Loss']:.2f}  top-1 {train['Top1']:.1f}  val "
+        f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  top-1 {train['Top1']:.1f}  val "
         f"{val['Top1']:.1f}/{val['Top5']:.1f} %  {train['Throughput']:,.0f} img/s  left {left}"
     )
 
@@ -2057,11 +2077,14 @@ def fit(run):
     then measures the best model on test/, if there is one."""
     args, wanted, test = run.args, 100 * (run.args.desired_acc or math.inf), {}
     # Exact sums are the same on all ranks, so all of them stop together.
-    args.over, epochs = from_rank_0(run.best_top1 >= wanted or is_spent(run)), run.epoch
-    while run.epoch < args.epochs and not args.over:
-        train, epochs = train_one_epoch(run), run.epoch + run.step / run.data.steps
-        val = validate(run)
-        run.epoch, run.step = run.epoch + 1, 0
+    args.over = from_rank_0(run.best_top1 >= wanted or is_spent(run))
+    done = run.epoch + run.step / run.data.steps
+    # An epoch that was under way is validated, even where its budget is over.
+    while run.epoch < args.epochs and (run.step or not args.over):
+        train, val = train_one_epoch(run), validate(run)
+        done = run.epoch + run.step / run.data.steps
+        if run.step == run.data.steps:
+            run.epoch, run.step = run.epoch + 1, 0
         is_best = val["Top1"] >= run.best_top1
         if args.best == "loss":
             is_best = val["Loss"] <= run.best_loss
@@ -2070,22 +2093,24 @@ def fit(run):
         run.best_top5 = max(run.best_top5, val["Top5"])
         save_checkpoint(run, is_best)
         if run.log:
-            log_epoch(run, train, val)
+            log_epoch(run, done, train, val)
         args.over = args.over or run.best_top1 >= wanted
+        if args.over:
+            break
     if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
         run.meter, run.average = None, {}  # from here on nothing is saved
         load_state(run, run.folder and read_checkpoint(run.folder / CHECKPOINTS[-1]))
         test = validate(run, "test")
     if run.log:
-        reason = "the budget is spent" if args.over else "all epochs are done"
+        reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
         reason = "desired accuracy reached" if run.best_top1 >= wanted else reason
-        end = {"reason": reason, "epochs": epochs, "seconds": time.perf_counter() - run.started}
+        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
         end |= {f"test_{name.lower()}": test[name] for name in ("Top1", "Top5", "Loss") if test}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {epochs:g} epochs in {took} (h:m:s)")
+        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {done:g} epochs in {took} (h:m:s)")
         if test:
             report(f"test: top-1 {test['Top1']:.3f} %, top-5 {test['Top5']:.3f} %")
 

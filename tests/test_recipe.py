@@ -194,6 +194,7 @@ def test_weight_decay_of_norms_and_biases(name):
         found = [(len(each["params"]), each["weight_decay"]) for each in optimizer.param_groups]
         assert found == groups
         assert all(each["lr"] == 0.1 for each in optimizer.param_groups)
+        assert optimizer.param_groups[0].get("momentum", 0.9) == 0.9
     assert optimizer.param_groups[0]["params"][0] is model[0].weight
 
 
@@ -394,10 +395,13 @@ def test_option_files_are_what_their_sources_say():
 
 def test_an_option_file_is_printed_and_logged_and_what_follows_it_counts(demo, tmp_path):
     file = tmp_path / "my recipe.txt"
-    file.write_text("--epochs 2  # two\n\n# nothing\n--label-smoothing 0.1 -b 16\n")
+    file.write_text(
+        "\ufeff--epochs 2  # two\r\n\n# nothing\n--label-smoothing 0.1 -b 16 --log-dir a#b\n"
+    )
     words = [f"@{file}", "--epochs", "1", "--steps-per-epoch", "2", "--no-accel", "-j", "0"]
+    words += ["--log-dir", "runs"]
     output = run([*command("imagenet_nd.py"), *VIT, *words, demo], tmp_path)
-    assert f"@{file}: --epochs 2 --label-smoothing 0.1 -b 16" in output
+    assert f"@{file}: --epochs 2 --label-smoothing 0.1 -b 16 --log-dir 'a#b'" in output
     (text,) = events(the_run(tmp_path / "runs")).Tensors("about/text_summary")
     about = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
     assert about["options"]["epochs"] == 1 and about["options"]["label_smoothing"] == 0.1
@@ -414,9 +418,9 @@ def test_freeze_trains_the_last_layer_alone(demo, tmp_path):
     words += ["--epochs", "1", "--image-size", "32", "-j", "0", "--no-accel", "--ema", "0.9", demo]
     run([*command("imagenet_ddp_apex.py"), "--opt-level", "O2", *words], tmp_path)
     saved = load_weights(checkpoint(tmp_path / "runs"))
-    for name, weight in donor.named_parameters():
+    for name, weight in donor.state_dict().items():
         last = name.startswith("fc.")
-        assert last or torch.equal(saved["state_dict"][name], weight), name
+        assert last != torch.equal(saved["state_dict"][name], weight), name
     assert len(saved["optimizer"]["param_groups"][0]["params"]) == 2
 
 
@@ -455,6 +459,21 @@ def test_lamb_resumed_is_lamb_uninterrupted(demo, tmp_path):
     assert same(load_weights(checkpoint(tmp_path / "again"))["state_dict"], saved["state_dict"])
 
 
+def test_a_test_folder_counts_where_it_has_classes(demo, tmp_path):
+    data = shutil.copytree(demo, tmp_path / "data")
+    shutil.copytree(demo / "val" / "class0", data / "test")
+
+    def opened(*words):
+        args = nd.parse_args([*words, str(data)])
+        args.device_batch = 8
+        return nd.open_data(args, nd.Place(CPU), 8).test
+
+    assert opened() is None
+    shutil.rmtree(data / "test")
+    shutil.copytree(demo / "val", data / "test")
+    assert len(opened().target) == 320 and opened("--evaluate") is None
+
+
 def test_a_budget_ends_in_mid_epoch_validates_and_measures_the_best_on_test(demo, tmp_path):
     shutil.copytree(demo, tmp_path / "data")
     shutil.copytree(demo / "val", tmp_path / "data" / "test")
@@ -468,5 +487,11 @@ def test_a_budget_ends_in_mid_epoch_validates_and_measures_the_best_on_test(demo
     best = min(losses, key=losses.get)
     assert end["test_top1"] == pytest.approx(top1[best], abs=1e-4)
     assert f"test: top-1 {top1[best]:.3f} %" in output
+    with_more = [*words, "--budget-hours", "1", "--epochs", "1", "--log-dir", "other"]
+    shutil.copytree(tmp_path / "runs", tmp_path / "more")
+    more = run(
+        [*command("imagenet_nd.py"), *with_more, "--resume", the_run(tmp_path / "more")], tmp_path
+    )
+    assert "all epochs are done" in more and ", 1 epochs in" in more, "the rest of the epoch too"
     again = run([*command("imagenet_nd.py"), *words, "--resume", "auto"], tmp_path)
     assert "the budget is spent" in again and f"test: top-1 {top1[best]:.3f} %" in again
