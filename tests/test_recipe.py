@@ -217,7 +217,7 @@ def test_gradients_are_clipped_as_pytorch_does_in_float64(limit):
 
 RECIPE = (
     "--flip alternate --auto-augment rand --random-erase 0.3 --repeated-aug 2 --mixup 0.2 "
-    "--cutmix 1 --label-smoothing 0.1 --optimizer adamw --lr 0.02 --norm-wd 0 --clip-grad 0.5 "
+    "--cutmix 1 --label-smoothing 0.1 --optimizer nesterov --lr 1 --norm-wd 0 --clip-grad 0.5 "
     "--ema 0.5 --lr-schedule linear --val-size 32 --min-crop 0.2 --seed 3 --warmup-epochs 0 "
     "-p 1 --no-accel"
 ).split()
@@ -225,9 +225,9 @@ VIT = ["-a", "vit_b_16", "--image-size", "32"]
 # (script, ranks, parts, further options)
 WAYS = {
     "ddp, 2 ranks, 2 parts": ("imagenet_ddp.py", 2, 2, []),
-    "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, ["--opt-level", "O0"]),
 }
 SLOW = {
+    "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, ["--opt-level", "O0"]),
     "dp": ("imagenet_dp.py", 1, 1, []),
     "nd, 4 parts": ("imagenet_nd.py", 1, 4, []),
     "ddp, 4 ranks": ("imagenet_ddp.py", 4, 1, []),
@@ -267,12 +267,12 @@ def reference(demo, tmp_path_factory):
     ],
 )
 def test_same_loss_curve_with_all_of_the_recipe(way, reference, demo, tmp_path):
-    """AdamW divides by the gradient's size, so that rounding shows: 1e-4."""
     train((WAYS | SLOW)[way], tmp_path / "runs", demo, epochs=2)
     for tag in "Loss/step", "Loss/val":
         expected = scalars(reference, tag)
-        assert scalars(tmp_path / "runs", tag) == pytest.approx(expected, rel=1e-4), tag
+        assert scalars(tmp_path / "runs", tag) == pytest.approx(expected, rel=1e-5), tag
     assert scalars(tmp_path / "runs", "Top1/val") == scalars(reference, "Top1/val")
+    assert scalars(reference, "Loss/val")[2] < 2.2, "it must learn, or equality says little"
 
 
 def load_weights(path):
@@ -298,6 +298,7 @@ def test_the_average_is_exact_after_a_restart_and_best_in_model_best(reference, 
     assert f"top-1 {logged[best['epoch']]:.3f} %" in output, "without --ema: what was validated"
 
 
+@pytest.mark.slow
 def test_what_is_saved_during_validation_is_what_is_trained(demo, tmp_path):
     """With averages, and BatchNorm's statistics; the next save ends the epoch."""
     size = ["-a", "shufflenet_v2_x0_5", "--image-size", "32", "-b", "16", "--no-accel", "-j", "1"]
@@ -324,7 +325,7 @@ def test_averages_go_from_script_to_script(reference, demo, tmp_path):
     train(("imagenet_ddp.py", 2, 1, []), other, "--resume", first, demo, epochs=2)
     theirs = load_weights(checkpoint(other))["ema"]
     for name, average in whole["ema"].items():
-        assert torch.allclose(theirs[name], average, rtol=1e-3, atol=1e-4), name
+        assert torch.allclose(theirs[name], average, rtol=1e-3, atol=1e-5), name
 
 
 def test_under_o2_masters_are_averaged(demo, tmp_path):
@@ -474,6 +475,7 @@ def test_a_test_folder_counts_where_it_has_classes(demo, tmp_path):
     assert len(opened().target) == 320 and opened("--evaluate") is None
 
 
+@pytest.mark.slow
 def test_a_budget_ends_in_mid_epoch_validates_and_measures_the_best_on_test(demo, tmp_path):
     shutil.copytree(demo, tmp_path / "data")
     shutil.copytree(demo / "val", tmp_path / "data" / "test")

@@ -214,7 +214,6 @@ def test_the_page_has_the_file_systems_counters(tmp_path):
     assert "figures/page/io.svg" in page
     svg = (tmp_path / "out" / "figures" / "page" / "io.svg").read_text()
     assert "4.8 GB/s are read at most" in svg and "53,465 reads/s at most" in svg
-    cli(tmp_path / "logs", "--out", tmp_path / "out", "--check")
 
 
 def test_the_page_sets_losses_beside_each_other(tmp_path):
