@@ -369,11 +369,11 @@ def recipe_section(runs, figures):
     curves = []
     for name, run, colour in ("plain", plain[0], "#440154"), (best, found[best][0], "#21918c"):
         series = run.series["Top1/val"]
-        line = {"x": series.seconds / 60, "y": series.values, "label": "", "color": colour}
-        curves.append(line | {"label": name})
-    time = {"title": f"{base:.1f} % plain, {mean_final(found[best]):.1f} % with {best}"}
-    time |= {"xlabel": "minutes", "ylabel": "validation top-1, %", "lines": curves, "above": True}
-    figures["figures/page/recipe"] = chart([axes, time])
+        line = {"x": series.steps, "y": series.values, "label": name, "color": colour}
+        curves.append(line)
+    epochs = {"title": f"{base:.1f} % plain, {mean_final(found[best]):.1f} % with {best}"}
+    epochs |= {"xlabel": "epoch", "ylabel": "validation top-1, %", "lines": curves}
+    figures["figures/page/recipe"] = chart([axes, epochs])
     rows = [
         [added or "plain", same[0].options["lr"], len(same)]
         + [f"{mean_final(same):.2f}", f"{mean_final(same) - base:+.2f}"]
