@@ -291,7 +291,8 @@ def parse_args(argv=None):
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], **options)
+    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
+    parser = argparse.ArgumentParser(description=about, **options)
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
     add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
@@ -310,10 +311,10 @@ def parse_args(argv=None):
     add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
     policies = "trivial: TrivialAugmentWide (Mueller 2021); rand: RandAugment (Cubuk 2020)"
     add("--auto-augment", choices=["off", "trivial", "rand"], default="off", help=policies)
-    boxes = "in this fraction of images, one rectangle (Zhong et al. 2017; 0 = off)"
-    add("--random-erase", type=zero_to_1, default=0, help=boxes)
-    crops = "of each image in a step, and as many times fewer images (Hoffer et al. 2019; 1 = off)"
-    add("--repeated-aug", type=count, default=1, help=crops)
+    boxes = "a rectangle in this fraction of images (Zhong et al. 2017; 0 = off)"
+    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
+    crops = "crops of each image in a step, of so many times fewer images (Hoffer 2019; 1 = off)"
+    add("--repeated-aug", type=count, default=1, metavar="N", help=crops)
     alpha = {"type": zero_on, "default": 0, "metavar": "ALPHA"}
     add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
     add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
@@ -321,7 +322,7 @@ def parse_args(argv=None):
     add = parser.add_argument_group("model").add_argument
     names = "any torchvision classifier, or timm/NAME where timm is installed (%(default)s)"
     add("-a", "--arch", default="resnet18", help=names)
-    add("--pretrained", **flag, help="start from torchvision's weights; the last layer may be new")
+    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
     add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
     add("--freeze", **flag, help="train the last layer alone, of --pretrained or --weights")
     add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
