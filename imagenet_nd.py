@@ -1239,8 +1239,9 @@ def train_one_epoch(run, end=None):
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)
         sums = train_step(run.model, measure, run.optimizer, run.scaler, images, target, args)
-        if run.average and (epoch * data.steps + step + 1) % 32 == 0:
-            follow(run, args.ema if epoch >= warmup_epochs(args) else 0)
+        number = epoch * data.steps + step + 1
+        if run.average and (number < 32 or number % 32 == 0):
+            follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
         skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)

@@ -329,9 +329,9 @@ def test_averages_go_from_script_to_script(reference, demo, tmp_path):
 
 
 def test_under_o2_masters_are_averaged(demo, tmp_path):
-    """The last of two updates, in the warm-up, is a copy."""
+    """The first updates are copies, all of them when training is this short."""
     way = ("imagenet_ddp_apex.py", 1, 1, ["--opt-level", "O2", "--half-dtype", "bfloat16"])
-    train(way, tmp_path / "runs", "--warmup-epochs", "1", demo, steps=32)
+    train(way, tmp_path / "runs", demo, steps=20)
     saved = load_weights(checkpoint(tmp_path / "runs"))
     assert same(saved["ema"], saved["state_dict"])
     weights = saved["ema"]["heads.head.weight"]
