@@ -458,6 +458,19 @@ def test_lamb_resumed_is_lamb_uninterrupted(demo, tmp_path):
     again = ["--resume", first, "--log-dir", tmp_path / "again"]
     run([*command("imagenet_nd.py"), *words, *again, demo], tmp_path)
     assert same(load_weights(checkpoint(tmp_path / "again"))["state_dict"], saved["state_dict"])
+    sgd = ["--optimizer", "sgd", "--resume", first, "--log-dir", tmp_path / "sgd"]
+    run([*command("imagenet_nd.py"), *words, *sgd, demo], tmp_path)
+    back = [
+        "--resume",
+        checkpoint(tmp_path / "sgd"),
+        "--epochs",
+        "3",
+        "--log-dir",
+        tmp_path / "back",
+    ]
+    run([*command("imagenet_nd.py"), *words, *back, demo], tmp_path)
+    steps = load_weights(checkpoint(tmp_path / "back"))["optimizer"]["param_groups"][0]["step"]
+    assert steps == 2, "another optimizer's state is no use"
 
 
 def test_a_test_folder_counts_where_it_has_classes(demo, tmp_path):
