@@ -19,26 +19,14 @@ import common
 from common import ROOT, BadInput, count, interleave, option_parser, select, write
 
 PLAIN = "all off"
-LOADER = {
-    PLAIN: "",
-    "--flip alternate": "--flip alternate",
-    "--auto-augment trivial": "--auto-augment trivial",
-    "--auto-augment rand": "--auto-augment rand",
-    "--random-erase 1": "--random-erase 1",
-    "--repeated-aug 4": "--repeated-aug 4",
-    "--image-size 176": "--image-size 176",
-}
-TRAINING = {
-    PLAIN: "",
-    "--mixup 0.2": "--mixup 0.2",
-    "--cutmix 1": "--cutmix 1",
-    "--label-smoothing 0.1": "--label-smoothing 0.1",
-    "--loss bce": "--loss bce",
-    "--norm-wd 0": "--norm-wd 0",
-    "--clip-grad 1": "--clip-grad 1",
-    "--ema 0.999": "--ema 0.999",
-    "--optimizer adamw": "--optimizer adamw",
-}
+LOADER = (
+    *(PLAIN, "--flip alternate", "--auto-augment trivial", "--auto-augment rand"),
+    *("--random-erase 1", "--repeated-aug 4", "--image-size 176"),
+)
+TRAINING = (
+    *(PLAIN, "--mixup 0.2", "--cutmix 1", "--label-smoothing 0.1", "--loss bce", "--norm-wd 0"),
+    *("--clip-grad 1", "--ema 0.999", "--optimizer adamw"),
+)
 NOTE = (
     "{rounds} rounds in turn, of {images} images each in batches of {batch}; a component's cost is "
     "what it takes from the first row."
@@ -78,9 +66,10 @@ def serve(connection, kind, words, folder, args):
 def measure(kind, rows, folder, args):
     """Returns the rows: images/s of every round."""
     ways, context = {}, multiprocessing.get_context("spawn")
-    for name, words in rows.items():
+    for name in rows:
+        words = [] if name == PLAIN else name.split()
         here, there = context.Pipe()
-        process = context.Process(target=serve, args=(there, kind, words.split(), folder, args))
+        process = context.Process(target=serve, args=(there, kind, words, folder, args))
         process.start()
         here.recv()
 
@@ -116,10 +105,9 @@ def main():
             images = Path(scratch) / "images"
             common.link_images(args.dir, 40 * args.batch_size, images)
             for kind, (rows, steps) in kinds.items():
-                chosen = {name for name in select(LOADER | TRAINING, args.only, PLAIN)}
-                chosen = {name: words for name, words in rows.items() if name in chosen}
+                chosen = select(dict.fromkeys(LOADER + TRAINING), args.only, PLAIN)
                 folder = images if kind == "loader" else Path(scratch) / "runs"
-                found = measure(kind, chosen, folder, args)
+                found = measure(kind, [name for name in rows if name in chosen], folder, args)
                 counts = {"images": steps * args.batch_size, "batch": args.batch_size}
                 note = NOTE.format(rounds=args.rounds, **counts)
                 note = note if kind == "loader" else SMALL.format(note=note)
