@@ -226,3 +226,28 @@ def test_flops_of_known_networks():
 )
 def test_share_of_the_peak(device, share):
     assert gpu.share_of_peak(1000, 9.89e9, device) == share  # 9.89 TFLOPS
+
+
+@pytest.mark.slow
+def test_components_measures_loading_and_training_with_each(tmp_path):
+    images = write_images(tmp_path / "images")
+    few = [
+        "--rounds",
+        2,
+        "--steps",
+        2,
+        "--loader-steps",
+        2,
+        "-b",
+        4,
+        "--only",
+        "alternate",
+        "mixup",
+    ]
+    words = [sys.executable, ROOT / "benchmarks" / "components.py", images, *few]
+    run([*words, "--out", tmp_path / "c.json"], tmp_path)
+    for kind, row in ("loader", "--flip alternate"), ("training", "--mixup 0.2"):
+        content = json.loads((tmp_path / f"c_{kind}.json").read_text())
+        assert [each["name"] for each in content["rows"]] == [content["baseline"], row]
+        assert all(len(each["values"]) == 2 for each in content["rows"])
+        assert all(value > 0 for each in content["rows"] for value in each["values"])
