@@ -739,6 +739,9 @@ def region_decoder():
     Called where images are decoded, so that every loader worker makes its own.
     """
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
     try:
         import nvidia.nvimgcodec as codec
 
@@ -749,6 +752,9 @@ def region_decoder():
         return codec, decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=rgb)
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
         return None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def decode(encoded, choose):
