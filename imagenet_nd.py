@@ -106,7 +106,8 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
         sums += measured
     if args.clip_grad:
         scaler.unscale_(optimizer)
-        clip_gradients(optimizer, args.clip_grad)
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        clip_gradients(gradients, args.clip_grad)
     scaler.step(optimizer)  # skips on overflow
     scaler.update()
     optimizer.zero_grad()
@@ -142,8 +143,8 @@ def full_state(run):
 
 def load_state(run, state):
     """Loads what full_state() returned."""
-    load_weights(run.model, state["state_dict"], "--resume")
-    load_optimizer(run.optimizer, state["optimizer"])
+    for tensor, saved in saved_pairs(run, state):
+        tensor.copy_(saved)
 
 
 def leave():
@@ -935,7 +936,8 @@ def build_model(args, data):
             where = f"{torch.hub.get_dir()}/checkpoints"
             what = f"the weights of {args.arch} into {where}: {error}"
             raise BadInput(f"--pretrained: cannot fetch {what}") from None
-        load_weights(model, donor, "--pretrained", partly=True)
+        fits = fitting(model.state_dict(), donor, "--pretrained", partly=True)
+        model.load_state_dict(fits, strict=False)
     if args.weights:
         donor = load_file(args.weights)
         if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples or our own
@@ -945,7 +947,8 @@ def build_model(args, data):
         # Without the names of wrappers.
         plain = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in donor}
         donor = {plain[name]: donor[name] for name in donor}
-        load_weights(model, donor, f"--weights {args.weights}", partly=True)
+        fits = fitting(model.state_dict(), donor, f"--weights {args.weights}", partly=True)
+        model.load_state_dict(fits, strict=False)
     if args.freeze:
         *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
         last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
@@ -975,10 +978,10 @@ def model_options(args, data):
     return {"input_size": (data.image_size,) * 2} if args.arch == "maxvit_t" else {}
 
 
-def load_weights(model, weights, what, partly=False):
-    """Loads a state dict, what there is of it; names and shapes that do not fit end in BadInput, or
-    are named in one line where `partly`, as for a last layer of another number of classes."""
-    own = model.state_dict()
+def fitting(own, weights, what, partly=False):
+    """Returns those of the `weights` whose names and shapes are as in the state dict `own`. Others
+    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
+    of classes."""
     shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
     fit = {name for name in own if shapes.get(name) == own[name].shape}
     odd = sorted((own.keys() | weights.keys()) - fit)
@@ -988,8 +991,7 @@ def load_weights(model, weights, what, partly=False):
         raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
     if odd and os.environ.get("RANK", "0") == "0":
         report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
-    own.update((name, weights[name]) for name in fit)
-    model.load_state_dict(own)
+    return {name: weights[name] for name in own if name in fit}
 
 
 def exact_dtype(device):
@@ -1044,13 +1046,13 @@ def build_optimizer(args, weights):
     return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
 
 
-def clip_gradients(optimizer, limit):
+def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     """Scales all gradients down to `limit`, where the norm of all together is more. It is computed
-    in float64: that of millions in float32 differs in the fifth digit by how it is summed up."""
-    weights = [each for group in optimizer.param_groups for each in group["params"]]
-    gradients = [each.grad for each in weights if each.grad is not None]
+    in float64: that of millions in float32 differs in the fifth digit by how it is summed up.
+    `over_all` adds up the squares of ranks that hold different gradients."""
     dtype = exact_dtype(gradients[0].device)
-    norm = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)).norm()
+    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
+    norm = over_all(norms.square().sum()).sqrt()
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
 
 
@@ -1269,9 +1271,9 @@ def follow(run, decay):
 
 
 @torch.no_grad()
-def exchange(run):
+def swap_averages(run):
     """Has the model hold the averages, if there are any; or if it does, what is trained. Running
-    statistics of BatchNorm become rank 0's on all ranks."""
+    statistics of BatchNorm become those of share 0 on all ranks."""
     if run.average:
         own = run.model.state_dict().values()
         new = run.kept or run.average.values()
@@ -1280,7 +1282,7 @@ def exchange(run):
             tensor.copy_(value)
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
-            if run.place.rank:
+            if run.place.share:
                 buffer.zero_()
             buffer.copy_(sum_over_ranks(buffer))
 
@@ -1296,7 +1298,7 @@ def validate(run, part="val"):
     """Measures the model, or its averages, on every image of val/ or test/, once each; returns
     {tag: value}."""
     run.model.eval()
-    exchange(run)
+    swap_averages(run)
     source = getattr(run.data, part)
     size = len(source.target)
     meter = Meter(part, source, size, run)
@@ -1313,7 +1315,7 @@ def validate(run, part="val"):
     if meter.sums[4] != size:
         raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {size}")
     if run.average:
-        exchange(run)
+        swap_averages(run)
     return meter.values()
 
 
@@ -1404,7 +1406,7 @@ def save_checkpoint(run, is_best=False):
     run.watch.saved = time.monotonic()
     preset, validating = preset_of(run.args.arch), bool(run.kept)
     if validating:
-        exchange(run)
+        swap_averages(run)
     checkpoint = {
         "arch": run.args.arch,
         "model_options": run.args.model_options,
@@ -1427,7 +1429,7 @@ def save_checkpoint(run, is_best=False):
         **full_state(run),
     }
     if validating:
-        exchange(run)
+        swap_averages(run)
     if run.folder is None:
         return
     newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
@@ -1556,9 +1558,24 @@ def choose_checkpoint(args, place):
     return head, tensors
 
 
-def load_optimizer(optimizer, saved):
-    """Fills momentum and the like, in the weights' own layouts; with zeros where `saved`, a state
-    dict or None, has none. The learning rate and its kin are the command line's."""
+def saved_pairs(run, state):
+    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
+    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
+    own, saved, averages = trained_state(run), {}, {}
+    if state:
+        saved = fitting(own, state["state_dict"], "--resume")
+        averages = state.get("ema") or {}
+    for name, tensor in own.items():
+        yield tensor, saved.get(name)
+    for name, average in run.average.items():
+        fits = getattr(averages.get(name), "shape", None) == average.shape
+        yield average, averages[name] if fits else saved.get(name)
+    yield from optimizer_pairs(run.optimizer, state and state["optimizer"])
+
+
+def optimizer_pairs(optimizer, saved):
+    """Yields (tensor, saved) of momentum and the like: zeros where rank 0's state dict `saved` has
+    none. The learning rate and its kin are the command line's."""
     weights = [each for group in optimizer.param_groups for each in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -1577,27 +1594,15 @@ def load_optimizer(optimizer, saved):
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
             if isinstance(value, torch.Tensor):
-                old = saved.get(number, {}).get(name)
-                if old is not None and old.shape != value.shape:
+                old = saved.get(number, {}).get(name, torch.zeros(value.shape))
+                if old.shape != value.shape:
                     raise BadInput(f"--resume: {name} has the shape of another model")
-                value.copy_(torch.zeros_like(value) if old is None else old)
-
-
-def state_tensors(run):
-    """Returns all tensors of a training state, in the same order on every rank."""
-    states = [state.values() for state in run.optimizer.state.values()]
-    tensors = [*trained_state(run).values(), *run.average.values(), *itertools.chain(*states)]
-    return [each for each in tensors if isinstance(each, torch.Tensor)]
+                yield value, old
 
 
 def go_on(run, head, tensors):
     """Takes up the state of a checkpoint on all ranks."""
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
-    if tensors:
-        averages = tensors["ema"] or tensors["state_dict"]
-        for name, average in run.average.items():
-            if getattr(averages.get(name), "shape", None) == average.shape:
-                average.copy_(averages[name])
     load_state(run, tensors)
     run.scaler.load_state_dict(scaler)
     run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
