@@ -89,16 +89,16 @@ def join(args):
     return Place(device, devices=devices)
 
 
-def prepare(build_model, build_optimizer, args, place):
+def prepare(args, place, data):
     """Returns (model, optimizer, scaler); this model splits a batch over the devices."""
-    model = build_model().to(place.device)
+    model = build_model(args, data).to(place.device)
     # Disabled, it does nothing: no branch later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     if args.precision != "float32":  # DataParallel's threads take over autocast, but not its type
         half = getattr(torch, args.precision)
         set_type = functools.partial(torch.set_autocast_dtype, place.device.type, half)
         model.register_forward_pre_hook(lambda *_: set_type())
-    optimizer = build_optimizer(model.parameters())
+    optimizer = build_optimizer(args, model.parameters())
     return nn.DataParallel(model) if place.devices > 1 else model, optimizer, scaler
 
 
@@ -1798,10 +1798,9 @@ def set_up(args):
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
     args.model_options = (head or {}).get("model_options") or model_options(args, data)
-    build = functools.partial(build_model, args, data)
-    built = prepare(build, functools.partial(build_optimizer, args), args, place)
+    trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *built, Watch(args, place), batches, waits)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits)
     if args.ema:
         for name, each in trained_state(run).items():
             run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
@@ -1839,12 +1838,13 @@ def digest(source):
 def greet(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    devices, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
+    shares, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     for name, options in args.recipes.items():
         report(f"{name}: {options}")
-    report(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
-    sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    report(f"{args.arch} ({args.precision}) on {on}")
+    sizes = f"{args.device_batch} images x {shares} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
         was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} images"

@@ -239,16 +239,16 @@ def _exchange(model, args):
     torch._foreach_copy_(gradients, sent)
 
 
-def prepare(build_model, build_optimizer, args, place):
+def prepare(args, place, data):
     """Returns (model, optimizer, scaler); all ranks begin with rank 0's weights."""
-    model = build_model().to(place.device)
+    model = build_model(args, data).to(place.device)
     if args.sync_bn:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     if args.list_tensors and place.rank == 0:
         _list(model, getattr(torch, args.exchange_dtype).itemsize)
-    optimizer = build_optimizer(model.parameters())
+    optimizer = build_optimizer(args, model.parameters())
     if args.exchange == "ddp":
         model = DistributedDataParallel(model)
         model.broadcast_buffers = False  # validate() does; the keyword depends on PyTorch's version
@@ -1983,10 +1983,9 @@ def set_up(args):
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
     args.model_options = (head or {}).get("model_options") or model_options(args, data)
-    build = functools.partial(build_model, args, data)
-    built = prepare(build, functools.partial(build_optimizer, args), args, place)
+    trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *built, Watch(args, place), batches, waits)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits)
     if args.ema:
         for name, each in trained_state(run).items():
             run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
@@ -2024,12 +2023,13 @@ def digest(source):
 def greet(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    devices, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
+    shares, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     for name, options in args.recipes.items():
         report(f"{name}: {options}")
-    report(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
-    sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    report(f"{args.arch} ({args.precision}) on {on}")
+    sizes = f"{args.device_batch} images x {shares} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
         was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} images"

@@ -120,16 +120,16 @@ def join(args):
     return Place(device, rank, ranks, hvd.local_rank(), hvd.local_size(), share=rank, shares=ranks)
 
 
-def prepare(build_model, build_optimizer, args, place):
+def prepare(args, place, data):
     """Returns (model, optimizer, scaler); this optimizer averages the gradients over ranks."""
-    model = build_model()
+    model = build_model(args, data)
     if args.sync_bn:
         _sync_batchnorm(model)
     # Horovod sends contiguous tensors alone; under --channels-last the images keep that layout.
     model = model.to(place.device, memory_format=torch.contiguous_format)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(
-        build_optimizer(model.parameters()),
+        build_optimizer(args, model.parameters()),
         named_parameters=model.named_parameters(),
         compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
         backward_passes_per_step=args.parts,
@@ -1855,10 +1855,9 @@ def set_up(args):
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
     args.model_options = (head or {}).get("model_options") or model_options(args, data)
-    build = functools.partial(build_model, args, data)
-    built = prepare(build, functools.partial(build_optimizer, args), args, place)
+    trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *built, Watch(args, place), batches, waits)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits)
     if args.ema:
         for name, each in trained_state(run).items():
             run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
@@ -1896,12 +1895,13 @@ def digest(source):
 def greet(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    devices, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
+    shares, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     for name, options in args.recipes.items():
         report(f"{name}: {options}")
-    report(f"{args.arch} ({args.precision}) on {devices} x {device_name(place.device)}")
-    sizes = f"{args.device_batch} images x {devices} devices x {args.parts} parts"
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    report(f"{args.arch} ({args.precision}) on {on}")
+    sizes = f"{args.device_batch} images x {shares} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
         was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} images"

@@ -1,7 +1,9 @@
 """Apex's opt levels against a plain reference of each: its formulas, step by step, in float32."""
 
+import functools
 import importlib
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -92,8 +94,13 @@ def prepared(apex, net, *options):
     args = apex.parse_args(["--no-accel", *options])
     args.parts = args.accumulation
     place = apex.Place(torch.device("cpu"))
-    build = lambda weights: torch.optim.SGD(weights, LR, MOMENTUM, weight_decay=WD)  # noqa: E731
-    model, optimizer, scaler = apex.prepare(lambda: net, build, args, place)
+    sgd = functools.partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WD)
+    with mock.patch.multiple(
+        apex,
+        build_model=lambda args, data: net,
+        build_optimizer=lambda args, weights: sgd(weights),
+    ):
+        model, optimizer, scaler = apex.prepare(args, place, None)
     held = {"model": model, "optimizer": optimizer, "scaler": scaler, "average": {}}
     return SimpleNamespace(args=args, place=place, **held)
 

@@ -1,0 +1,2306 @@
+"""Train an ImageNet classifier in pipeline stages: each rank holds some of the layers.
+
+Choose this script where a model fits on no GPU and the links between GPUs are slow: activations
+alone cross them, between neighbours. Else imagenet_fsdp.py is simpler. The model is cut into stages
+of nearly equal time, and each batch into micro-batches, so that all stages compute at once. Ranks
+beyond the stages train replicas. DIR holds train/<class>/* and val/<class>/*.
+
+    torchrun --nproc_per_node=4 imagenet_pipeline.py -a vit_h_14 --microbatches 16 DIR
+    torchrun --nproc_per_node=8 imagenet_pipeline.py -a vit_h_14 --stages 4 DIR  # two replicas
+    torchrun --nproc_per_node=2 imagenet_pipeline.py --no-accel -b 32  # on the demo set
+    torchrun --nnodes 2 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
+        --master_port 29500 imagenet_pipeline.py -a vit_h_14 DIR  # node 0 of 2
+"""
+
+import argparse
+import contextlib
+import copy
+import ctypes
+import dataclasses
+import datetime
+import difflib
+import faulthandler
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import platform
+import random
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import types
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import PIL.Image
+import PIL.ImageColor
+import psutil
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torchvision
+from torch import fx
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.tensorboard import SummaryWriter
+from torchvision import datasets, models
+from torchvision.transforms import InterpolationMode, v2
+from tqdm import tqdm
+
+# ------------------------------------------------------------------------------- parallel section
+
+
+SCHEDULES = {
+    "gpipe": pipelining.ScheduleGPipe,
+    "1f1b": pipelining.Schedule1F1B,
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+}
+
+
+def add_parallel_options(parser):
+    """Adds the pipeline and the precision; returns the options that change what is trained."""
+    add = parser.add_argument_group("distribution").add_argument
+    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="default: the device's own")
+    add = parser.add_argument_group("pipeline").add_argument
+    stages = number(int, 2, 1e6)
+    add("--stages", type=stages, help="of a replica (default: its ranks; interleaved: twice that)")
+    text = "all forward, then all backward; in turn, for less memory; so, two stages a rank (gpipe)"
+    add("--schedule", choices=SCHEDULES, default="gpipe", help=text)
+    text = "parts of a replica's batch, of which each computes BatchNorm alone (4)"
+    add("--microbatches", type=number(int, 1, 1e6), default=4, help=text)
+    add = parser.add_argument_group("precision").add_argument
+    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
+    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    return ["precision", "microbatches"]
+
+
+def launch(worker, args):
+    """torchrun has started this process, one of many; or it is alone."""
+    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
+    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
+        raise BadInput("this launcher sets no RANK: start this script by torchrun")
+    whole = {"sync_bn": "statistics of a micro-batch", "start_size": "sizes that grow"}
+    whole |= {"freeze": "gradients that end", "compile": "a model in one piece"}
+    for name, what in whole.items():
+        if getattr(args, name):
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option}: a pipeline does not go with {what}")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
+    worker(args)
+
+
+def join(args):
+    """Joins the group that the launcher's environment variables describe."""
+    alone = "WORLD_SIZE" not in os.environ
+    rank, ranks = (0, 1) if alone else (_whole("RANK"), _whole("WORLD_SIZE"))
+    local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
+    device = pick_device(args, local_rank, local_ranks)
+    backend = args.dist_backend or dist.get_default_backend_for_device(device)
+    if backend == "nccl" and device.type != "cuda":
+        raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
+    wait = datetime.timedelta(seconds=args.timeout or 10**8)
+    try:
+        store = dist.HashStore() if alone else _meet(rank, ranks, backend, args.timeout)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # a port in use, a time-out
+        at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        why = f"cannot meet the others at {at}: {first_line(error)}"
+        raise BadInput(f"rank {rank} of {ranks} {why}") from None
+    each = 2 if args.schedule == "interleaved" else 1  # stages on a rank
+    stages = args.stages or each * ranks
+    args.width = stages // each  # ranks of a replica
+    if ranks == 1:
+        raise BadInput("a pipeline needs two ranks or more: imagenet_nd.py trains on one")
+    if stages % each or ranks % args.width:
+        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {each} on each, evenly")
+    place = Place(device, rank, ranks, local_rank, local_ranks)
+    return place._replace(share=rank // args.width, shares=ranks // args.width)
+
+
+def _whole(name, default=None):
+    """Returns a whole number from the launcher's environment."""
+    text = os.environ.get(name, default)
+    if text is None or not re.fullmatch("[0-9]+", text):
+        raise BadInput(f"{name} is {text!r} in the environment: a launcher sets it to a number")
+    return int(text)
+
+
+def _meet(rank, ranks, backend, timeout):
+    """Returns a store that all ranks of this start share.
+
+    torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
+    opens a new one and leaves its address there; the others try again while it refuses, as the
+    store of a start that is over does.
+    """
+    if rank >= ranks:
+        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
+    wait = datetime.timedelta(seconds=timeout or 10**8)
+    where = os.environ.get("MASTER_ADDR"), _whole("MASTER_PORT")
+    if None in where:
+        raise BadInput("MASTER_ADDR is missing in the environment: a launcher sets it")
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if agents:  # their store is there before their ranks, or refuses: the launcher was killed
+        with socket.create_connection(where, 20) as connection:
+            host = connection.getsockname()[0]  # by which the others reach this node
+    serve = rank == 0 and not agents
+    launchers = dist.TCPStore(*where, None, serve, wait, wait_for_workers=False)
+    store = None if agents else launchers
+    if agents and rank == 0:
+        if host.startswith("127.") or host == "::1":  # by /etc/hosts; to others it has its name
+            host = where[0]
+        store = dist.TCPStore(host, 0, None, True, wait, wait_for_workers=False)
+        launchers.set("rank 0", f"{host} {store.port}")
+    while store is None:
+        host, port = launchers.get("rank 0").decode().split()
+        with contextlib.suppress(dist.DistError):
+            soon = datetime.timedelta(seconds=5)
+            store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
+            store.set_timeout(wait)
+    mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
+    if rank == 0:
+        store.set("group", mine)
+    elif (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+    return store
+
+
+class _Tracer(fx.Tracer):
+    """Records a model as calls, of modules without parts and of functions."""
+
+    def is_leaf_module(self, module, name):
+        return super().is_leaf_module(module, name) or not [*module.children()]
+
+
+class _Piece(NamedTuple):
+    """Consecutive calls, which take one value and give one."""
+
+    calls: list  # of fx.Node
+    taken: fx.Node | None  # None: the images
+    given: fx.Node
+
+    def holds(self, name):
+        """Returns whether a parameter or buffer of this name is used here."""
+        used = [each.target for each in self.calls if each.op in ("call_module", "get_attr")]
+        return any(name == each or name.startswith(f"{each}.") for each in used)
+
+
+def _pieces(model):
+    """Returns the model as pieces, as many as can be: it is cut where one value alone goes on, and
+    no piece is without weights."""
+    nodes, pieces, calls, taken = [*_Tracer().trace(model).nodes], [], [], None
+    weights = [name for name, _ in model.named_parameters()]
+    last_use = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
+    for i, node in enumerate(nodes[:-1]):
+        calls.append(node)
+        needed = [each for each in nodes[: i + 1] if last_use.get(each, 0) > i]
+        piece = _Piece(calls, taken, needed[0])
+        if len(needed) == 1 and any(map(piece.holds, weights)):
+            pieces.append(piece)
+            calls, taken = [], needed[0]
+    return pieces if not calls else [*pieces[:-1], _join([pieces[-1], piece])]
+
+
+def _join(pieces):
+    return _Piece(sum((each.calls for each in pieces), []), pieces[0].taken, pieces[-1].given)
+
+
+class _Stage(nn.Module):
+    """A piece of a model, as a module that computes in the precision of `args`."""
+
+    def __init__(self, model, piece, args):
+        super().__init__()
+        graph, values = fx.Graph(), {}
+        if piece.taken:
+            values[piece.taken] = graph.placeholder("taken")
+        for node in piece.calls:
+            values[node] = graph.node_copy(node, values.get)
+        graph.output(values[piece.given])
+        self.computed, self.args = fx.GraphModule(model, graph), args  # it has the model's modules
+
+    def forward(self, x):
+        """Returns what the piece gives, laid out so that it can be sent."""
+        with precision(self.args, x.device):
+            return self.computed(x).contiguous()
+
+
+def _measure(model, pieces, args, place, data):
+    """Returns the seconds of each piece for a micro-batch, forward and backward, the best of three;
+    and by image size the (shape, type) of what the first takes and of what each gives."""
+    model = copy.deepcopy(model).to(place.device)  # whose running statistics nobody needs
+    stages = [_Stage(model, piece, args) for piece in pieces]
+    passed, micro = {}, args.device_batch // args.microbatches
+    for size in data.val_size, *[data.image_size] * 4:
+        if len(passed) < 2:  # this round warms up
+            seconds = [math.inf] * len(stages)
+        x = torch.randn(micro, 3, size, size, device=place.device)
+        passed[size] = [(x.shape, x.dtype)]
+        for number, stage in enumerate(stages):
+            started = time.perf_counter()
+            y = stage(x.requires_grad_())
+            y.backward(torch.ones_like(y))
+            x = y.detach()
+            x.sum().item()  # sync point
+            seconds[number] = min(seconds[number], time.perf_counter() - started)
+            passed[size].append((x.shape, x.dtype))
+    return seconds, passed
+
+
+def _balance(seconds, stages):
+    """Returns the ends of so many consecutive parts, the slowest of which is as fast as can be."""
+
+    @functools.cache
+    def best(first, parts):
+        if parts == 1:
+            return sum(seconds[first:]), (len(seconds),)
+        found = []
+        for end in range(first + 1, len(seconds) - parts + 2):
+            slowest, ends = best(end, parts - 1)
+            found.append((max(sum(seconds[first:end]), slowest), (end, *ends)))
+        return min(found)
+
+    return best(0, stages)[1]
+
+
+def prepare(args, place, data):
+    """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
+    hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
+    double = args.schedule == "interleaved"
+    count, position = args.width * (1 + double), place.rank % args.width
+    if args.device_batch % args.microbatches:
+        what = f"the {args.device_batch} images that a replica takes at a time"
+        raise BadInput(f"--microbatches {args.microbatches} does not divide {what}")
+    if args.schedule == "1f1b" and args.microbatches < count:
+        raise BadInput(f"--schedule 1f1b: {count} stages need as many --microbatches, or more")
+    model, plan = build_model(args, data), None
+    try:
+        pieces = _pieces(model)
+    except Exception as error:  # whatever a model does with what stands for its input
+        raise BadInput(f"{args.arch} cannot be cut: {first_line(error)}") from None
+    if len(pieces) < count:
+        raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {count}")
+    if place.rank == 0:
+        seconds, passed = _measure(model, pieces, args, place, data)
+        plan = [0, *_balance(seconds, count)], passed
+        for number, (first, end) in enumerate(itertools.pairwise(plan[0])):
+            share, at = sum(seconds[first:end]) / sum(seconds), pieces[end - 1].given.name
+            report(f"stage {number}: {100 * share:.0f} % of the time, up to {at}")
+    ends, passed = from_rank_0(plan)
+    pieces = [_join(pieces[first:end]) for first, end in itertools.pairwise(ends)]
+
+    pipeline = types.SimpleNamespace(holder={})
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        number = next((n for n, piece in enumerate(pieces) if piece.holds(name)), 0)
+        pipeline.holder[name] = number % args.width  # in the first replica
+        value = _sent(tensor.detach(), 0, place)
+        kept = tensor.detach().to(place.device if number % args.width == position else "meta")
+        kept.copy_(value)
+        module, _, leaf = name.rpartition(".")
+        weight = isinstance(tensor, nn.Parameter)
+        setattr(model.get_submodule(module), leaf, nn.Parameter(kept) if weight else kept)
+
+    mesh = init_device_mesh(
+        place.device.type, (place.shares, args.width), mesh_dim_names=("replicas", "stages")
+    )
+    pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in mesh.mesh_dim_names)
+    mine = range(position, count, args.width)
+    stages = {number: _Stage(model, pieces[number], args) for number in mine}
+    pipeline.first, pipeline.last = 0 in mine, count - 1 in mine
+
+    def example(shape, dtype, trains):
+        return torch.empty(shape, dtype=dtype, device="meta", requires_grad=trains)
+
+    def schedule(kind, size, **options):
+        made = []
+        for number, stage in stages.items():
+            taken, given = (example(*passed[size][at], at > 0) for at in ends[number : number + 2])
+            sizes = {"input_args": taken, "output_args": given}  # or noise would be computed
+            where = number, count, place.device
+            made.append(pipelining.PipelineStage(stage, *where, **sizes, group=pipeline.stages))
+        try:
+            return kind(made if double else made[0], args.microbatches, **options)
+        except ValueError as error:
+            raise BadInput(f"--microbatches {args.microbatches}: {first_line(error)}") from None
+
+    options = {"loss_fn": lambda output, target: pipeline.loss(output, target)}
+    kind = SCHEDULES[args.schedule]
+    pipeline.train = schedule(kind, data.image_size, **options, scale_grads=False)
+    pipeline.validate = schedule(kind if double else SCHEDULES["gpipe"], data.val_size)
+    model.pipeline = pipeline
+    optimizer = build_optimizer(args, model.parameters())
+    for tensor, zeros in optimizer_pairs(optimizer, None):  # for all weights, of whichever rank
+        tensor.copy_(zeros)
+    # Disabled, it does nothing: no branch later.
+    scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
+    return model, optimizer, scaler
+
+
+def _sent(tensor, source, place):
+    """Returns rank `source`'s tensor on all ranks; of theirs, shape and type count alone."""
+    sent = torch.empty(tensor.shape, dtype=tensor.dtype, device=place.device)
+    if place.rank == source:
+        sent.copy_(tensor)
+    dist.broadcast(sent, source)
+    return sent
+
+
+def precision(args, device):
+    """The context of the forward pass and the loss."""
+    if args.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, getattr(torch, args.precision))
+
+
+def train_step(model, criterion, optimizer, scaler, images, target, args):
+    """One update from this replica's images of one step, in `args.parts` equal parts, each in
+    --microbatches. The last stage alone has sums; the others' are zeros."""
+    pipeline, parts = model.pipeline, args.parts * args.microbatches
+    sums = torch.zeros(5, dtype=exact_dtype(images.device), device=images.device)
+
+    def loss_of(output, target):
+        with precision(args, output.device):
+            loss, measured = criterion(output, target)
+        sums.add_(measured)
+        return scaler.scale(loss / parts)
+
+    pipeline.loss = loss_of
+    for x, y in zip(images.chunk(args.parts), target.chunk(args.parts), strict=True):
+        wanted = {"target": y} if pipeline.last else {}
+        pipeline.train.step(*([x] if pipeline.first else []), **wanted)
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    _average(gradients, pipeline.replicas)
+    if scaler.is_enabled():  # where one stage overflows, all skip
+        scaler.unscale_(optimizer)
+        for found in scaler._found_inf_per_device(optimizer).values():
+            dist.all_reduce(found)
+    if args.clip_grad:
+        over_all = functools.partial(_sum, group=pipeline.stages)
+        clip_gradients(gradients, args.clip_grad, over_all)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return sums
+
+
+@torch.no_grad()
+def _average(gradients, group):
+    """Averages the gradients over replicas, in one all-reduce."""
+    flat = torch.cat([each.flatten() for each in gradients])
+    dist.all_reduce(flat, group=group)
+    flat /= group.size()
+    means = flat.split([each.numel() for each in gradients])
+    for gradient, mean in zip(gradients, means, strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def _sum(tensor, group=None):
+    total = tensor.clone()
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def validate_step(model, criterion, images, target, args):
+    """Returns the sums of one validation batch, on the last stage; the others' are zeros."""
+    pipeline, missing = model.pipeline, args.device_batch - len(images)
+    whole = nn.functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing))  # stages have one size
+    output = pipeline.validate.eval(*([whole] if pipeline.first else []))
+    if not pipeline.last:
+        return torch.zeros(5, dtype=exact_dtype(images.device), device=images.device)
+    with precision(args, images.device):
+        return criterion(output[: len(images)], target)[1]
+
+
+def sum_over_ranks(tensor):
+    """Returns the sum of all ranks' tensors, the same on every rank; this rank may hold none."""
+    if tensor.is_meta:
+        on_cpu = dist.get_backend() not in ("nccl", "xccl")
+        device = "cpu" if on_cpu else torch.accelerator.current_accelerator()
+        tensor = torch.zeros_like(tensor, device=device)
+    return _sum(tensor)
+
+
+def from_rank_0(value):
+    """Returns rank 0's small Python object on every rank: by the store, without a collective."""
+    store = dist.distributed_c10d._get_default_store()
+    call = store.add(f"calls of rank {dist.get_rank()}", 1)
+    if dist.get_rank() == 0:
+        store.set(f"call {call}", pickle.dumps(value))
+    return pickle.loads(store.get(f"call {call}"))
+
+
+def trained_state(run):
+    """Returns the model's state dict, with the tensors that the optimizer updates, or shapes."""
+    return run.model.state_dict()
+
+
+def full_state(run):
+    """Returns {state_dict, optimizer, ema} on rank 0: complete, in float32, on the CPU."""
+
+    def whole(tree, source):
+        if isinstance(tree, dict):
+            return {key: whole(value, source) for key, value in tree.items()}
+        tensor = _sent(tree, source, run.place) if isinstance(tree, torch.Tensor) else tree
+        return in_float32(tensor) if run.place.rank == 0 else None
+
+    holder, optimizer = run.model.pipeline.holder, run.optimizer.state_dict()
+    weights = [each for group in run.optimizer.param_groups for each in group["params"]]
+    names = {weight: name for name, weight in run.model.named_parameters()}
+    moments = {n: whole(optimizer["state"][n], holder[names[w]]) for n, w in enumerate(weights)}
+    states = {"state_dict": trained_state(run), "ema": run.average}
+    for key, state in states.items():
+        states[key] = {name: whole(state[name], holder[name]) for name in state}
+    return states | {"optimizer": optimizer | {"state": moments}}
+
+
+def load_state(run, state):
+    """Loads what full_state() returned, of which each rank takes what it holds."""
+    for tensor, saved in saved_pairs(run, state):
+        tensor.copy_(_sent(tensor if saved is None else saved, 0, run.place))
+
+
+def leave():
+    """Closes the group."""
+    dist.destroy_process_group()
+
+
+# ---- shared: below this line every imagenet_*.py is the same, to the byte (tools/sync_copies.py)
+
+
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # that this process drives
+    share: int = 0  # which part of every batch this process trains on
+    shares: int = 1  # of how many
+
+
+class BadInput(Exception):
+    """The user's mistake, in one line: what, where, what to do."""
+
+
+class Fault(Exception):
+    """Why training cannot go on, in one line."""
+
+
+class Preempted(Exception):
+    """A signal or --max-hours ended the run; what there is to save is saved."""
+
+
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# ---------------------------------------------------------------------------------------- options
+
+# Options that say what is trained: equal in two runs that --resume auto takes for the same.
+SAME_RUN = """arch pretrained weights freeze zero_init sync_bn image_size start_size val_size
+    val_resize num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix
+    loss label_smoothing batch_size accumulation global_batch optimizer lr lr_scaling base_lr
+    lr_schedule warmup_epochs momentum wd norm_wd clip_grad ema seed steps_per_epoch""".split()
+# Further options that all ranks must share.
+SAME_RANKS = """epochs start_epoch desired_acc best budget_hours resume evaluate max_bad_images
+    print_freq prof""".split()
+
+OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        if least <= kind(text) <= most:
+            return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+
+    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
+    return parse
+
+
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets names of its own."""
+    whole, count = number(int, 0, 2**63 - 1), number(int, 1, 2**63 - 1)
+    positive, zero_on = number(float, 1e-12, 1e12), number(float, 0, 1e12)
+    fraction, zero_to_1 = number(float, 1e-9, 1), number(float, 0, 1)
+    flag = {"action": "store_true"}
+    # Without usage, an error is one line.
+    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
+    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
+    parser = argparse.ArgumentParser(description=about, **options)
+    add = parser.add_argument_group("data").add_argument
+    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
+    add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
+    add("-j", "--workers", type=whole, help="loader processes per rank (cores / ranks, up to 16)")
+    add("--image-size", type=count, help="crop, pixels (default: the architecture's own)")
+    add("--start-size", type=count, help="crop of the first 40 %% of epochs; grows in three steps")
+    add("--val-size", type=count, help="validation's crop, pixels (default: --image-size)")
+    add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
+    add("--num-classes", type=count, help="of the last layer (default: as many as train/ has)")
+    add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
+    add("--max-bad-images", type=zero_on, default=0.001, help="the fraction allowed; 0 = none")
+
+    add = parser.add_argument_group("augmentation").add_argument
+    add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
+    sides = "alternate: a random side, and the other one every second epoch (Jordan 2024)"
+    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
+    policies = "trivial: TrivialAugmentWide (Mueller 2021); rand: RandAugment (Cubuk 2020)"
+    add("--auto-augment", choices=["off", "trivial", "rand"], default="off", help=policies)
+    boxes = "a rectangle in this fraction of images (Zhong et al. 2017; 0 = off)"
+    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
+    crops = "crops of each image in a step, of so many times fewer images (Hoffer 2019; 1 = off)"
+    add("--repeated-aug", type=count, default=1, metavar="N", help=crops)
+    alpha = {"type": zero_on, "default": 0, "metavar": "ALPHA"}
+    add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
+    add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
+
+    add = parser.add_argument_group("model").add_argument
+    names = "any torchvision classifier, or timm/NAME where timm is installed (%(default)s)"
+    add("-a", "--arch", default="resnet18", help=names)
+    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
+    add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
+    add("--freeze", **flag, help="train the last layer alone, of --pretrained or --weights")
+    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
+    add("--sync-bn", "--sync_bn", **flag, help="BatchNorm statistics over all ranks' batches")
+    add("--channels-last", **flag, help="lay tensors out as NHWC")
+    add("--compile", **flag, help="torch.compile; the first steps take minutes")
+    modes = ["default", "reduce-overhead", "max-autotune"]
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
+
+    add = parser.add_argument_group("optimization").add_argument
+    add("--epochs", type=number(int, 1, 10**6), default=90, help="in all (%(default)s)")
+    add("--start-epoch", type=whole, help="counted from 0 (default: where --resume ended)")
+    add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
+    parts = ("--accumulation", "--batches-per-allreduce")
+    add(*parts, type=count, default=1, help="batches per device and step (%(default)s)")
+    add("--global-batch", type=count, help="of all devices, in batches of -b or fewer per device")
+    peak = "peak, for 256 images a step (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, default=0.1, help=peak)
+    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
+    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
+    add("--lr-schedule", choices=["step", "cosine", "linear"], default="step", help=shapes)
+    add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (default: 5 of 90 epochs)")
+    add("--optimizer", choices=OPTIMIZERS, default="sgd", help="lamb, lars: timm's (%(default)s)")
+    add("--momentum", type=zero_on, default=0.9, help="of SGD and LARS (%(default)s)")
+    add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
+    add("--norm-wd", type=zero_on, help="of norms and biases (default: --wd)")
+    add("--clip-grad", type=positive, help="largest norm of all gradients (default: any)")
+    losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
+    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
+    add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
+    decay = "validate the weights' average: its decay in 32 steps (Polyak 1992; 0 = off)"
+    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
+
+    add = parser.add_argument_group("when to stop").add_argument
+    add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
+    add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
+    add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
+    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    add("--max-hours", type=positive, help="save and end before this time is over")
+    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
+    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
+    add("--resume", metavar="PATH", help=resume)
+    add("--checkpoint-minutes", type=zero_on, default=15, help="save this often (15; 0 = off)")
+    add("-e", "--evaluate", **flag, help="validate once and end")
+    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
+    add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
+    add("--prof", type=whole, help="profile ten steps from this one on, and end")
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--gpu", type=whole, help="use this GPU alone, counted from 0")
+    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
+    add("--seed", type=whole, default=0, help="of weights, order and crops (%(default)s)")
+    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
+    parallel = add_parallel_options(parser)
+
+    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
+    args = parser.parse_args(words)
+    args.recipes = recipes
+    args.same_run = {name: parser.get_default(name) for name in SAME_RUN + parallel}
+    in_timm = args.arch.startswith("timm/")
+    if (in_timm or args.optimizer in ("lamb", "lars")) and not importlib.util.find_spec("timm"):
+        parser.error(f"{args.arch if in_timm else args.optimizer} is timm's: pip install timm")
+    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
+    if in_timm:
+        timm = importlib.import_module("timm")
+        known = timm.list_models() + timm.list_pretrained()
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:20])
+        parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
+    if args.optimizer == "nesterov" and not args.momentum:
+        parser.error("--optimizer nesterov needs a --momentum above 0")
+    if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
+        parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
+    if "" in (args.resume, args.weights):
+        parser.error("--resume and --weights need the name of a file")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
+    excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
+    for names in map(str.split, excluded):
+        if all(getattr(args, name) != parser.get_default(name) for name in names):
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
+    return args
+
+
+def read_recipes(argv, parser):
+    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
+    {@FILE: its options}."""
+    words, recipes, program = [], {}, parser.prog
+    for word in argv:
+        found = [word]
+        if word.startswith("@"):
+            parser.prog = f"{program}: {word}"  # named in its errors
+            try:
+                text = re.sub(r"(^|\s)#.*", "", Path(word[1:]).read_text("utf-8-sig"))
+                found = shlex.split(text)
+            except (OSError, ValueError) as error:
+                parser.error(getattr(error, "strerror", None) or str(error))
+            if any(each.startswith("@") for each in found):
+                parser.error("an option file cannot name another")
+            parser.parse_args(found)
+            parser.prog, recipes[word] = program, shlex.join(found)
+        words += found
+    return words, recipes
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def split_batch(args, place, global_batch=None):
+    """Returns (images per device at a time, parts per step, global batch). Where the global batch
+    is given, devices take the largest batch up to -b that divides their share."""
+    devices, batch = place.shares * place.devices, args.batch_size
+    share = batch * args.accumulation
+    pair = 2 if (args.mixup or args.cutmix) and not args.evaluate else 1  # neighbours are mixed
+    if global_batch:
+        share, ragged = divmod(global_batch, devices)
+        if ragged:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        fits = (n for n in range(min(batch, share), 0, -1) if share % n == 0 and n % pair == 0)
+        batch = next(fits, 1)
+    if batch % pair:
+        raise BadInput(f"--mixup and --cutmix take pairs: a batch of {batch} on a device is odd")
+    return batch, share // batch, share * devices
+
+
+# ------------------------------------------------------------------------------------------- data
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+class Source(NamedTuple):
+    """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
+    `names[file[i]]`. Arrays, not lists, whose reference counts would have every worker copy them.
+    """
+
+    folder: str
+    classes: list  # (C,) names
+    names: np.ndarray  # (F,) bytes: paths below the folder
+    file: np.ndarray  # (N,)
+    offset: np.ndarray  # (N,) bytes
+    length: np.ndarray  # (N,) bytes; -1 = to the end of the file
+    target: np.ndarray  # (N,)
+
+    def path(self, index):
+        """Returns the path of the file that holds an image."""
+        return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
+
+    def read(self, index):
+        """Returns the bytes of an image."""
+        with open(self.path(index), "rb", buffering=0) as file:
+            file.seek(self.offset[index])
+            return file.read(self.length[index])
+
+
+def open_source(folder):
+    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it."""
+    try:
+        if (folder / "index.npz").exists():
+            return open_shards(folder)
+        if any(name.endswith(".tar") for name in os.listdir(folder)):
+            tools = "tools/make_shards.py --index, or of ILSVRC2012 tools/prepare_imagenet.py"
+            raise BadInput(f"{folder} holds tar files, no index: run {tools}")
+        listed = datasets.ImageFolder(folder)
+    except OSError as error:
+        why = str(error.strerror or error)[:200]
+        raise BadInput(f"{folder}: {why} (tools/prepare_imagenet.py makes <class>/*)") from None
+    below, whole = len(str(folder)) + 1, np.zeros(len(listed.samples), int)
+    names = np.array([os.fsencode(path[below:]) for path, _ in listed.samples])
+    rest = np.arange(len(names)), whole, whole - 1, np.array(listed.targets)
+    return Source(str(folder), listed.classes, names, *rest)
+
+
+def open_shards(folder):
+    """Returns the Source that tools/make_shards.py has written into index.npz."""
+    try:
+        with np.load(folder / "index.npz") as index:
+            arrays = [index[name] for name in Source._fields[2:]]
+            classes, sizes = index["classes"].tolist(), index["sizes"]
+        source = Source(str(folder), classes, *arrays)
+        for name, size in zip(source.names, sizes, strict=True):
+            if os.path.getsize(folder / os.fsdecode(name)) != size:
+                raise ValueError(f"{os.fsdecode(name)} is another file now")
+    except Exception as error:  # a damaged file may raise anything
+        why = f"does not match its tar files ({first_line(error)})"
+        anew = "remove it, and run tools/make_shards.py --index"
+        raise BadInput(f"{folder / 'index.npz'} {why}: {anew}") from None
+    return source
+
+
+def make_demo_set(folder):
+    """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
+    rng = np.random.default_rng(0)
+    # Several ranks may come here at once, on several nodes: one of them renames its own.
+    unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
+    for label, serial in itertools.product(range(10), range(160)):
+        pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
+        top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
+        hue = 360 + 36 * label + rng.integers(-9, 10)
+        colour = PIL.ImageColor.getrgb(f"hsv({hue % 360}, 80%, 90%)")
+        pixels[top : top + size, left : left + size] = colour
+        path = unfinished / ("train" if serial < 128 else "val") / f"class{label}" / f"{serial}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PIL.Image.fromarray(pixels).save(path, quality=90)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        shutil.rmtree(unfinished)
+
+
+@functools.cache
+def region_decoder():
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it.
+
+    It decodes only the region of a JPEG that is asked for, to the same pixels as libjpeg-turbo.
+    Called where images are decoded, so that every loader worker makes its own.
+    """
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
+    try:
+        import nvidia.nvimgcodec as codec
+
+        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
+        backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
+        decoder = codec.Decoder(**on_cpu, backends=backends)
+        rgb = codec.ColorSpec.SRGB  # EXIF's orientation is ignored, as by ImageFolder
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=rgb)
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
+        return None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def decode(encoded, choose):
+    """Returns a region of an image, uint8 (height, width, 3), as Pillow converts it to RGB.
+
+    choose(H, W) returns the region (top, left, height, width). JPEGs are decoded by nvImageCodec
+    where it is installed, the rest by Pillow; of a PPM, as make_shards.py --raw writes it, the
+    region is a view. What cannot be read raises OSError.
+    """
+    image, choose = None, functools.cache(choose)  # whoever decodes, and if both try: one region
+    if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+        shape = int(ppm[2]), int(ppm[1]), 3
+        if len(encoded) - ppm.end() == math.prod(shape):
+            image = np.frombuffer(encoded, np.uint8, offset=ppm.end()).reshape(shape)
+    # A decoder of regions does not notice that a file is cut off: look for JPEG's last marker.
+    elif encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
+        codec, decoder, parameters = region_decoder()
+        with contextlib.suppress(RuntimeError):
+            stream = codec.CodeStream(encoded)
+            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # as Pillow
+                top, left, height, width = choose(stream.height, stream.width)
+                region = codec.Region(top, left, top + height, left + width)
+                part = stream.get_sub_code_stream(region=region)
+                if (part := decoder.decode(part, params=parameters)) is not None:
+                    return np.asarray(part)
+    if image is None:
+        try:
+            with PIL.Image.open(io.BytesIO(encoded)) as opened:
+                image = np.asarray(opened.convert("RGB"))
+        except Exception as error:  # Pillow's decoders raise errors of any kind
+            raise OSError(first_line(error).split(" <_io")[0]) from None
+    top, left, height, width = choose(*image.shape[:2])
+    return image[top : top + height, left : left + width]
+
+
+def resize(image, size, mode, out):
+    """Resizes uint8 (H, W, 3) to (height, width), antialiased as Pillow does, into `out`.
+
+    interpolate() returns planes, and interleaving them again takes as long as the resize itself;
+    the operator behind it writes into a tensor of any layout.
+    """
+    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
+    planes, into = (each.permute(2, 0, 1)[None] for each in (pixels, out))
+    getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
+
+
+def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
+    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
+    `least` to `most` of the area, at most `longest` times as wide as high or the other way round
+    (Szegedy et al. 2014, section 6).
+
+    Python's own arithmetic takes a tenth of the time of PyTorch's, which is half a resize's.
+    """
+    for _ in range(10):
+        area = height * width * rng.uniform(least, most)
+        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
+    w, h = min(width, round(height * longest)), min(height, round(width * longest))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+class Images(torch.utils.data.Dataset):
+    """What a loader worker does: it loads a batch into one of the buffers, uint8.
+
+    They lie in shared memory and are allocated once: the kernel would clear fresh memory for every
+    batch, which costs a tenth of the time.
+    """
+
+    def __init__(self, args, data, buffers):
+        self.args, self.data, self.buffers = args, data, buffers
+        preset = preset_of(args.arch)
+        self.mode = preset.interpolation.value
+        self.mean = torch.tensor([round(255 * each) for each in preset.mean], dtype=torch.uint8)
+        policies = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment, "off": lambda: None}
+        self.policy = policies[args.auto_augment]()
+
+    def __getitem__(self, job):
+        """Loads (buffer, part, step, keys), and returns (buffer, part, step, classes), of which
+        unreadable images have -1; part is an epoch, counted from 0, or "val" or "test"."""
+        buffer, part, step, keys = job
+        source, target = getattr(self.data, part if isinstance(part, str) else "train"), []
+        room = view(self.args, self.data, self.buffers[buffer], part, len(keys))
+        for key, out in zip(keys, room, strict=True):
+            index = key % len(source.target)
+            try:
+                encoded = source.read(index)
+                if isinstance(part, str):
+                    self.load_central(encoded, out)
+                else:
+                    self.load_random(encoded, out, part, key)
+                target.append(int(source.target[index]))
+            except OSError as error:
+                why = error.strerror or error
+                report(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
+                target.append(-1)
+                out.zero_()
+        return buffer, part, step, target
+
+    def load_random(self, encoded, out, epoch, key):
+        """Writes a random crop, augmented, into uint8 (size, size, 3): drawn from (seed, epoch,
+        key) alone, whoever loads the image."""
+        args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
+        mirrored = rng.random() < 0.5
+        if args.flip == "alternate":
+            mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
+        image = decode(encoded, functools.partial(crop_box, rng=rng, least=args.min_crop))
+        resize(image, out.shape[:2], self.mode, out)
+        if mirrored and args.flip != "off":
+            out.copy_(out.flip(1))
+        if self.policy:  # on Pillow's images, which it changes faster than tensors
+            torch.default_generator.manual_seed(rng.getrandbits(63))  # from which it draws
+            augmented = self.policy(PIL.Image.fromarray(out.numpy()))
+            out.copy_(torch.from_numpy(np.array(augmented)))
+        if rng.random() < args.random_erase:  # of torchvision's sizes, in the mean colour
+            top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
+            out[top : top + height, left : left + width] = self.mean
+
+    def load_central(self, encoded, out):
+        """Writes the central crop of the image whose shorter side is resized to --val-resize."""
+
+        def middle(height, width):  # resized whole, 1 x 30,000 pixels would fill the memory
+            h, w = min(height, 4 * width), min(width, 4 * height)
+            return (height - h) // 2, (width - w) // 2, h, w
+
+        image, size = decode(encoded, middle), len(out)
+        shorter = min(image.shape[:2])
+        sides = [self.data.val_resize * side // shorter for side in image.shape[:2]]
+        resized = torch.empty(*sides, 3, dtype=torch.uint8)
+        resize(image, sides, self.mode, resized)
+        top, left = (round((side - size) / 2) for side in sides)
+        out.copy_(resized[top : top + size, left : left + size])
+
+
+def view(args, data, buffer, part, images):
+    """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
+    size = data.val_size if isinstance(part, str) else train_size(args, data, part)
+    return buffer[: images * size * size * 3].view(images, size, size, 3)
+
+
+def train_size(args, data, epoch):
+    """Returns the pixels of an epoch's crops: --start-size in the first 40 % of all epochs,
+    --image-size in the last 20 %, two sizes between."""
+    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
+    grown = (data.image_size - start) * thirds // 3
+    return start + (grown if thirds == 3 else grown // 16 * 16)
+
+
+def start_loader_worker(_):
+    """Ignores signals, since the process that trains needs images until it has saved; ends with
+    that process, however it ends."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(signum):
+    """Has Linux send this process a signal when the one that started it is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+class Data(NamedTuple):
+    """What a run reads."""
+
+    train: Source
+    val: Source
+    test: Source | None  # for the best model, at the end
+    num_classes: int  # outputs of the model
+    steps: int  # per epoch
+    global_batch: int
+    image_size: int  # pixels, in training
+    val_size: int  # pixels
+    val_resize: int  # pixels
+    workers: int
+
+
+@functools.cache
+def preset_of(arch):
+    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
+    if not arch.startswith("timm/"):
+        return next(iter(models.get_model_weights(arch))).transforms()
+    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
+    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
+    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
+    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
+
+
+def open_data(args, place, global_batch):
+    """Returns the Data that the options name."""
+    preset = preset_of(args.arch)
+    folder, demo = Path(args.dir or "demo_data"), not (args.dir or args.dummy)
+    own_size = preset.crop_size[0]
+    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
+    image_size = args.image_size or (64 if small else own_size)
+    val_size = args.val_size or image_size
+    val_resize = args.val_resize or round(val_size * preset.resize_size[0] / own_size)
+    if val_resize < val_size:
+        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    if (args.start_size or 0) > image_size:
+        raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
+    if global_batch % args.repeated_aug:
+        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
+    if demo and place.rank == 0:
+        report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+    if demo and not folder.exists():
+        make_demo_set(folder)
+    test = []
+    if args.dummy:  # as many images as ImageNet has
+        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
+        train, val = (
+            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
+            for part in sizes
+        )
+    else:
+        for part in folder, folder / "train", folder / "val":
+            if not part.is_dir():
+                what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
+                if part.name == "val" and (folder / "validation").is_dir():
+                    what += "; rename validation/ to val/"
+                raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
+        parts = ["val"]
+        inside = [] if args.evaluate else (folder / "test").glob("*")
+        if any(each.is_dir() or each.name == "index.npz" for each in inside):
+            parts.append("test")
+        train, val, *test = (open_source(folder / name) for name in ("train", *parts))
+        for name, source in zip(parts, (val, *test), strict=True):
+            if odd := sorted(set(train.classes) ^ set(source.classes)):
+                both = f"train/ and {name}/ differ in {len(odd)} classes"
+                raise BadInput(f"{folder}: {both}, as {odd[0]}")
+    num_classes = args.num_classes or len(train.classes) or 1000
+    if num_classes < len(train.classes):
+        raise BadInput(f"--num-classes {num_classes}: {folder} has {len(train.classes)}")
+    images = len(train.target)
+    steps = min(images // global_batch, args.steps_per_epoch or images)
+    if steps == 0 and not args.evaluate:
+        few = f"{images} training images are fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    if args.dummy and args.steps_per_epoch:
+        val = val._replace(target=train.target[: steps * global_batch])
+    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
+    sizes = (image_size, val_size, val_resize)
+    sources = train, val, *(test or [None])
+    return Data(*sources, num_classes, steps, global_batch, *sizes, workers)
+
+
+def schedule_batches(args, place, data, first_epoch, step):
+    """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
+    each training step, ("val", number, indices) for each validation batch, as many for all shares;
+    once args.over is true, or after all epochs, ("test", number, indices).
+
+    The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
+    takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same images
+    for any number of ranks, and resuming is to begin at another step. The ragged last batch is
+    dropped in training; in validation, every image is in one batch of one share. A key is the
+    image's index; under --repeated-aug a step takes fewer images, and the keys of their repeats,
+    a round later in the batch, are larger by the number of images, and larger again.
+    """
+    share, distinct = data.global_batch // place.shares, data.global_batch // args.repeated_aug
+    at_once = args.device_batch * place.devices
+
+    def whole(part, source):
+        indices = range(place.share, len(source.target), place.shares)
+        for number in range(val_steps(args, place, source)):
+            yield part, number, indices[number * at_once : (number + 1) * at_once]
+
+    if args.evaluate:
+        yield from whole("val", data.val)
+        return
+    for epoch in range(first_epoch, args.epochs):
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        order = torch.randperm(len(data.train.target), generator=generator).numpy()
+        for each in range(step, data.steps):
+            if args.over:
+                break
+            images = order[each * distinct : (each + 1) * distinct]
+            keys = np.concatenate([images + len(order) * n for n in range(args.repeated_aug)])
+            yield epoch, each, keys[place.share * share : (place.share + 1) * share].tolist()
+        yield from whole("val", data.val)
+        if args.over:
+            break
+        step = 0
+    if data.test:
+        yield from whole("test", data.test)
+
+
+def val_steps(args, place, source):
+    """Returns the number of batches in which all shares validate a source, the same for all."""
+    return math.ceil(len(source.target) / place.shares / (args.device_batch * place.devices))
+
+
+def load_batches(args, place, data, schedule):
+    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, part, step), one for
+    each batch of the schedule. Images lie in a buffer that is used again once the next batch is
+    asked for.
+
+    Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
+    forked while a collective's thread waits for the interpreter's lock hangs.
+    """
+    largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
+    size = 3 * largest * max(data.image_size, data.val_size) ** 2  # bytes
+    room = functools.partial(view, args, data)
+    if args.dummy:  # one random batch, made on the device, again and again
+        made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
+        target = torch.randint(data.num_classes, (largest,), device=place.device)
+        return (
+            (room(made, part, len(keys)), target[: len(keys)], part, step)
+            for part, step, keys in schedule
+        )
+    # Batches under way, and the one in the caller's hands.
+    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
+    loader = torch.utils.data.DataLoader(
+        Images(args, data, buffers),
+        batch_size=None,  # an item is a batch
+        sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
+        num_workers=data.workers,
+        collate_fn=tuple,  # as it is
+        worker_init_fn=start_loader_worker,
+        generator=torch.Generator(),  # or it would draw from the global one
+    )
+    started = iter(loader)
+    # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return (
+        (room(buffers[each], part, len(target)), torch.tensor(target), part, step)
+        for each, part, step, target in started
+    )
+
+
+def mix_pairs(images, target, args, epoch, step):
+    """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
+    returns (N, 3): class, the neighbour's class, and the share of the first in the target.
+
+    Drawn from (seed, epoch, step), and no share parts a pair: the same for any number of ranks.
+    An unreadable image is blended into none.
+    """
+    rng = random.Random(f"{args.seed} {epoch} {step}")
+    cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
+    alpha = args.cutmix if cut else args.mixup
+    kept, (height, width) = rng.betavariate(alpha, alpha), images.shape[2:]
+    top, left, bottom, right, given = 0, 0, height, width, 1 - kept
+    if cut:  # a box of this area around any point, cut off at the edges (Yun et al. 2019)
+        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(1 - kept) / 2
+        top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
+        left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
+        given = (bottom - top) * (right - left) / (height * width)
+    neighbour = torch.arange(len(target), device=target.device) ^ 1
+    other, region = target[neighbour], images[:, :, top:bottom, left:right]
+    both = ((target >= 0) & (other >= 0)).float()
+    region.lerp_(region[neighbour], (both if cut else both * given)[:, None, None, None])
+    return torch.stack([target, other, 1 - both * given], dim=1)
+
+
+def on_device(batches, args, device, waits):
+    """Yields (part, images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) on the
+    device; adds the seconds spent waiting for data to `waits`.
+
+    On CUDA they are copied and normalised one batch ahead, on a stream of their own, while the step
+    before computes.
+    """
+    preset = preset_of(args.arch)
+    mean, std = (
+        torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (preset.mean, preset.std)
+    )
+    scale, shift = 1 / (255 * std), -mean / std  # a CPU divides at half the speed
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    cuda = device.type == "cuda"
+    side = torch.cuda.Stream(device) if cuda else None
+    if side:
+        side.wait_stream(torch.cuda.current_stream(device))
+    ready, asked = None, time.perf_counter()
+    for *batch, part, step in batches:
+        waits.append(time.perf_counter() - asked)
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            # A copy from pageable memory has been read when to() returns: its buffer is free.
+            images, target = (each.to(device, non_blocking=cuda) for each in batch)
+            images = images.permute(0, 3, 1, 2).to(memory_format=layout)
+            images = images.float().mul_(scale).add_(shift)
+            if (args.mixup or args.cutmix) and not isinstance(part, str):
+                target = mix_pairs(images, target, args, part, step)
+        if ready:
+            yield ready
+        if side:
+            main = torch.cuda.current_stream(device)
+            main.wait_stream(side)
+            images.record_stream(main)  # or the allocator would reuse it under the step's feet
+            target.record_stream(main)
+        ready, asked = (part, images, target), time.perf_counter()
+    if ready:
+        yield ready
+
+
+# ------------------------------------------------------------------------------------------ model
+
+
+def make_model(arch, pretrained=False, **options):
+    """Returns a new model, or the one that its library publishes."""
+    if arch.startswith("timm/"):
+        timm = importlib.import_module("timm")
+        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
+    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
+    return models.get_model(arch, weights=weights, **options)
+
+
+def build_model(args, data):
+    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes."""
+    try:
+        model = make_model(args.arch, num_classes=data.num_classes, **args.model_options)
+        for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
+            images = torch.empty(args.device_batch, 3, size, size, device="meta")
+            copy.deepcopy(model).to("meta")(images)  # fails where images are too small
+    except (ValueError, AssertionError, RuntimeError) as error:
+        sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
+        raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
+    if args.pretrained:
+        try:
+            donor = make_model(args.arch, pretrained=True).state_dict()
+        except (OSError, RuntimeError) as error:  # no network
+            where = f"{torch.hub.get_dir()}/checkpoints"
+            what = f"the weights of {args.arch} into {where}: {error}"
+            raise BadInput(f"--pretrained: cannot fetch {what}") from None
+        fits = fitting(model.state_dict(), donor, "--pretrained", partly=True)
+        model.load_state_dict(fits, strict=False)
+    if args.weights:
+        donor = load_file(args.weights)
+        if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples or our own
+            donor = donor.get("state_dict", donor)
+        if not isinstance(donor, dict):
+            raise BadInput(f"--weights {args.weights} holds no weights by name")
+        # Without the names of wrappers.
+        plain = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in donor}
+        donor = {plain[name]: donor[name] for name in donor}
+        fits = fitting(model.state_dict(), donor, f"--weights {args.weights}", partly=True)
+        model.load_state_dict(fits, strict=False)
+    if args.freeze:
+        *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
+        last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
+        model.requires_grad_(False)
+        for module in last if isinstance(last, tuple) else (last,):
+            module.requires_grad_(True)
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # keeps its statistics
+                module.eval().train = lambda mode, module=module: module
+    if args.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    if args.compile:
+        model.compile(mode=args.compile_mode)
+    return model
+
+
+def model_options(args, data):
+    """Returns what an architecture wants to be built with, beside the number of classes."""
+    if args.zero_init:
+        if not re.match("(wide_)?res(net|next)", args.arch):
+            raise BadInput(f"--zero-init: {args.arch} is no ResNet of torchvision's")
+        return {"zero_init_residual": True}
+    if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
+        return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
+    if args.arch.startswith("vit_"):
+        return {"image_size": data.image_size}
+    return {"input_size": (data.image_size,) * 2} if args.arch == "maxvit_t" else {}
+
+
+def fitting(own, weights, what, partly=False):
+    """Returns those of the `weights` whose names and shapes are as in the state dict `own`. Others
+    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
+    of classes."""
+    shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
+    fit = {name for name in own if shapes.get(name) == own[name].shape}
+    odd = sorted((own.keys() | weights.keys()) - fit)
+    # Two networks have auxiliary heads, which are not trained here.
+    wrong = [name for name in odd if not name.lower().startswith("aux")]
+    if wrong and not (partly and len(fit) > len(own) / 2):
+        raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+    if odd and os.environ.get("RANK", "0") == "0":
+        report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
+    return {name: weights[name] for name in own if name in fit}
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+def criterion(output, target, smoothing=0.0, per_class=False):
+    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or
+    binary cross-entropy, the mean over the classes, where `per_class`.
+
+    `target` is (N,) classes, or (N, 3) of mix_pairs(). Unreadable images have class -1 and add
+    nothing; the loss is the sum over the others divided by N, so that it does not depend on how a
+    batch is split. The sums are float64 (loss, correct in top 1, correct in top 5, readable images,
+    images): exact to add up over batches and ranks.
+    """
+
+    def losses(classes):
+        if not per_class:
+            options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
+            return nn.functional.cross_entropy(output, classes, **options)
+        wanted = nn.functional.one_hot(classes.clamp(min=0), output.shape[1])
+        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
+        loss = nn.functional.binary_cross_entropy_with_logits
+        return loss(output.float(), wanted, reduction="none").mean(dim=1) * (classes >= 0)
+
+    if target.ndim == 1:
+        loss = losses(target).sum()
+    else:
+        (target, other), share = target[:, :2].long().T, target[:, 2]
+        loss = (share * losses(target) + (1 - share) * losses(other)).sum()
+    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
+    counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
+    sums = torch.stack([each.to(exact_dtype(target.device)) for each in (loss.detach(), *counts)])
+    return loss / len(target), sums
+
+
+def build_optimizer(args, weights):
+    """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
+    groups = [[each for each in weights if each.requires_grad]]
+    if args.norm_wd is not None:  # norms and biases are those of one dimension
+        groups = [[each for each in groups[0] if (each.ndim < 2) == low] for low in (False, True)]
+    decay = (args.wd, args.norm_wd)
+    groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
+    if args.optimizer == "adamw":
+        return torch.optim.AdamW(groups, args.lr)
+    if args.optimizer == "lamb":
+        return importlib.import_module("timm.optim").Lamb(groups, args.lr)
+    if args.optimizer == "lars":
+        return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
+    nesterov = args.optimizer == "nesterov"
+    return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
+
+
+def clip_gradients(gradients, limit, over_all=lambda squares: squares):
+    """Scales all gradients down to `limit`, where the norm of all together is more. It is computed
+    in float64: that of millions in float32 differs in the fifth digit by how it is summed up.
+    `over_all` adds up the squares of ranks that hold different gradients."""
+    dtype = exact_dtype(gradients[0].device)
+    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
+    norm = over_all(norms.square().sum()).sqrt()
+    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
+
+
+# --------------------------------------------------------------------------------------- schedule
+
+
+def peak_learning_rate(args, global_batch):
+    """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
+    if args.base_lr:
+        return args.base_lr * global_batch / args.batch_size
+    scale = global_batch / 256
+    return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
+
+
+def warmup_epochs(args):
+    """Returns the epochs of the linear warm-up, a fraction."""
+    return args.epochs * 5 / 90 if args.warmup_epochs is None else args.warmup_epochs
+
+
+def learning_rate(args, peak, progress):
+    """Returns the learning rate after `progress` epochs (a fraction, such as 29.5)."""
+    warmup = warmup_epochs(args)
+    if progress < warmup:
+        return peak * progress / warmup
+    left = (args.epochs - progress) / (args.epochs - warmup)
+    if args.lr_schedule == "cosine":
+        return peak * (1 - math.cos(math.pi * left)) / 2
+    if args.lr_schedule == "linear":
+        return peak * left
+    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
+
+
+# ----------------------------------------------------------------------------------------- meters
+
+
+class Meter:
+    """Counts and times the steps of one epoch's training or validation, and shows them."""
+
+    def __init__(self, title, source, images, run, state=None):
+        self.title, self.source, self.run = title, source, run
+        self.started, self.ended = time.perf_counter(), None
+        # Over all ranks: loss, correct in top 1 and top 5, readable images, images, skipped steps.
+        self.sums, self.seconds, self.steps = [0.0] * 6, 0.0, 0
+        if state:  # of an epoch that was interrupted
+            self.sums, self.seconds = state["sums"], state["seconds"]
+        run.waits.clear()
+        style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
+        options = {"unit": " img", "ncols": 79, "leave": False, "bar_format": style}
+        live = run.place.rank == 0 and sys.stderr.isatty()
+        done = int(self.sums[4])
+        self.bar = tqdm(desc=title, total=images, initial=done, disable=not live, **options)
+
+    def add(self, sums):
+        """Adds a step's sums, already over all ranks and on the host."""
+        self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
+        self.steps += 1
+        self.bar.update(sums[4])
+
+    def show(self, loss):
+        """Shows the progress: behind the bar on a terminal, else as a line."""
+        self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        if self.run.log and self.bar.disable and self is self.run.meter:
+            values = self.values()
+            report(
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  top-1 {values['Top1']:.1f} %  "
+                f"{values['Throughput']:,.0f} img/s  wait {100 * values['Wait']:.0f} %"
+            )
+
+    def close(self):
+        """Stops the clock, and takes the bar off the screen."""
+        self.ended = time.perf_counter()
+        self.bar.close()
+
+    def state(self):
+        """Returns what a checkpoint within the epoch needs."""
+        seconds = self.seconds + (self.ended or time.perf_counter()) - self.started
+        return {"sums": self.sums, "seconds": seconds}
+
+    def values(self):
+        """Returns {tag: value} of the steps so far, over all ranks; the wait is rank 0's."""
+        loss, top1, top5, readable, images, _ = self.sums
+        readable, seconds = max(1, readable), self.state()["seconds"]
+        values = {"Loss": loss / readable, "Top1": 100 * top1 / readable}
+        values |= {"Top5": 100 * top5 / readable, "Throughput": images / seconds}
+        waited = sum(self.run.waits) / (seconds - self.seconds)  # of this start alone
+        return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
+
+
+# ------------------------------------------------------------------------------------------ watch
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+class Watch:
+    """What saves or ends a run before its time: a signal, --max-hours, --checkpoint-minutes."""
+
+    def __init__(self, args, place):
+        self.args, self.place = args, place
+        self.signal, self.since = None, 0.0  # its name, and when it came
+        self.saved, self.deadline = time.monotonic(), math.inf
+        if args.max_hours:
+            seconds = args.max_hours * 3600
+            age = time.time() - psutil.Process().create_time()
+            self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
+        for each in SIGNALS:
+            signal.signal(each, self.note)
+
+    def note(self, signum, frame):
+        """Notes a signal; a second Ctrl-C ends the process. Launchers pass on a terminal's Ctrl-C,
+        so the first may come twice within a moment."""
+        if self.signal and signum == signal.SIGINT and time.monotonic() > self.since + 1:
+            os._exit(130)
+        if not self.signal:
+            self.signal, self.since = signal.Signals(signum).name, time.monotonic()
+
+    def flags(self):
+        """Returns whether this rank wants to end, and to save. Rank 0's clock decides for all."""
+        now, minutes = time.monotonic(), self.args.checkpoint_minutes
+        save = self.place.rank == 0 and 0 < minutes and now > self.saved + 60 * minutes
+        return [bool(self.why()), save]
+
+    def why(self):
+        """Returns why this rank wants to end, or None."""
+        late = self.place.rank == 0 and time.monotonic() > self.deadline
+        return self.signal or ("--max-hours" if late else None)
+
+
+def arm_timeout(args, compiling=False):
+    """Starts the time-out anew: if this is not called again within --timeout, and half a minute for
+    the group's own time-out to come first, Python prints where it stands, and exits."""
+    if args.timeout:
+        seconds = args.timeout + 30 + (3600 if compiling else 0)
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+# ---------------------------------------------------------------------------- train and validate
+
+
+@dataclasses.dataclass
+class Run:
+    """What one training run holds from epoch to epoch."""
+
+    args: argparse.Namespace
+    place: Place
+    data: Data
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: object  # torch.amp.GradScaler, or what has its methods
+    watch: Watch
+    batches: Iterator  # (part, images, target) on the device, from here to the end of the run
+    waits: list  # seconds that each batch of the epoch was waited for
+    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None = None  # the same
+    epoch: int = 0  # epochs done
+    step: int = 0  # steps done of the epoch under way
+    meter: Meter | None = None  # of the epoch under way, in training
+    partial: dict | None = None  # its state() in the checkpoint that the run goes on from
+    average: dict = dataclasses.field(default_factory=dict)  # the state dict's, under --ema
+    kept: list = dataclasses.field(default_factory=list)  # what is trained, while averages validate
+    late: tuple | None = None  # sums and flags of the last step, on their way to the host
+    best_top1: float = 0.0  # validation, %
+    best_top5: float = 0.0
+    best_loss: float = math.inf  # validation
+    started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
+
+
+def train_one_epoch(run, end=None):
+    """Trains from run.step to the end of the epoch, or to step `end`; returns {tag: value}."""
+    args, data, epoch = run.args, run.data, run.epoch
+    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    loss = {"smoothing": args.label_smoothing, "per_class": args.loss == "bce"}
+    measure = functools.partial(criterion, **loss)
+    one = torch.ones((), device=run.place.device)
+    run.model.train()
+    title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    run.meter, run.partial = Meter(title, data.train, images, run, run.partial), None
+    run.meter.steps, first, before = run.step, run.step, traffic()
+    arm_timeout(args, compiling=args.compile)
+    for step in range(run.step, data.steps if end is None else end):
+        if args.over:
+            break
+        images, target = next_batch(run, epoch)
+        for group in run.optimizer.param_groups:
+            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
+        # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
+        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
+        scale = run.scaler.scale(one)
+        sums = train_step(run.model, measure, run.optimizer, run.scaler, images, target, args)
+        number = epoch * data.steps + step + 1
+        if run.average and (number < 32 or number % 32 == 0):
+            follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
+        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+        run.step = step + 1
+        finish_step(run, run.meter, sums, skipped)
+    settle(run, run.meter)
+    run.meter.close()
+    read, calls, sent, received = traffic() - before
+    seconds, steps = run.meter.ended - run.meter.started, max(1, run.step - first)
+    return run.meter.values() | {
+        "Lr": rate(epoch + max(0, run.step - 0.5) / data.steps),
+        "IO/read_MBps": read / 1e6 / seconds,
+        "IO/read_iops": calls / seconds,
+        "Network/sent_MB_per_step": sent / 1e6 / steps,
+        "Network/received_MB_per_step": received / 1e6 / steps,
+    }
+
+
+@torch.no_grad()
+def follow(run, decay):
+    """Moves the averages of --ema towards what is trained."""
+    for average, tensor in zip(run.average.values(), trained_state(run).values(), strict=True):
+        if average.is_floating_point():
+            average.lerp_(tensor.to(average.dtype), 1 - decay)
+        else:  # counts
+            average.copy_(tensor)
+
+
+@torch.no_grad()
+def swap_averages(run):
+    """Has the model hold the averages, if there are any; or if it does, what is trained. Running
+    statistics of BatchNorm become those of share 0 on all ranks."""
+    if run.average:
+        own = run.model.state_dict().values()
+        new = run.kept or run.average.values()
+        run.kept = [] if run.kept else [each.clone() for each in own]
+        for tensor, value in zip(own, new, strict=True):
+            tensor.copy_(value)
+    for buffer in run.model.buffers():
+        if buffer.is_floating_point():
+            if run.place.share:
+                buffer.zero_()
+            buffer.copy_(sum_over_ranks(buffer))
+
+
+def next_batch(run, part):
+    """Returns the next (images, target) of an epoch, or of "val" or "test". Others are passed over:
+    when a run ends before its time, some of the next epoch are loaded already."""
+    return next((images, target) for each, images, target in run.batches if each == part)
+
+
+@torch.no_grad()
+def validate(run, part="val"):
+    """Measures the model, or its averages, on every image of val/ or test/, once each; returns
+    {tag: value}."""
+    run.model.eval()
+    swap_averages(run)
+    source = getattr(run.data, part)
+    size = len(source.target)
+    meter = Meter(part, source, size, run)
+    arm_timeout(run.args, compiling=run.args.compile)
+    nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
+    for _ in range(val_steps(run.args, run.place, source)):
+        images, target = next_batch(run, part)
+        sums = nothing  # where other shares have an image more
+        if len(target):
+            sums = validate_step(run.model, criterion, images, target, run.args)
+        finish_step(run, meter, sums)
+    settle(run, meter)
+    meter.close()
+    if meter.sums[4] != size:
+        raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {size}")
+    if run.average:
+        swap_averages(run)
+    return meter.values()
+
+
+def is_spent(run):
+    """Returns whether --budget-hours are over, by this rank's clock."""
+    return time.perf_counter() - run.started > 3600 * (run.args.budget_hours or math.inf)
+
+
+def finish_step(run, meter, sums, skipped=False):
+    """Adds up all ranks' sums and flags of a step, and acts on those of the step before.
+
+    Those have long been copied to the host, so that nothing waits for the device; and since all
+    ranks read the same sums at the same step, all of them take the same decisions.
+    """
+    cuda = sums.device.type == "cuda"
+    flags = [*run.watch.flags(), run.place.rank == 0 and is_spent(run)]
+    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    skip = torch.as_tensor(skipped, device=sums.device).to(sums.dtype) / run.place.ranks
+    total = sum_over_ranks(torch.cat([sums, skip[None], flags])).to("cpu", non_blocking=cuda)
+    # Read later without this, it would queue behind the step that the device computes by then.
+    copied = torch.cuda.current_stream().record_event() if cuda else None
+    before, run.late = run.late, (total, copied)
+    arm_timeout(run.args)
+    if before:
+        stop, save = read_step(run, meter, *before)
+        if stop or save:
+            settle(run, meter, stop, save)
+
+
+def read_step(run, meter, total, copied):
+    """Counts a step; returns how many ranks want to end, and to save."""
+    if copied:
+        copied.synchronize()
+    *sums, stop, save, spent = total.tolist()
+    run.args.over = run.args.over or bool(spent)
+    step = f"{meter.title}, step {meter.steps}"
+    meter.add(sums)
+    if not math.isfinite(sums[0]):
+        raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
+    size = len(meter.source.target)
+    if (bad := meter.sums[4] - meter.sums[3]) > run.args.max_bad_images * size:
+        limit = f"more than --max-bad-images {run.args.max_bad_images} of {size}"
+        raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({step}); see their names above")
+    if (meter.steps - 1) % run.args.print_freq == 0:
+        loss = sums[0] / max(1, sums[3])
+        meter.show(loss)
+        if run.log and meter is run.meter:
+            run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+    return stop, save
+
+
+def settle(run, meter, stop=0, save=0):
+    """Reads the last step's sums too (sync point); saves, or saves and ends, where a rank wants."""
+    if run.late:
+        late, run.late = run.late, None
+        stop, save = map(sum, zip((stop, save), read_step(run, meter, *late), strict=True))
+    if (stop or save) and run.meter:  # not under --evaluate
+        save_checkpoint(run)
+    if stop:
+        raise Preempted
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+# The last three checkpoints, the newest first, and the best.
+CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
+HEAD = {"arch": str, "num_classes": int, "epoch": int, "global_batch": int, "scaler": dict}
+HEAD |= {"args": dict, "seconds": float, "best_acc1": float, "best_acc5": float}
+TENSORS = {"state_dict": dict, "optimizer": dict}
+
+
+def in_float32(tree):
+    """Copies nested dicts to host memory, floating tensors as float32, whatever trained them."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    if not tree.isfinite().all():
+        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
+    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+    return tree.detach().to("cpu", dtype, copy=True)
+
+
+def save_checkpoint(run, is_best=False):
+    """Saves checkpoint.pt, with pytorch/examples' names, and model_best.pt too where `is_best`.
+    Every rank calls it, since gathering the state takes all; rank 0 writes."""
+    arm_timeout(run.args)
+    run.watch.saved = time.monotonic()
+    preset, validating = preset_of(run.args.arch), bool(run.kept)
+    if validating:
+        swap_averages(run)
+    checkpoint = {
+        "arch": run.args.arch,
+        "model_options": run.args.model_options,
+        "num_classes": run.data.num_classes,
+        "classes": run.data.train.classes,
+        "image_size": run.data.val_size,
+        "val_resize": run.data.val_resize,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
+        "epoch": run.epoch,
+        "step": run.step,
+        "global_batch": run.data.global_batch,
+        "partial": run.meter.state() if run.step else None,
+        "scaler": run.scaler.state_dict(),
+        "best_acc1": run.best_top1,
+        "best_acc5": run.best_top5,
+        "best_loss": run.best_loss,
+        "seconds": time.perf_counter() - run.started,
+        "args": run.args.typed,
+        **full_state(run),
+    }
+    if validating:
+        swap_averages(run)
+    if run.folder is None:
+        return
+    newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
+    try:
+        if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
+            averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
+            write(best, checkpoint | (averages if run.average else {}))
+        for older, newer in (third, second), (second, newest):
+            with contextlib.suppress(OSError):  # no such file yet, or a file system without links
+                older.unlink(missing_ok=True)
+                os.link(newer, older)
+        write(newest, checkpoint)
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+        why = getattr(error, "strerror", None) or "disk full?"
+        raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
+
+
+def write(path, checkpoint):
+    """Replaces a file whole or not at all: it is on the disk before it has its name."""
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "wb") as file:
+        torch.save(checkpoint, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+
+
+def load_file(path):
+    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed, and all of
+    it is compared with its checksums, which torch.load() does not do."""
+    try:
+        file = io.BytesIO(Path(path).read_bytes())
+        if zipfile.is_zipfile(file):  # or torchvision's of before 2020, which has no checksums
+            archive = zipfile.ZipFile(file)
+            # PyTorch takes a record that has the attributes of a folder for empty.
+            odd = [each.filename for each in archive.infolist() if each.external_attr]
+            if damaged := archive.testzip() or odd:
+                raise ValueError(f"{damaged} is damaged")
+        file.seek(0)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file may raise anything
+        why = getattr(error, "strerror", None) or first_line(error).split(" This file can")[0]
+        raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def read_checkpoint(path):
+    """Returns a checkpoint of these scripts."""
+    saved, held = load_file(path), HEAD | TENSORS
+    good = isinstance(saved, dict) and all(type(saved.get(name)) is held[name] for name in held)
+    numbers = [saved[name] for name in held if held[name] in (int, float)] if good else []
+    if not good or not all(0 <= each < 1e12 for each in numbers):  # nor NaN, which is in no range
+        others = "--weights takes the weights of others, as of pytorch/examples"
+        raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
+    return saved
+
+
+def find_checkpoint(args):
+    """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none."""
+    given, auto, reason = Path(args.resume), args.resume == "auto", None
+    if not auto and not given.is_dir():
+        return given, read_checkpoint(given)
+    found = Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt")
+    newest = {}  # time of each folder's last checkpoint; in a folder the names have an order
+    for path in found:
+        if path.name in CHECKPOINTS and path.exists():
+            newest[path.parent] = max(newest.get(path.parent, 0), path.stat().st_mtime_ns)
+    for folder in sorted(newest, key=newest.get, reverse=True):
+        for path in (folder / name for name in CHECKPOINTS if (folder / name).exists()):
+            try:
+                saved = read_checkpoint(path)
+            except BadInput as error:
+                report(f"--resume {args.resume} passes over a checkpoint: {error}")
+                continue
+            odd = different_options(args, saved) if auto else []
+            if not odd:
+                return path, saved
+            reason = reason or f"the newest run, {folder.name}, differs in {', '.join(odd)}"
+            break
+    if not auto:
+        raise BadInput(f"--resume {given}: holds no good checkpoint")
+    reason = f"{reason or 'no checkpoint'} in {args.log_dir}"
+    if args.evaluate:
+        raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
+    report(f"--resume auto starts a new run: {reason}")
+    return None, None
+
+
+def different_options(args, saved):
+    """Returns the options, as typed, by which a checkpoint's run trained something else."""
+    before, now = saved["args"], vars(args)
+    before = args.same_run | before  # which may be of an older script
+    odd = [name for name in args.same_run if before[name] != now[name]]
+    typed = {name: f"--{name.replace('_', '-')}" for name in odd} | {"precision": "precision"}
+    odd = [f"{typed[name]} ({before[name]}, now {now[name]})" for name in odd]
+    if (before.get("dir") is None) != (args.dir is None):  # it may have moved, but is no demo set
+        odd.append("DIR")
+    return odd
+
+
+def choose_checkpoint(args, place):
+    """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
+    ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
+    head = tensors = error = None
+    if args.resume and place.rank == 0:
+        try:
+            path, head = find_checkpoint(args)
+        except (BadInput, OSError) as bad:
+            error = str(bad)
+        if head:
+            odd = different_options(args, head)
+            if odd:
+                report(f"--resume {path}: trained with other options: {', '.join(odd)}")
+            tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
+            if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
+                tensors["optimizer"] = None
+            if args.ema and tensors["trained"]:  # model_best.pt
+                tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
+            head["path"] = str(path)
+            head.pop("buffers", None)  # of older checkpoints: each rank's
+    head, error = from_rank_0((head, error))
+    if error:
+        raise BadInput(error)
+    return head, tensors
+
+
+def saved_pairs(run, state):
+    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
+    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
+    own, saved, averages = trained_state(run), {}, {}
+    if state:
+        saved = fitting(own, state["state_dict"], "--resume")
+        averages = state.get("ema") or {}
+    for name, tensor in own.items():
+        yield tensor, saved.get(name)
+    for name, average in run.average.items():
+        fits = getattr(averages.get(name), "shape", None) == average.shape
+        yield average, averages[name] if fits else saved.get(name)
+    yield from optimizer_pairs(run.optimizer, state and state["optimizer"])
+
+
+def optimizer_pairs(optimizer, saved):
+    """Yields (tensor, saved) of momentum and the like: zeros where rank 0's state dict `saved` has
+    none. The learning rate and its kin are the command line's."""
+    weights = [each for group in optimizer.param_groups for each in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()  # makes the state
+    optimizer.zero_grad()
+    groups = saved["param_groups"] if saved else optimizer.param_groups
+    sizes = [[len(each["params"]) for each in part] for part in (optimizer.param_groups, groups)]
+    if sizes[0] != from_rank_0(sizes[1]):
+        raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
+    for own, old in zip(optimizer.param_groups, groups, strict=False):
+        if "step" in own:  # timm's, a number or a tensor
+            own["step"] = 0 * own["step"] + from_rank_0(old["step"] if saved else 0)
+    saved = saved["state"] if saved else {}
+    for number, weight in enumerate(weights):
+        for name, value in optimizer.state[weight].items():
+            if isinstance(value, torch.Tensor):
+                old = saved.get(number, {}).get(name, torch.zeros(value.shape))
+                if old.shape != value.shape:
+                    raise BadInput(f"--resume: {name} has the shape of another model")
+                yield value, old
+
+
+def go_on(run, head, tensors):
+    """Takes up the state of a checkpoint on all ranks."""
+    scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
+    load_state(run, tensors)
+    run.scaler.load_state_dict(scaler)
+    run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
+    run.best_loss = head.get("best_loss", math.inf)
+
+
+# -------------------------------------------------------------------------------------------- log
+
+
+def report(line, file=None):
+    """Prints a line. That it cannot be printed ends no run: from then on nothing is printed."""
+    try:
+        print(line, file=file, flush=True)
+    except OSError:  # a closed pipe, or a full disk
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), (file or sys.stdout).fileno())
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def open_log(run, head):
+    """Makes this run's folder, locks it, and opens its log. A run that goes on from a checkpoint in
+    --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
+    args, place, data = run.args, run.place, run.data
+    runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.shares * place.devices}_b{args.device_batch}"
+    what += f"_cpu{data.workers}_opt{args.precision}"
+    name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
+    names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
+    # Not from the best, which may be older than others.
+    known = before.name in CHECKPOINTS[:3] and args.prof is None
+    try:
+        if known and before.parent.parent == runs.resolve() and what in before.parent.name:
+            run.folder = runs / before.parent.name
+        else:
+            for run.folder in (runs / each for each in names):
+                with contextlib.suppress(FileExistsError):
+                    run.folder.mkdir(parents=True)
+                    break
+        lock = os.open(run.folder / ".lock", os.O_CREAT | os.O_RDWR)  # open as long as the process
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
+            left.unlink(missing_ok=True)
+        best = before.with_name(CHECKPOINTS[-1])
+        if head and best.exists() and before.parent != run.folder.resolve():
+            shutil.copy(best, run.folder)
+        # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
+        run.log = SummaryWriter(run.folder, purge_step=purge)
+    except BlockingIOError:
+        raise BadInput(f"{run.folder}: another run writes there now") from None
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
+    about = json.dumps(describe(run, head), indent=1)
+    run.log.add_text("about", f"```json\n{about}\n```")
+    run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
+
+
+def describe(run, head):
+    """Returns what it takes to repeat the run: options, sizes, hardware, versions."""
+    args, data = run.args, run.data
+    git = ["git", "-C", Path(__file__).resolve().parent, "describe", "--always", "--dirty"]
+    commit = ""
+    with contextlib.suppress(OSError):  # no git
+        commit = subprocess.run([*git, "--abbrev=40"], capture_output=True, text=True).stdout
+    launch = ["OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
+    launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
+    return {
+        "command": [Path(sys.executable).name, *sys.argv],
+        "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
+        "options": args.typed,
+        "data": os.path.dirname(data.train.folder),
+        "steps_per_epoch": data.steps,
+        "global_batch": data.global_batch,
+        "num_classes": data.num_classes,
+        "image_size": data.image_size,
+        "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
+        "place": {**run.place._asdict(), "device": str(run.place.device)},
+        "device": device_name(run.place.device),
+        "node": platform.node(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "environment": {name: os.environ[name] for name in launch if name in os.environ},
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
+        "commit": commit.strip(),
+    }
+
+
+def traffic():
+    """Returns, by the kernel's counters, the bytes and calls that this process and its workers have
+    read, from the page cache too, and the bytes that the interfaces of its node sent and received.
+    """
+    counts = np.full(4, np.nan)  # what the system does not count
+    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
+        counts[2:] = psutil.net_io_counters()[:2]
+        processes = psutil.Process(), *psutil.Process().children()
+        read = [process.io_counters() for process in processes]
+        counts[:2] = sum(each.read_chars for each in read), sum(each.read_count for each in read)
+    return counts
+
+
+def log_epoch(run, done, train, val):
+    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
+    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
+    values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
+    for tag in ("Loss", "Top1", "Top5", "Throughput", "Time"):
+        values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
+    for tag, value in values.items():
+        run.log.add_scalar(tag, value, math.ceil(done))
+    run.log.flush()
+    seconds = (time.perf_counter() - run.started) / done
+    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
+    report(
+        f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  top-1 {train['Top1']:.1f}  val "
+        f"{val['Top1']:.1f}/{val['Top5']:.1f} %  {train['Throughput']:,.0f} img/s  left {left}"
+    )
+
+
+# ------------------------------------------------------------------------------------------- main
+
+
+def set_up(args):
+    """Returns the Run, ready to train: every rank with the same weights and state."""
+    arm_timeout(args)
+    place = join(args)
+    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
+    torch.backends.cudnn.benchmark = not args.deterministic
+    if args.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if args.sync_bn and place.device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+    args.typed = {name: value for name, value in vars(args).items() if name != "same_run"}
+    args.over = False  # whether the run ends before --epochs
+    options = {name: args.typed[name] for name in (*args.same_run, *SAME_RANKS)}
+    require_equal(place, options | {"device": place.device.type})
+    head, tensors = choose_checkpoint(args, place)
+    kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
+    args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
+    split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
+    if head and args.resume == "auto" and split != typed and place.rank == 0:
+        report(f"--resume auto keeps the global batch, {global_batch}")
+    if args.compile and args.compile_mode != "default" and (args.parts > 1 or args.start_size):
+        no_graphs = "its graphs cannot accumulate parts, nor change their size"
+        raise BadInput(f"--compile-mode {args.compile_mode}: {no_graphs}")
+    data = open_data(args, place, global_batch)
+    require_equal(place, {f"{part}/": digest(getattr(data, part)) for part in data._fields[:3]})
+    arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
+    epoch, step, partial = args.start_epoch or 0, 0, None
+    if head:
+        classes = data.train.classes
+        held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
+        if held != wanted:
+            both = "{} of {} classes, this run {} of {}".format(*held, *wanted)
+            raise BadInput(f"--resume {head['path']} holds {both}")
+        if head.get("classes") and classes and head["classes"] != classes:
+            raise BadInput(f"--resume {head['path']} was trained on classes of other names")
+        if args.start_epoch is None:
+            epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
+            step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
+    last = data.steps - 10 if epoch < args.epochs else -1
+    if args.prof is not None and not step <= args.prof <= last:
+        there = f"epoch {epoch + 1} of {args.epochs} has {data.steps}, from {step} on"
+        raise BadInput(f"--prof {args.prof} needs ten steps: {there}")
+    schedule, waits = schedule_batches(args, place, data, epoch, step), []
+    batches = load_batches(args, place, data, schedule)
+    torch.manual_seed(args.seed)
+    args.model_options = (head or {}).get("model_options") or model_options(args, data)
+    trained = prepare(args, place, data)
+    batches = on_device(batches, args, place.device, waits)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits)
+    if args.ema:
+        for name, each in trained_state(run).items():
+            run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
+    if head:
+        go_on(run, head, tensors)
+    run.epoch, run.step, run.partial = epoch, step, partial
+    run.started = time.perf_counter() - (head["seconds"] if head else 0)
+    if place.rank == 0:
+        if not args.evaluate:
+            open_log(run, head)
+        greet(run, head)
+    return run
+
+
+def require_equal(place, mine):
+    """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
+    else, and in silence."""
+    theirs = from_rank_0(mine)
+    odd = [name for name in mine if mine[name] != theirs.get(name)]
+    if odd:
+        both = f"{odd[0]} ({mine[odd[0]]}, not {theirs.get(odd[0])})"[:200]
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *odd[1:]])}")
+
+
+def digest(source):
+    """Returns the number of images and a hash of their classes and places."""
+    if source is None:
+        return "no images"
+    hashed = hashlib.sha256(repr(source.classes).encode())
+    for array in source[2:]:
+        hashed.update(array)
+    return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
+
+
+def greet(run, head):
+    """Prints what is trained, on what, and where its logs are."""
+    args, data, place = run.args, run.data, run.place
+    shares, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
+    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    for name, options in args.recipes.items():
+        report(f"{name}: {options}")
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    report(f"{args.arch} ({args.precision}) on {on}")
+    sizes = f"{args.device_batch} images x {shares} devices x {args.parts} parts"
+    report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
+    if head:
+        was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} images"
+        report(f"Going on from {head['path']} ({was}) at epoch {run.epoch} step {run.step}")
+    if run.folder:
+        report(f"Logs and checkpoints: {run.folder}")
+
+
+def fit(run):
+    """Trains until --epochs, --desired-acc or --budget-hours, saving and logging after every epoch;
+    then measures the best model on test/, if there is one."""
+    args, wanted, test = run.args, 100 * (run.args.desired_acc or math.inf), {}
+    # Exact sums are the same on all ranks, so all of them stop together.
+    args.over = from_rank_0(run.best_top1 >= wanted or is_spent(run))
+    done = run.epoch + run.step / run.data.steps
+    # An epoch that was under way is validated, even where its budget is over.
+    while run.epoch < args.epochs and (run.step or not args.over):
+        train, val = train_one_epoch(run), validate(run)
+        done = run.epoch + run.step / run.data.steps
+        if run.step == run.data.steps:
+            run.epoch, run.step = run.epoch + 1, 0
+        is_best = val["Top1"] >= run.best_top1
+        if args.best == "loss":
+            is_best = val["Loss"] <= run.best_loss
+        run.best_loss = min(run.best_loss, val["Loss"])
+        run.best_top1 = max(run.best_top1, val["Top1"])
+        run.best_top5 = max(run.best_top5, val["Top5"])
+        save_checkpoint(run, is_best)
+        if run.log:
+            log_epoch(run, done, train, val)
+        args.over = args.over or run.best_top1 >= wanted
+        if args.over:
+            break
+    if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
+        run.meter, run.average = None, {}  # from here on nothing is saved
+        load_state(run, run.folder and read_checkpoint(run.folder / CHECKPOINTS[-1]))
+        test = validate(run, "test")
+    if run.log:
+        reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
+        reason = "desired accuracy reached" if run.best_top1 >= wanted else reason
+        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
+        end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
+        end |= {f"test_{name.lower()}": test[name] for name in ("Top1", "Top5", "Loss") if test}
+        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.close()
+        took = datetime.timedelta(seconds=round(end["seconds"]))
+        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {done:g} epochs in {took} (h:m:s)")
+        if test:
+            report(f"test: top-1 {test['Top1']:.3f} %, top-5 {test['Top5']:.3f} %")
+
+
+def profile(run):
+    """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
+    train_one_epoch(run, run.args.prof)
+    with torch.profiler.profile() as profiler:
+        train_one_epoch(run, run.args.prof + 10)
+    if run.folder:
+        profiler.export_chrome_trace(str(run.folder / "trace.json"))
+        report(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+        report(f"Trace of ten steps: {run.folder / 'trace.json'}")
+
+
+def worker(args):
+    """One rank of the run, from joining the others to leaving them; ends the process."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed by whoever started this
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    for stream in sys.stdout, sys.stderr:
+        stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
+    # When the log's thread fails on a full disk, the next line that is logged raises its error.
+    threading.excepthook = lambda failure: None
+    status = 0
+    try:
+        run = set_up(args)
+        try:
+            if args.evaluate:
+                val = validate(run)
+                if run.place.rank == 0:
+                    report(f"validation: top-1 {val['Top1']:.3f} %, top-5 {val['Top5']:.3f} %")
+            elif args.prof is not None:
+                profile(run)
+            else:
+                fit(run)
+        except Preempted:
+            status = 143
+            if run.folder:  # a marker, since a launcher may have an exit status of its own
+                why = run.watch.why() or "a signal to another rank"
+                marker = {"why": why, "epoch": run.epoch, "step": run.step}
+                (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+                run.log.close()
+                report(f"ended by {why} at step {run.step}, saved: --resume auto goes on from here")
+        sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        leave()
+    except Exception as error:
+        status = complain(error)
+    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
+        child.kill()
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)  # at once: what a normal end runs may wait for ranks that are gone
+
+
+# What libraries say, and what it means.
+MEANINGS = {
+    r"DataLoader worker \(pid": "a loader worker died: out of memory? lower -j",
+    r"[Tt]imed? ?out": "another rank did not answer within --timeout",
+    r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
+    r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
+    r"allocate memory|calculation overflowed": "no memory for it: lower -b, -j or --image-size",
+    r"shared memory": "too little of it for the loader: docker run --shm-size=8g, or lower -j",
+    r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
+}
+
+
+def complain(error):
+    """Prints why the process ends: in one line what is known, with its traceback what is a bug;
+    returns the exit status."""
+    rank = os.environ.get("RANK", "0")
+    line, status = str(error), 2 if isinstance(error, BadInput) else 1
+    if not isinstance(error, (BadInput, Fault)):
+        known = [text for pattern, text in MEANINGS.items() if re.search(pattern, line)]
+        line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
+    if line and rank != "0":
+        # Rank 0 prints the same, or the launcher, which ends this process meanwhile.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(5)
+    line = f"{Path(sys.argv[0]).name}: error: {line}" if line else traceback.format_exc()
+    report(line, sys.stderr)
+    return status
+
+
+def main():
+    """Reads the options and launches the workers."""
+    args = parse_args()
+    try:
+        launch(worker, args)
+    except (BadInput, Fault) as error:
+        sys.exit(complain(error))
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal end would wait for loader workers, which ignore it
+
+
+if __name__ == "__main__":
+    main()
