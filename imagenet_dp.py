@@ -1651,7 +1651,7 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
-    what = f"_{args.arch.replace('/', '-')}_gpux{place.shares * place.devices}_b{args.device_batch}"
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
     what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second

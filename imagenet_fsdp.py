@@ -103,6 +103,8 @@ def join(args):
     alone = "WORLD_SIZE" not in os.environ
     rank, ranks = (0, 1) if alone else (_whole("RANK"), _whole("WORLD_SIZE"))
     local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
+    if args.hybrid and ranks % args.hybrid:
+        raise BadInput(f"--hybrid {args.hybrid} does not divide the {ranks} ranks")
     device = pick_device(args, local_rank, local_ranks)
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
     if backend == "nccl" and device.type != "cuda":
@@ -167,8 +169,6 @@ def _meet(rank, ranks, backend, timeout):
 
 def prepare(args, place, data):
     """Returns (model, optimizer, scaler); no rank's device ever holds the whole model."""
-    if args.hybrid and place.ranks % args.hybrid:
-        raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
     with torch.device("cpu" if place.rank == 0 else "meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that weights are loaded into none
         model = build_model(args, data)
@@ -1796,7 +1796,7 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
-    what = f"_{args.arch.replace('/', '-')}_gpux{place.shares * place.devices}_b{args.device_batch}"
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
     what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second

@@ -114,6 +114,13 @@ def join(args):
     alone = "WORLD_SIZE" not in os.environ
     rank, ranks = (0, 1) if alone else (_whole("RANK"), _whole("WORLD_SIZE"))
     local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
+    each = 2 if args.schedule == "interleaved" else 1  # stages on a rank
+    stages = args.stages or each * ranks
+    args.width = stages // each  # ranks of a replica
+    if ranks == 1:
+        raise BadInput("a pipeline needs two ranks or more: imagenet_nd.py trains on one")
+    if stages % each or ranks % args.width:
+        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {each} on each, evenly")
     device = pick_device(args, local_rank, local_ranks)
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
     if backend == "nccl" and device.type != "cuda":
@@ -126,13 +133,6 @@ def join(args):
         at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot meet the others at {at}: {first_line(error)}"
         raise BadInput(f"rank {rank} of {ranks} {why}") from None
-    each = 2 if args.schedule == "interleaved" else 1  # stages on a rank
-    stages = args.stages or each * ranks
-    args.width = stages // each  # ranks of a replica
-    if ranks == 1:
-        raise BadInput("a pipeline needs two ranks or more: imagenet_nd.py trains on one")
-    if stages % each or ranks % args.width:
-        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {each} on each, evenly")
     place = Place(device, rank, ranks, local_rank, local_ranks)
     return place._replace(share=rank // args.width, shares=ranks // args.width)
 
@@ -240,6 +240,7 @@ class _Stage(nn.Module):
     def forward(self, x):
         """Returns what the piece gives, laid out so that it can be sent."""
         with precision(self.args, x.device):
+            x = x.clone() if x.requires_grad else x  # no leaf can be changed in place, as by ReLU
             return self.computed(x).contiguous()
 
 
@@ -256,7 +257,7 @@ def _measure(model, pieces, args, place, data):
         passed[size] = [(x.shape, x.dtype)]
         for number, stage in enumerate(stages):
             started = time.perf_counter()
-            y = stage(x.requires_grad_())
+            y = stage(x.requires_grad_(number > 0))
             y.backward(torch.ones_like(y))
             x = y.detach()
             x.sum().item()  # sync point
@@ -1966,7 +1967,7 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
-    what = f"_{args.arch.replace('/', '-')}_gpux{place.shares * place.devices}_b{args.device_batch}"
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
     what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second

@@ -481,6 +481,9 @@ SCRIPTS = {  # and how they are started
     "imagenet_ddp.py": "own spawn",
     "imagenet_ddp_apex.py": "torchrun",
     "imagenet_horovod.py": "horovodrun",
+    "imagenet_fsdp.py": "torchrun",
+    "imagenet_pipeline.py": "torchrun",
+    "imagenet_exchange.py": "torchrun",
 }
 
 
@@ -840,6 +843,9 @@ SHORT_FROZEN = [
     ("imagenet_ddp.py", "rank 0 stopped", "set-up"),
     ("imagenet_ddp_apex.py", "stuck loader worker", "training"),
     ("imagenet_horovod.py", "rank 1 stopped", "training"),
+    ("imagenet_fsdp.py", "rank 1 stopped", "training"),
+    ("imagenet_pipeline.py", "rank 0 stopped", "training"),
+    ("imagenet_exchange.py", "rank 1 stopped", "training"),
 ]
 TRIALS = {  # what runs, with which sizes, and with which under --short
     "kills": (kills, (100, 20, 10), (10, 2, 1)),

@@ -26,6 +26,7 @@ ENVIRON = dict(os.environ)  # before what tests import and call here changes it
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("imagenet_*.py"))
+BY_TORCHRUN = "imagenet_exchange.py", "imagenet_fsdp.py", "imagenet_pipeline.py"
 BIN = Path(sys.executable).parent
 sys.path.insert(0, str(ROOT))
 
@@ -59,6 +60,9 @@ def command(script, ranks=1):
         return [*launcher, f"--nproc_per_node={ranks}", path]
     if script == "imagenet_horovod.py" and ranks > 1:
         return [str(BIN / "horovodrun"), "-np", str(ranks), sys.executable, path]
+    if script in BY_TORCHRUN and ranks > 1:
+        port = f"--master_port={free_port()}"
+        return [str(BIN / "torchrun"), port, f"--nproc_per_node={ranks}", path]
     assert ranks == 1, f"{script} has one rank"
     return [sys.executable, path]
 

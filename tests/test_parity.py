@@ -20,6 +20,7 @@ WAYS = {
     "ddp, 2 ranks, 2 parts": ("imagenet_ddp.py", 2, 2, 1, []),
     "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, 0, O0),
     "horovod, 2 ranks, 2 parts": ("imagenet_horovod.py", 2, 2, 0, []),
+    "fsdp, 2 ranks, 2 parts": ("imagenet_fsdp.py", 2, 2, 1, []),
 }
 # Those of `make test` run once more here, for longer.
 SLOW = WAYS | {

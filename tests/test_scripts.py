@@ -27,7 +27,7 @@ def parse(script, words):
 
 
 def test_copies_are_equal_and_each_stands_alone():
-    assert len(SCRIPTS) == 5
+    assert len(SCRIPTS) == 8
     assert sync_copies.check(TEXTS) == []
     listed = re.findall(r"^[a-z]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     # nvImageCodec is in nvidia.
@@ -182,6 +182,18 @@ OWN = {
         "precision": "float32", "fp16_allreduce": False, "use_adasum": False,
         "gradient_predivide_factor": 1.0,
     },
+    "imagenet_fsdp.py": {
+        "precision": "float32", "dist_backend": None, "param_dtype": "float32", "hybrid": None,
+        "reshard_after_forward": True,
+    },
+    "imagenet_pipeline.py": {
+        "precision": "float32", "dist_backend": None, "stages": None, "schedule": "gpipe",
+        "microbatches": 4,
+    },
+    "imagenet_exchange.py": {
+        "precision": "float32", "dist_backend": None, "exchange": "bucket", "bucket_mb": 25.0,
+        "exchange_dtype": "float32", "list_tensors": False,
+    },
 }  # fmt: skip
 
 
@@ -249,6 +261,7 @@ def alone(script, ranks, folder):
         ("imagenet_nd.py", 1, ["--amp", "float16", "--channels-last"]),
         ("imagenet_ddp.py", 2, ["--amp", "bfloat16"]),
         ("imagenet_ddp_apex.py", 1, ["--opt-level", "O2"]),
+        ("imagenet_fsdp.py", 1, ["--amp", "bfloat16"]),
     ],
 )
 def test_alone_in_an_empty_folder_it_trains_an_epoch(script, ranks, options, tmp_path):

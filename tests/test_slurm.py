@@ -12,11 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, SCRIPTS, environment, needs_horovod, run
+from conftest import BY_TORCHRUN, ROOT, SCRIPTS, environment, needs_horovod, run
 from torch.distributed.run import get_args_parser
 
 FILES = sorted((ROOT / "slurm").glob("*.sbatch"))
 ALONE = "imagenet_nd.py", "imagenet_dp.py"  # on one node, in one process
+LAUNCHED = "imagenet_ddp_apex.py", *BY_TORCHRUN  # by one torchrun a node
 
 
 def test_every_script_has_its_file():
@@ -58,11 +59,11 @@ def test_options_parse(script, gpus, tmp_path):
     read = args.resume, args.log_dir, args.epochs, args.dir
     assert read == ("auto", "runs", 3, "a folder")
     ranks = int(gpus or 4)
-    tasks = {"imagenet_ddp_apex.py": 2}.get(script, 1 if script in ALONE else 2 * ranks)
+    tasks = 2 if script in LAUNCHED else 1 if script in ALONE else 2 * ranks
     assert f"--ntasks={tasks}" in words
-    cores = 3 * ranks if script == "imagenet_ddp_apex.py" else 3
+    cores = 3 * ranks if script in LAUNCHED else 3
     assert f"--cpus-per-task={cores}" in words
-    if script == "imagenet_ddp_apex.py":
+    if script in LAUNCHED:
         started = get_args_parser().parse_args(words[words.index("torchrun") + 1 :])
         assert (started.nnodes, started.nproc_per_node) == ("2", str(ranks))
         assert (started.master_addr, started.master_port) == ("node1", 23456)

@@ -19,7 +19,7 @@ DIVIDER = re.compile(r"^# ---- shared: .*\n", re.MULTILINE)
 # The words of one way of running, which the shared tail must not know.
 BACKENDS = re.compile(
     r"\b(?:dist|distributed|ddp|DDP|DistributedDataParallel|dp|DataParallel|apex|amp_C|hvd|horovod|"
-    r"nccl|gloo|torchrun|fsdp|fully_shard|deepspeed)\b",
+    r"nccl|gloo|torchrun|fsdp|fully_shard|DTensor|pipelining|deepspeed)\b",
     re.IGNORECASE,
 )
 

@@ -1,0 +1,313 @@
+"""FSDP2, pipeline stages and the exchange by hand: what each has of its own above the divider."""
+
+import copy
+import importlib
+import itertools
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from conftest import BY_TORCHRUN, checkpoint, command, events, free_port, run, scalars, the_run
+from torchvision import models
+
+EXCHANGE, FSDP, PIPELINE = BY_TORCHRUN
+NET = ["--image-size", "32", "--no-accel", "-j", "0", "-p", "1", "--warmup-epochs", "0"]
+VIT = ["-a", "vit_b_16", *NET, "--lr", "2"]
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return importlib.import_module("imagenet_pipeline")
+
+
+@pytest.fixture(scope="module")
+def fsdp():
+    return importlib.import_module("imagenet_fsdp")
+
+
+# -------------------------------------------------------------------------------------- one run
+
+
+def test_one_run_through_three_scripts(demo, tmp_path):
+    """Begun with FSDP2, ended in mid-epoch, gone on with in a pipeline, ended by exchange by hand:
+    the curve, the averages and the momentum are those of one rank's uninterrupted run."""
+    words = [*VIT, "--steps-per-epoch", "4", "--epochs", "2", "--ema", "0.5", "--norm-wd", "0"]
+    words += ["--clip-grad", "0.5", "--lr", "1", demo, "--log-dir"]
+    run([*command("imagenet_nd.py"), *words, "whole", "-b", "16"], tmp_path)
+    ways = [
+        (FSDP, ["-b", "8", "--max-hours", "1e-6"]),
+        (PIPELINE, ["-b", "16", "--schedule", "interleaved", "--max-hours", "1e-6"]),
+        (EXCHANGE, ["-b", "8", "--exchange", "ring", "--bucket-mb", "0.01"]),
+    ]
+    losses, before = {}, []
+    for script, options in ways:
+        status = 1 if "--max-hours" in options else 0
+        output = run([*command(script, 2), *words, script, *options, *before], tmp_path, status)
+        assert len(re.findall("^Traceback", output, re.MULTILINE)) == status, "torchrun's own"
+        losses |= scalars(tmp_path / script, "Loss/step")
+        before = ["--resume", the_run(tmp_path / script)]
+    whole = scalars(tmp_path / "whole", "Loss/step")
+    assert list(losses) == list(whole) == list(range(8))
+    assert losses == pytest.approx(whole, rel=1e-5)
+    pair = [
+        torch.load(checkpoint(tmp_path / folder), weights_only=True)
+        for folder in ("whole", EXCHANGE)
+    ]
+    assert pair[0]["partial"] == pair[1]["partial"] is None
+    for part in "state_dict", "ema":
+        for name, tensor in pair[0][part].items():
+            assert torch.allclose(pair[1][part][name], tensor, atol=1e-4), name
+    moments = [saved["optimizer"]["state"] for saved in pair]
+    for number in moments[0]:
+        buffers = (each[number]["momentum_buffer"] for each in (moments[1], moments[0]))
+        assert torch.allclose(*buffers, atol=1e-4)
+    last = [events(the_run(tmp_path / folder)) for folder in ("whole", EXCHANGE)]
+    values = [[event.value for event in each.Scalars("Top1/val")][-1] for each in last]
+    assert values[0] == values[1]
+
+
+# ---------------------------------------------------------------------------------------- stages
+
+
+def test_the_best_cut(pipeline):
+    """Against all cuts."""
+    generator = torch.Generator().manual_seed(1)
+    for stages in 1, 2, 3, 5:
+        seconds = torch.rand(9, generator=generator).tolist()
+        every = itertools.combinations(range(1, 9), stages - 1)
+        slowest = [
+            max(sum(seconds[a:b]) for a, b in itertools.pairwise([0, *cut, 9])) for cut in every
+        ]
+        ends = pipeline._balance(tuple(seconds), stages)
+        found = max(sum(seconds[a:b]) for a, b in itertools.pairwise([0, *ends]))
+        assert len(ends) == stages and ends[-1] == 9
+        assert found == pytest.approx(min(slowest))
+
+
+FAMILIES = {  # and in how many pieces they can be cut
+    "resnet18": 11,
+    "vit_b_16": 9,  # of two layers, here
+    "convnext_tiny": 28,
+    "swin_t": 34,
+    "efficientnet_b0": 61,
+    "densenet121": 14,
+    "googlenet": 16,
+}
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_stages_compute_what_the_model_does(arch, pipeline):
+    """In training and in validation; each weight in one stage; buffers and all are the model's."""
+    more = {"aux_logits": False, "init_weights": False} if arch == "googlenet" else {}
+    more |= {"image_size": 32} if arch == "vit_b_16" else {}
+    torch.manual_seed(0)
+    model, args = models.get_model(arch, **more), SimpleNamespace(precision="float32")
+    if arch == "vit_b_16":
+        model.encoder.layers = model.encoder.layers[:2]
+    pieces = pipeline._pieces(model)
+    assert len(pieces) == FAMILIES[arch]
+    pieces = [pipeline._join([*each]) for each in (pieces[:2], pieces[2:-3], pieces[-3:])]
+    for name in model.state_dict():
+        assert sum(piece.holds(name) for piece in pieces) == 1, name
+    stages = [pipeline._Stage(model, piece, args) for piece in pieces]
+    images = torch.randn(4, 3, 32, 32)
+    for training in True, False:
+        twin = copy.deepcopy(model).train(training)
+        model.train(training)
+        torch.manual_seed(1)
+        expected = twin(images)
+        torch.manual_seed(1)
+        value = images
+        for stage in stages:
+            value = stage(value)
+        assert torch.equal(value, expected)
+        for name, tensor in twin.state_dict().items():
+            assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_a_model_with_a_branch_cannot_be_cut(pipeline, monkeypatch):
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    monkeypatch.setattr(pipeline, "build_model", lambda args, data: Branch())
+    args = SimpleNamespace(schedule="gpipe", width=2, device_batch=4, microbatches=2, arch="branch")
+    place = SimpleNamespace(rank=0)
+    with pytest.raises(pipeline.BadInput, match="branch cannot be cut"):
+        pipeline.prepare(args, place, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"microbatches": 3}, "--microbatches 3 does not divide the 8 images"),
+        ({"schedule": "1f1b", "microbatches": 2, "width": 4}, "1f1b: 4 stages need as many"),
+        ({"width": 12}, "resnet18 can be cut into 11 stages, not 12"),
+    ],
+)
+def test_pipelines_that_cannot_be(options, complaint, pipeline, monkeypatch):
+    monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
+    args = {"schedule": "gpipe", "width": 2, "device_batch": 8, "microbatches": 4}
+    args = SimpleNamespace(**args | {"arch": "resnet18"} | options)
+    with pytest.raises(pipeline.BadInput, match=re.escape(complaint)):
+        pipeline.prepare(args, SimpleNamespace(rank=0), None)
+
+
+# ---------------------------------------------------------------------------------------- shards
+
+
+@pytest.mark.parametrize(
+    ("arch", "blocks", "kinds"),
+    [
+        ("resnet18", 8, {"BasicBlock"}),
+        ("swin_t", 15, {"SwinTransformerBlock", "PatchMerging"}),
+        ("convnext_tiny", 18, {"CNBlock"}),
+        ("efficientnet_b0", 16, {"MBConv"}),
+        ("vit_b_16", 12, {"EncoderBlock"}),
+    ],
+)
+def test_blocks(arch, blocks, kinds, fsdp):
+    with torch.device("meta"):
+        found = [*fsdp._blocks(models.get_model(arch))]
+    assert len(found) == blocks
+    assert {type(each).__name__ for each in found} == kinds
+
+
+# -------------------------------------------------------------------------------------- exchange
+
+
+def _exchange(rank, ranks, port):
+    """One of the ranks that average gradients of odd sizes in all ways."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    script = importlib.import_module("imagenet_exchange")
+    sizes = (3, 5), (7,), (1,), (64, 3, 3, 3), (2, 2)
+    per_rank = [
+        [torch.randn(size, generator=torch.Generator().manual_seed(17 * each)) for size in sizes]
+        for each in range(ranks)
+    ]
+    expected = [torch.stack(each).double().mean(0).float() for each in zip(*per_rank, strict=True)]
+    for kind, dtype in itertools.product(script.EXCHANGES, ("float32", "bfloat16")):
+        model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(size)) for size in sizes])
+        for weight, gradient in zip(model, per_rank[rank], strict=True):
+            weight.grad = gradient.clone()
+        model[3].grad = model[3].grad.to(memory_format=torch.channels_last)
+        args = SimpleNamespace(exchange=kind, exchange_dtype=dtype, bucket_mb=1e-4)
+        script._exchange(model, args)
+        for weight, mean in zip(model, expected, strict=True):
+            least = 1e-6 if dtype == "float32" else 3e-2
+            assert torch.allclose(weight.grad, mean, atol=least), (kind, dtype)
+        exact = all(torch.equal(w.grad, m) for w, m in zip(model, expected, strict=True))
+        assert not (exact and dtype == "bfloat16"), "16 bits must be felt"
+    dist.destroy_process_group()
+
+
+def test_every_exchange_gives_the_mean_on_every_rank():
+    mp.spawn(_exchange, (3, free_port()), nprocs=3)
+
+
+# ------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "complaint"),
+    [
+        (FSDP, ["--hybrid", "3"], "--hybrid 3 does not divide the 4 ranks"),
+        (PIPELINE, ["--stages", "3"], "4 ranks cannot hold 3 stages, 1 on each, evenly"),
+        (PIPELINE, ["--schedule", "interleaved", "--stages", "5"], "cannot hold 5 stages, 2 on"),
+        (PIPELINE, ["--start-size", "16"], "--start-size: a pipeline does not go with"),
+        (PIPELINE, ["--freeze", "--pretrained"], "--freeze: a pipeline does not go with"),
+        (PIPELINE, ["--compile"], "--compile: a pipeline does not go with"),
+        (PIPELINE, ["--stages", "1"], "argument --stages: 1 is"),
+        (EXCHANGE, ["--bucket-mb", "0"], "argument --bucket-mb: 0 is"),
+    ],
+)
+def test_four_ranks_refuse(script, options, complaint, complaint_here):
+    env = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    assert complaint in complaint_here(script, "--no-accel", *options, **env)
+
+
+def test_a_pipeline_of_one_rank_is_refused(complaint_here):
+    assert "imagenet_nd.py trains on one" in complaint_here(PIPELINE, "--no-accel")
+
+
+@pytest.mark.parametrize("script", BY_TORCHRUN)
+def test_a_launcher_without_ranks_is_refused(script, complaint_here):
+    line = complaint_here(script, "--no-accel", SLURM_STEP_NUM_TASKS="2")
+    assert "this launcher sets no RANK" in line
+
+
+# ---------------------------------------------------------------------------------- slow: parity
+
+RESNET = ["-a", "resnet18", *NET, "--lr", "0.1"]
+SLOW = {"--epochs": "1", "--steps-per-epoch": "20", "--seed": "3"}
+SLOW = [word for pair in SLOW.items() for word in pair]
+
+
+def curve(script, ranks, demo, folder, *options):
+    """Returns {step: loss} of one way of running."""
+    name = f"{script} {ranks} {' '.join(map(str, options[:60]))}".replace("/", "")[:120]
+    words = [*command(script, ranks), *SLOW, *options, "--log-dir", name, demo]
+    run(words, folder)
+    return scalars(folder / name, "Loss/step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", [VIT, RESNET], ids=["no BatchNorm", "BatchNorm"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fsdp_has_the_losses_of_ddp(net, ranks, demo, tmp_path):
+    size = [*net, "-b", 16 // ranks]
+    expected = curve("imagenet_ddp.py", ranks, demo, tmp_path, *size)
+    ways = [[], ["--no-reshard-after-forward"], ["--hybrid", "2"]]
+    for way in ways[: 3 if ranks == 4 else 2]:
+        assert curve(FSDP, ranks, demo, tmp_path, *way, *size) == pytest.approx(expected, rel=1e-6)
+    half = curve("imagenet_ddp.py", ranks, demo, tmp_path, "--amp", "bfloat16", *size)
+    for way in ["--amp", "bfloat16"], ["--param-dtype", "bfloat16"]:
+        found = curve(FSDP, ranks, demo, tmp_path, *way, *size)
+        assert found[0] == pytest.approx(half[0], rel=1e-2)
+        assert found != expected, "16 bits must be felt"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", [VIT, RESNET], ids=["no BatchNorm", "BatchNorm"])
+def test_pipeline_has_the_losses_of_accumulated_parts(net, demo, tmp_path):
+    parts = [*net, "-b", "4", "--accumulation", "4"]
+    expected = curve("imagenet_nd.py", 1, demo, tmp_path, *parts)
+    whole = [*net, "-b", "16", "--microbatches"]
+    for ranks, way in [
+        (2, [*whole, "4"]),
+        (2, [*whole, "4", "--schedule", "1f1b"]),
+        (2, [*whole, "4", "--schedule", "interleaved"]),
+        (2, [*net, "-b", "8", "--accumulation", "2", "--microbatches", "2"]),
+        (4, [*net, "-b", "8", "--stages", "2", "--microbatches", "2"]),
+        (3, [*whole, "4"]),
+    ]:
+        assert curve(PIPELINE, ranks, demo, tmp_path, *way) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_all_exchanges_have_the_same_losses(ranks, demo, tmp_path):
+    size = [*VIT, "-b", 16 // ranks, "--bucket-mb", "0.01"]
+    expected = curve("imagenet_ddp.py", ranks, demo, tmp_path, *VIT, "-b", 16 // ranks)
+    for kind in "gather", "all_reduce", "async", "bucket", "ring", "ddp":
+        found = curve(EXCHANGE, ranks, demo, tmp_path, "--exchange", kind, *size)
+        assert found == pytest.approx(expected, rel=1e-6), kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", BY_TORCHRUN)
+def test_from_two_ranks_to_four(script, demo, tmp_path):
+    """The first loss after going on is that of two ranks."""
+    words = [*VIT, "--epochs", "2", "--steps-per-epoch", "4", "--global-batch", "16", "-b", "16"]
+    words += [demo, "--log-dir"]
+    words = ["--microbatches", "1", *words] if script == PIPELINE else words
+    run([*command(script, 2), *words, "two"], tmp_path)
+    resume = ["--resume", checkpoint(tmp_path / "two", "checkpoint-1.pt")]
+    run([*command(script, 4), *words, "four", *resume], tmp_path)
+    two, four = (scalars(tmp_path / name, "Loss/step") for name in ("two", "four"))
+    assert list(four) == [4, 5, 6, 7]
+    assert four[4] == pytest.approx(two[4], rel=1e-6)
