@@ -33,6 +33,10 @@ results: .venv/installed
 study-%: .venv/installed .venv/installed-horovod
 	$(BIN)/python benchmarks/studies.py $* --dir "$(CIFAR10)"
 
+# What ways to be parallel send, need and waste; of these, exchange takes root.
+study-exchange_cpu study-dtype_cpu study-memory_cpu study-bubble_cpu: study-%_cpu: .venv/installed
+	$(BIN)/python benchmarks/parallel.py $*
+
 # What the data path and the loop gain over others': DIR=FOLDER with JPEGs of ImageNet's size.
 bench: .venv/installed-bench .venv/installed-horovod
 	$(BIN)/python benchmarks/decoders.py "$(DIR)"

@@ -114,13 +114,14 @@ def join(args):
     alone = "WORLD_SIZE" not in os.environ
     rank, ranks = (0, 1) if alone else (_whole("RANK"), _whole("WORLD_SIZE"))
     local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
-    each = 2 if args.schedule == "interleaved" else 1  # stages on a rank
-    stages = args.stages or each * ranks
-    args.width = stages // each  # ranks of a replica
+    args.per_rank = 2 if args.schedule == "interleaved" else 1  # stages
+    stages = args.stages or args.per_rank * ranks
+    args.width = stages // args.per_rank  # ranks of a replica
     if ranks == 1:
         raise BadInput("a pipeline needs two ranks or more: imagenet_nd.py trains on one")
-    if stages % each or ranks % args.width:
-        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {each} on each, evenly")
+    if stages % args.per_rank or ranks % args.width:
+        what = f"{stages} stages, {args.per_rank} on each, evenly"
+        raise BadInput(f"{ranks} ranks cannot hold {what}")
     device = pick_device(args, local_rank, local_ranks)
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
     if backend == "nccl" and device.type != "cuda":
@@ -249,11 +250,9 @@ def _measure(model, pieces, args, place, data):
     and by image size the (shape, type) of what the first takes and of what each gives."""
     model = copy.deepcopy(model).to(place.device)  # whose running statistics nobody needs
     stages = [_Stage(model, piece, args) for piece in pieces]
-    passed, micro = {}, args.device_batch // args.microbatches
-    for size in data.val_size, *[data.image_size] * 4:
-        if len(passed) < 2:  # this round warms up
-            seconds = [math.inf] * len(stages)
-        x = torch.randn(micro, 3, size, size, device=place.device)
+    micro, rounds, passed = args.device_batch // args.microbatches, [], {}
+    for size in data.val_size, *[data.image_size] * 4:  # of which the first warms up
+        x, seconds = torch.randn(micro, 3, size, size, device=place.device), []
         passed[size] = [(x.shape, x.dtype)]
         for number, stage in enumerate(stages):
             started = time.perf_counter()
@@ -261,9 +260,10 @@ def _measure(model, pieces, args, place, data):
             y.backward(torch.ones_like(y))
             x = y.detach()
             x.sum().item()  # sync point
-            seconds[number] = min(seconds[number], time.perf_counter() - started)
+            seconds.append(time.perf_counter() - started)
             passed[size].append((x.shape, x.dtype))
-    return seconds, passed
+        rounds.append(seconds)
+    return [min(each) for each in zip(*rounds[2:], strict=True)], passed
 
 
 def _balance(seconds, stages):
@@ -282,77 +282,86 @@ def _balance(seconds, stages):
     return best(0, stages)[1]
 
 
-def prepare(args, place, data):
-    """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
-    hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
-    double = args.schedule == "interleaved"
-    count, position = args.width * (1 + double), place.rank % args.width
+def _plan(model, args, place, data):
+    """Returns (the stages as pieces, for each image size the (shape, type) of what the first takes
+    and of what each gives), by rank 0's clock."""
+    stages = args.width * args.per_rank
     if args.device_batch % args.microbatches:
         what = f"the {args.device_batch} images that a replica takes at a time"
         raise BadInput(f"--microbatches {args.microbatches} does not divide {what}")
-    if args.schedule == "1f1b" and args.microbatches < count:
-        raise BadInput(f"--schedule 1f1b: {count} stages need as many --microbatches, or more")
-    model, plan = build_model(args, data), None
+    if args.schedule == "1f1b" and args.microbatches < stages:
+        raise BadInput(f"--schedule 1f1b: {stages} stages need as many --microbatches, or more")
     try:
         pieces = _pieces(model)
     except Exception as error:  # whatever a model does with what stands for its input
         raise BadInput(f"{args.arch} cannot be cut: {first_line(error)}") from None
-    if len(pieces) < count:
-        raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {count}")
+    if len(pieces) < stages:
+        raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {stages}")
+    plan = None
     if place.rank == 0:
         seconds, passed = _measure(model, pieces, args, place, data)
-        plan = [0, *_balance(seconds, count)], passed
-        for number, (first, end) in enumerate(itertools.pairwise(plan[0])):
+        cuts = [0, *_balance(seconds, stages)]
+        for number, (first, end) in enumerate(itertools.pairwise(cuts)):
             share, at = sum(seconds[first:end]) / sum(seconds), pieces[end - 1].given.name
             report(f"stage {number}: {100 * share:.0f} % of the time, up to {at}")
-    ends, passed = from_rank_0(plan)
-    pieces = [_join(pieces[first:end]) for first, end in itertools.pairwise(ends)]
+        plan = cuts, {size: [passed[size][cut] for cut in cuts] for size in passed}
+    cuts, passed = from_rank_0(plan)
+    return [_join(pieces[first:end]) for first, end in itertools.pairwise(cuts)], passed
 
-    pipeline = types.SimpleNamespace(holder={})
+
+def prepare(args, place, data):
+    """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
+    hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
+    model = build_model(args, data)
+    pieces, passed = _plan(model, args, place, data)
+    pipeline, position = types.SimpleNamespace(holder={}), place.rank % args.width
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         number = next((n for n, piece in enumerate(pieces) if piece.holds(name)), 0)
-        pipeline.holder[name] = number % args.width  # in the first replica
-        value = _sent(tensor.detach(), 0, place)
-        kept = tensor.detach().to(place.device if number % args.width == position else "meta")
-        kept.copy_(value)
+        pipeline.holder[name] = number % args.width  # the rank, in the first replica
+        mine = pipeline.holder[name] == position
+        kept = tensor.detach().to(place.device if mine else "meta")
+        kept.copy_(_sent(tensor.detach(), 0, place))
         module, _, leaf = name.rpartition(".")
-        weight = isinstance(tensor, nn.Parameter)
-        setattr(model.get_submodule(module), leaf, nn.Parameter(kept) if weight else kept)
-
-    mesh = init_device_mesh(
-        place.device.type, (place.shares, args.width), mesh_dim_names=("replicas", "stages")
-    )
-    pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in mesh.mesh_dim_names)
-    mine = range(position, count, args.width)
-    stages = {number: _Stage(model, pieces[number], args) for number in mine}
-    pipeline.first, pipeline.last = 0 in mine, count - 1 in mine
-
-    def example(shape, dtype, trains):
-        return torch.empty(shape, dtype=dtype, device="meta", requires_grad=trains)
-
-    def schedule(kind, size, **options):
-        made = []
-        for number, stage in stages.items():
-            taken, given = (example(*passed[size][at], at > 0) for at in ends[number : number + 2])
-            sizes = {"input_args": taken, "output_args": given}  # or noise would be computed
-            where = number, count, place.device
-            made.append(pipelining.PipelineStage(stage, *where, **sizes, group=pipeline.stages))
-        try:
-            return kind(made if double else made[0], args.microbatches, **options)
-        except ValueError as error:
-            raise BadInput(f"--microbatches {args.microbatches}: {first_line(error)}") from None
-
-    options = {"loss_fn": lambda output, target: pipeline.loss(output, target)}
-    kind = SCHEDULES[args.schedule]
-    pipeline.train = schedule(kind, data.image_size, **options, scale_grads=False)
-    pipeline.validate = schedule(kind if double else SCHEDULES["gpipe"], data.val_size)
-    model.pipeline = pipeline
+        kept = nn.Parameter(kept) if isinstance(tensor, nn.Parameter) else kept
+        setattr(model.get_submodule(module), leaf, kept)
+    model.pipeline = _schedule(pipeline, model, pieces, passed, args, place, data)
     optimizer = build_optimizer(args, model.parameters())
     for tensor, zeros in optimizer_pairs(optimizer, None):  # for all weights, of whichever rank
         tensor.copy_(zeros)
     # Disabled, it does nothing: no branch later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, optimizer, scaler
+
+
+def _schedule(pipeline, model, pieces, passed, args, place, data):
+    """Adds to `pipeline` its groups, and the schedules of training and validation."""
+    sizes, names = (place.shares, args.width), ("replicas", "stages")
+    mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
+    pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in names)
+    mine = range(place.rank % args.width, len(pieces), args.width)
+    stages = {number: _Stage(model, pieces[number], args) for number in mine}
+    pipeline.first, pipeline.last = 0 in mine, len(pieces) - 1 in mine
+
+    def build(kind, size, **options):
+        made = []
+        for number, stage in stages.items():
+            ends = (  # their shapes: else noise would be computed, to find them
+                torch.empty(shape, dtype=dtype, device="meta", requires_grad=at > 0)
+                for at, (shape, dtype) in enumerate(passed[size])
+                if at in (number, number + 1)
+            )
+            where = number, len(pieces), place.device
+            made.append(pipelining.PipelineStage(stage, *where, *ends, group=pipeline.stages))
+        return kind(made if args.per_rank > 1 else made[0], args.microbatches, **options)
+
+    kind, loss = SCHEDULES[args.schedule], lambda output, target: pipeline.loss(output, target)
+    try:
+        pipeline.train = build(kind, data.image_size, loss_fn=loss, scale_grads=False)
+    except ValueError as error:
+        raise BadInput(f"--microbatches {args.microbatches}: {first_line(error)}") from None
+    kind = kind if args.per_rank > 1 else SCHEDULES["gpipe"]
+    pipeline.validate = build(kind, data.val_size)
+    return pipeline
 
 
 def _sent(tensor, source, place):

@@ -25,7 +25,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -43,7 +42,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common import about  # noqa: E402
+from common import about, free_port  # noqa: E402
 
 from reporting.report import HOLDS  # noqa: E402
 
@@ -107,12 +106,6 @@ def start(way, script="imagenet_ddp.py", ranks=2, *launcher):
         "torchrun": [*elastic, f"--nproc_per_node={ranks}", *launcher, path],
         "horovodrun": ["horovodrun", "-np", ranks, *launcher, python, path],
     }[way]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Job:

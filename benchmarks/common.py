@@ -73,15 +73,19 @@ def loader_of(script, words):
     return lambda serial: itertools.islice(batches, data.steps)
 
 
+def free_port():
+    """Returns a port of this machine that nothing uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def start(script, words):
     """Returns (a script's module, its Run), set up with these options and no time-out; signals do
     what they do in every program."""
-    if script == "imagenet_ddp":  # as torchrun would
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update(alone)
+    if script == "imagenet_ddp" and "RANK" not in os.environ:  # as torchrun would
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        os.environ.update(alone, MASTER_PORT=str(free_port()))
     module = importlib.import_module(script)
     with contextlib.redirect_stdout(io.StringIO()):
         run = module.set_up(module.parse_args([*map(str, words), "--timeout", "0"]))

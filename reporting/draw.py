@@ -445,6 +445,11 @@ def draw_chart(charts, path):
     figure.savefig(f"{path}.svg", metadata={"Description": mark, "Date": None, "Creator": None})
 
 
+def chart(charts):
+    """Returns panels for draw_chart(), whose code is part of their fingerprint."""
+    return [*charts, inspect.getsource(draw_chart) + inspect.getsource(label_ends)]
+
+
 def line_range(lines, name):
     """Returns the largest over the smallest value of lines in x or y."""
     values = np.concatenate([np.asarray(line[name], dtype=np.float64) for line in lines])

@@ -1,6 +1,5 @@
 """RESULTS.md as a page: what the logs say in sentences, tables and figures; the rest below."""
 
-import inspect
 from collections import Counter, defaultdict
 
 import matplotlib
@@ -8,14 +7,14 @@ import numpy as np
 
 from reporting.draw import (
     OWN_FIGURES,
+    chart,
     clock,
-    draw_chart,
     efficiency,
-    label_ends,
     run_figure,
     speed_panels,
     style_runs,
 )
+from reporting.parallel import parallel_section
 from reporting.report import (
     benchmark_section,
     digits,
@@ -391,11 +390,6 @@ def recipe_section(runs, figures):
     return ["### By component", "", what, "", *picture, *table(header, rows), ""]
 
 
-def chart(charts):
-    """Returns panels for draw_chart(), whose code is part of their fingerprint."""
-    return [*charts, inspect.getsource(draw_chart) + inspect.getsource(label_ends)]
-
-
 def cluster_table(cluster):
     """Returns the Markdown table of the runs that the page shows."""
     rows = []
@@ -454,7 +448,7 @@ def page(runs, benchmarks, ios, figures, speed):
     if trials := trials_table(benchmarks):
         lines += ["## What it survives", "", *trials, ""]
         lines += ["Each row of each kind: appendix. `make chaos` repeats them.", ""]
-    return lines
+    return lines + parallel_section(benchmarks, figures)
 
 
 INTRODUCTION = """## Methods
