@@ -247,7 +247,7 @@ def prepare(args, place, data):
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     if args.list_tensors and place.rank == 0:
-        _list(model, getattr(torch, args.exchange_dtype).itemsize)
+        _list(model, args.exchange_dtype)
     optimizer = build_optimizer(args, model.parameters())
     if args.exchange == "ddp":
         model = DistributedDataParallel(model)
@@ -261,11 +261,12 @@ def prepare(args, place, data):
     return model, optimizer, scaler
 
 
-def _list(model, itemsize):
+def _list(model, dtype):
     """Prints what each rank has to share in a step."""
+    itemsize = getattr(torch, dtype).itemsize
     sent = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     for name, each in sent:
-        report(f"{name:40} {tuple(each.shape)!s:20} {itemsize * each.numel():>12,} bytes")
+        report(f"{name:40} {tuple(each.shape)!s:20} {dtype} {itemsize * each.numel():>12,} bytes")
     total = sum(each.numel() for _, each in sent)
     report(f"{len(sent)} tensors, {total:,} numbers, {itemsize * total:,} bytes a step")
 

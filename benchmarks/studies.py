@@ -27,7 +27,7 @@ def start(script, ranks):
     name = f"imagenet_{script}.py"
     if script == "ddp":
         return ["python", name, "--nproc-per-node", str(ranks)]
-    if script == "ddp_apex":
+    if script in ("ddp_apex", "fsdp", "pipeline", "exchange"):
         return [*TORCHRUN, f"--nproc_per_node={ranks}", name]
     if script == "horovod":
         return ["horovodrun", "-np", str(ranks), "python", name]
@@ -97,6 +97,9 @@ STUDIES = {
         parity("horovod", 2, "-j", "1", batch=16),
         parity("nd", 1, "-j", "1", arch="resnet18"),
         parity("ddp", 2, "-j", "1", arch="resnet18", batch=16),
+        parity("fsdp", 2, "-j", "1", batch=16),
+        parity("pipeline", 2, "-j", "1"),
+        parity("exchange", 2, "-j", "1", "--exchange", "ring", batch=16),
     ],
     "recipe_cifar10": [
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),

@@ -255,7 +255,7 @@ FIRST = 3
 
 def curve(script, ranks, demo, folder, *options):
     """Returns {step: loss} of one way of running."""
-    name = f"{script} {ranks} {' '.join(map(str, options[:60]))}".replace("/", "")[:120]
+    name = f"runs {sum(1 for _ in folder.iterdir())}"
     words = [*command(script, ranks), *SLOW, *options, "--log-dir", name, demo]
     run(words, folder)
     return scalars(folder / name, "Loss/step")
