@@ -172,8 +172,10 @@ def prepare(args, place, data):
     with torch.device("cpu" if place.rank == 0 else "meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that weights are loaded into none
         model = build_model(args, data)
-    if args.channels_last:  # FSDP2 shards contiguous weights alone
+    if args.channels_last:
         model = model.to(memory_format=torch.contiguous_format)
+        if place.rank == 0:
+            report("--channels-last: of images alone, since FSDP2 shards contiguous weights")
     if args.sync_bn:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     whole = [each.detach() for each in (*model.parameters(), *model.buffers())]
@@ -193,16 +195,18 @@ def _shard(model, args, place):
     sizes, names = (place.ranks // shards, shards), ("replicas", "shards")
     mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
     mesh = mesh if args.hybrid else mesh["shards"]
-    policy = {"param_dtype": getattr(torch, args.param_dtype), "reduce_dtype": torch.float32}
-    options = {"mesh": mesh, "reshard_after_forward": args.reshard_after_forward}
+    inner = outer = MixedPrecisionPolicy()
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if norms and args.param_dtype != "float32":  # their running statistics are float32
-        own = MixedPrecisionPolicy(cast_forward_inputs=False)
-        fully_shard(norms, mesh=mesh, mp_policy=own, reshard_after_forward=False)
+    if args.param_dtype == "bfloat16":
+        inner = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        outer = dataclasses.replace(inner, output_dtype=torch.float32)
+        if norms:  # their running statistics are float32
+            own = MixedPrecisionPolicy(cast_forward_inputs=False)
+            fully_shard(norms, mesh=mesh, mp_policy=own, reshard_after_forward=False)
+    again = args.reshard_after_forward
     for block in _blocks(model):
-        fully_shard(block, **options, mp_policy=MixedPrecisionPolicy(**policy))
-    policy = MixedPrecisionPolicy(**policy, output_dtype=torch.float32)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=inner, reshard_after_forward=again)
+    fully_shard(model, mesh=mesh, mp_policy=outer)
 
 
 def _blocks(module):

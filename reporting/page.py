@@ -286,7 +286,9 @@ def parity_section(runs, figures):
             ways += not batchnorm
             largest[batchnorm] = max(largest.get(batchnorm, 0), *found)
             lines.append({"x": steps, "y": np.maximum(found, 1e-9), "label": "", **look})
-            parts = run.global_batch // (run.devices * run.batch)
+            place = run.about.get("place", {})  # stages of a pipeline share a batch
+            shares = place["shares"] * place["devices"] if "shares" in place else run.devices
+            parts = run.global_batch // (shares * run.batch)
             cells = [arch, f"imagenet_{run.script}.py", run.devices, run.batch, parts]
             rows.append([*cells, run.options.get("workers", "–"), f"{max(found):.1g}"])
         lines[-1]["label"] = f"{arch}, BatchNorm" if batchnorm else arch

@@ -109,13 +109,16 @@ def bubble_part(benchmarks, figures):
         line = {"x": axis, "y": idle, "label": f"{stages} stages, formula", "color": colour}
         lines.append({**line, "linestyle": "-" if stages == 2 else ":"})
     few, many = (pick(rows, key=lambda row: int(row["micro-batches"])) for pick in (min, max))
-    title = f"{few['median']:.0f} % idle with {few['micro-batches']} micro-batch, "
-    title += f"{many['median']:.0f} % with {many['micro-batches']}"
+    ends = [f"{row['median']:.0f} % with {row['micro-batches']}" for row in (few, many)]
+    title = f"Idle time of two stages: {ends[0]}, {ends[1]} micro-batches"
     axes = {"title": title, "xlabel": "micro-batches", "ylabel": "idle, %", "lines": lines}
-    figures["figures/page/bubble"] = chart([{**axes, "logx": True, "zero": True}])
+    axes |= {"logx": True, "xticks": [1, 2, 4, 8, 16, 32], "zero": True}
+    figures["figures/page/bubble"] = chart([axes])
     note = (
         "Idle time of two stages, measured (gpipe dark, 1f1b light; bars from least to most), "
-        "against (p - 1) / (m + p - 1) of p stages and m micro-batches; more stages by formula."
+        "against (p - 1) / (m + p - 1) of p stages and m micro-batches; more stages by formula. "
+        "Stages that compute at once on cores that share memory may slow each other, which leaves "
+        "less idle time than the formula has."
     )
     return [note, "", "![idle time of stages](figures/page/bubble.svg)", ""]
 

@@ -6,6 +6,8 @@ What they measure is not tested: it belongs to quiet machines.
 import importlib.util
 import json
 import math
+import os
+import shutil
 import sys
 
 import pytest
@@ -13,11 +15,13 @@ from conftest import ROOT, run
 from test_results import NAME, cli, results, write_run
 
 from reporting import report
+from reporting.parallel import parallel_section
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import common  # noqa: E402
 import data_loading  # noqa: E402
 import decoders  # noqa: E402
+import parallel  # noqa: E402
 
 ABOUT = {"command": ["python", "benchmarks/x.py", "a b"], "processor": "CPU", "commit": ""}
 ROWS = [
@@ -257,3 +261,72 @@ def test_decoders_tell_a_broken_image(tmp_path, monkeypatch, capsys):
     (tmp_path / "train" / "cat").mkdir(parents=True)
     (tmp_path / "train" / "cat" / "1.jpg").write_text("no image")
     assert "1.jpg" in complaint(decoders, str(tmp_path), monkeypatch, capsys)
+
+
+# ------------------------------------------------------------------------------ ways to be parallel
+
+
+def test_the_page_says_what_ways_to_be_parallel_send():
+    """The busiest link, speed against one rank, memory and idle time are the rows' medians."""
+    rows = [{"name": "gather, 1 ranks", "way": "gather", "ranks": "1", "values": [10, 20, 90]}]
+    for way, ranks, link, times in [
+        ("gather", 2, 45.0, [40, 40]),
+        ("gather", 4, 134.0, [80, 80]),
+        ("ring", 2, 45.5, [30, 30]),
+        ("ring", 4, 67.0, [25, 25]),
+    ]:
+        rows.append({"name": f"{way}, {ranks} ranks", "way": way, "ranks": str(ranks)})
+        rows[-1] |= {"values": times, "busiest link, MB/step": link}
+    for row in rows:
+        row |= {"batch": "64", "by formula, MB/step": 44.7, "all ranks sent, MB/step": 268.0}
+        row["first losses"] = "2.5 2.4"
+    held = [{"name": "resnet50, fsdp, 4 ranks", "values": [76.7], "by formula, MB": 76.67}]
+    idle = [
+        {"name": "gpipe, 2", "way": "gpipe", "micro-batches": "2", "values": [30, 34, 31]},
+        {"name": "gpipe, 8", "way": "gpipe", "micro-batches": "8", "values": [12, 12.4, 13]},
+    ]
+    titles = parallel.TITLES
+    benchmarks = [
+        benchmark(title=titles["exchange"], rows=rows),
+        benchmark(title=titles["memory"], rows=held),
+        benchmark(title=titles["bubble"], rows=idle),
+    ]
+    figures = {}
+    text = "\n".join(parallel_section(benchmarks, figures))
+    assert "| gather | 134 | 44.7 | 268 | 80.0 | 0.25 |" in text
+    assert "| ring | 67.0 | 44.7 | 268 | 25.0 | 0.80 |" in text
+    assert "the first losses are the same in all ways" in text
+    assert "| resnet50, fsdp, 4 ranks | 76.7 | 76.7 |" in text
+    links, speeds = figures["figures/page/exchange"][:2]
+    assert links["title"] == "gather: 134 MB a step on one link, ring 67"
+    assert [line["y"] for line in speeds["lines"]] == [[1, 0.5, 0.25], [1, 20 / 30, 0.8]]
+    stages = figures["figures/page/bubble"][0]
+    assert stages["title"] == "Idle time of two stages: 31 % with 2, 12 % with 8 micro-batches"
+    two = next(line for line in stages["lines"] if line["label"].startswith("2 stages"))
+    assert (two["y"][0], two["y"][7]) == (pytest.approx(50), pytest.approx(100 / 9))
+    rows[-1]["first losses"] = "2.5 2.3"
+    assert "the first losses are not the same" in "\n".join(parallel_section(benchmarks, {}))
+    assert parallel_section([benchmark()], {}) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "bubble", "dtype", "exchange"])
+def test_ways_to_be_parallel_are_measured(kind, tmp_path):
+    """A little of each; what must be exact is."""
+    few = ["--archs", "squeezenet1_1", "-a", "squeezenet1_1", "--steps", "2", "--ranks", "2"]
+    few += ["--batch", "16", "--image-size", "64", "--out", tmp_path / "found.json"]
+    words = [sys.executable, parallel.__file__, kind, *few]
+    if kind == "exchange":
+        if os.geteuid() or not shutil.which("ip"):
+            pytest.skip("network namespaces take root and iproute2")
+        words += ["--only", "gather", "ring"]
+    run(words, tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["title"] == parallel.TITLES[kind]
+    assert all(value > 0 for row in found["rows"] for value in row["values"])
+    for row in found["rows"]:
+        if kind == "memory":
+            assert row["values"] == [pytest.approx(row["by formula, MB"], rel=0.02)]
+        if kind == "exchange":
+            formula = row["by formula, MB/step"]
+            assert row["busiest link, MB/step"] == pytest.approx(formula, rel=0.1)

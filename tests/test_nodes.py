@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, environment, needs_horovod, run, scalars
+from conftest import BY_TORCHRUN, ROOT, environment, needs_horovod, run, scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TOOLS = ("ip", "unshare", "nsenter", "ps")
@@ -209,6 +209,15 @@ def by_torchrun(data, nodes="2", restarts=0):
     return [[*words, *where, "imagenet_ddp.py", data]] * 2
 
 
+def by_static_torchrun(script):
+    def lines(data):
+        words = ["torchrun", "--nproc_per_node=1", "--nnodes=2", "--master_port=29500"]
+        words.append(f"--master_addr={address(1)}")
+        return [[*words, f"--node_rank={node}", script, data] for node in range(2)]
+
+    return lines
+
+
 def by_horovodrun(data):
     words = ["horovodrun", "-np", 2, "-H", "host1:1,host2:1"]
     return [[*words, sys.executable, "imagenet_horovod.py", data]]
@@ -290,10 +299,15 @@ def test_dist_url(nodes, cluster, demo, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lines", [by_launch, by_torchrun])
+@pytest.mark.parametrize(
+    "lines",
+    [by_launch, by_torchrun, *map(by_static_torchrun, BY_TORCHRUN)],
+    ids=["launch", "torchrun", *BY_TORCHRUN],
+)
 def test_launchers(lines, cluster, demo, expected):
     hosts = cluster(2)
-    check(hosts, start(hosts, lines(demo), *OPTIONS, "-b", GLOBAL_BATCH // 2), expected)
+    size = ["-b", GLOBAL_BATCH // 2, "--global-batch", GLOBAL_BATCH]
+    check(hosts, start(hosts, lines(demo), *OPTIONS, *size), expected)
 
 
 @pytest.mark.slow
