@@ -1319,13 +1319,13 @@ def validate(run, part="val"):
     size = len(source.target)
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(val_steps(run.args, run.place, source)):
         images, target = next_batch(run, part)
-        sums = nothing  # where other shares have an image more
-        if len(target):
-            sums = validate_step(run.model, criterion, images, target, run.args)
-        finish_step(run, meter, sums)
+        empty = len(target) == 0  # other shares have an image more, and may need this one's ranks
+        if empty:
+            images, target = images.new_zeros(1, *images.shape[1:]), target.new_zeros(1)
+        sums = validate_step(run.model, criterion, images, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
     meter.close()
     if meter.sums[4] != size:

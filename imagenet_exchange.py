@@ -56,6 +56,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torchvision
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import datasets, models
@@ -73,7 +74,7 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("exchange of gradients").add_argument
     text = "how gradients are added up: see the functions of these names (default: bucket)"
     add("--exchange", choices=[*EXCHANGES, "ddp"], default="bucket", help=text)
-    add("--bucket-mb", type=number(float, 0.001, 1e5), default=25.0, help="MB of a bucket (25)")
+    add("--bucket-mb", type=number(float, 0.001, 1e5), default=25.0, help="of bucket and ring (25)")
     types = ["float32", "bfloat16", "float16"]
     add("--exchange-dtype", choices=types, default="float32", help="type of what is sent (float32)")
     add("--list-tensors", action="store_true", help="print what a step sends: name, shape, bytes")
@@ -112,7 +113,9 @@ def join(args):
         at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot meet the others at {at}: {first_line(error)}"
         raise BadInput(f"rank {rank} of {ranks} {why}") from None
-    return Place(device, rank, ranks, local_rank, local_ranks, share=rank, shares=ranks)
+    place = Place(device, rank, ranks, local_rank, local_ranks, share=rank, shares=ranks)
+    require_equal(place, {"--exchange": args.exchange, "--bucket-mb": args.bucket_mb})
+    return place
 
 
 def _whole(name, default=None):
@@ -253,9 +256,8 @@ def prepare(args, place, data):
         model = DistributedDataParallel(model)
         model.broadcast_buffers = False  # validate() does; the keyword depends on PyTorch's version
         if args.exchange_dtype != "float32":
-            hooks = dist.algorithms.ddp_comm_hooks.default_hooks
-            hook = {"bfloat16": hooks.bf16_compress_hook, "float16": hooks.fp16_compress_hook}
-            model.register_comm_hook(None, hook[args.exchange_dtype])
+            half = {"bfloat16": hooks.bf16_compress_hook, "float16": hooks.fp16_compress_hook}
+            model.register_comm_hook(None, half[args.exchange_dtype])
     # Disabled, it does nothing: no branch later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, optimizer, scaler
@@ -1505,13 +1507,13 @@ def validate(run, part="val"):
     size = len(source.target)
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(val_steps(run.args, run.place, source)):
         images, target = next_batch(run, part)
-        sums = nothing  # where other shares have an image more
-        if len(target):
-            sums = validate_step(run.model, criterion, images, target, run.args)
-        finish_step(run, meter, sums)
+        empty = len(target) == 0  # other shares have an image more, and may need this one's ranks
+        if empty:
+            images, target = images.new_zeros(1, *images.shape[1:]), target.new_zeros(1)
+        sums = validate_step(run.model, criterion, images, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
     meter.close()
     if meter.sums[4] != size:

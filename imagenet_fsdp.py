@@ -117,7 +117,10 @@ def join(args):
         at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot meet the others at {at}: {first_line(error)}"
         raise BadInput(f"rank {rank} of {ranks} {why}") from None
-    return Place(device, rank, ranks, local_rank, local_ranks, share=rank, shares=ranks)
+    place = Place(device, rank, ranks, local_rank, local_ranks, share=rank, shares=ranks)
+    alike = {"--hybrid": args.hybrid, "--reshard-after-forward": args.reshard_after_forward}
+    require_equal(place, alike)
+    return place
 
 
 def _whole(name, default=None):
@@ -200,6 +203,9 @@ def _shard(model, args, place):
     if args.param_dtype == "bfloat16":
         inner = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         outer = dataclasses.replace(inner, output_dtype=torch.float32)
+        held = {id(buffer) for norm in norms for buffer in norm.buffers()}
+        if any(each.is_floating_point() and id(each) not in held for each in model.buffers()):
+            raise BadInput(f"--param-dtype: {args.arch} computes with float32 buffers: take --amp")
         if norms:  # their running statistics are float32
             own = MixedPrecisionPolicy(cast_forward_inputs=False)
             fully_shard(norms, mesh=mesh, mp_policy=own, reshard_after_forward=False)
@@ -1468,13 +1474,13 @@ def validate(run, part="val"):
     size = len(source.target)
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(val_steps(run.args, run.place, source)):
         images, target = next_batch(run, part)
-        sums = nothing  # where other shares have an image more
-        if len(target):
-            sums = validate_step(run.model, criterion, images, target, run.args)
-        finish_step(run, meter, sums)
+        empty = len(target) == 0  # other shares have an image more, and may need this one's ranks
+        if empty:
+            images, target = images.new_zeros(1, *images.shape[1:]), target.new_zeros(1)
+        sums = validate_step(run.model, criterion, images, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
     meter.close()
     if meter.sums[4] != size:

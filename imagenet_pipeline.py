@@ -100,6 +100,8 @@ def launch(worker, args):
         raise BadInput("this launcher sets no RANK: start this script by torchrun")
     whole = {"sync_bn": "statistics of a micro-batch", "start_size": "sizes that grow"}
     whole |= {"freeze": "gradients that end", "compile": "a model in one piece"}
+    if args.optimizer == "lamb":
+        raise BadInput("--optimizer lamb: it takes the norm of all gradients, a stage has its own")
     for name, what in whole.items():
         if getattr(args, name):
             option = f"--{name.replace('_', '-')}"
@@ -111,8 +113,7 @@ def launch(worker, args):
 
 def join(args):
     """Joins the group that the launcher's environment variables describe."""
-    alone = "WORLD_SIZE" not in os.environ
-    rank, ranks = (0, 1) if alone else (_whole("RANK"), _whole("WORLD_SIZE"))
+    rank, ranks = _whole("RANK", "0"), _whole("WORLD_SIZE", "1")
     local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
     args.per_rank = 2 if args.schedule == "interleaved" else 1  # stages
     stages = args.stages or args.per_rank * ranks
@@ -128,13 +129,14 @@ def join(args):
         raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
     wait = datetime.timedelta(seconds=args.timeout or 10**8)
     try:
-        store = dist.HashStore() if alone else _meet(rank, ranks, backend, args.timeout)
+        store = _meet(rank, ranks, backend, args.timeout)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # a port in use, a time-out
         at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot meet the others at {at}: {first_line(error)}"
         raise BadInput(f"rank {rank} of {ranks} {why}") from None
     place = Place(device, rank, ranks, local_rank, local_ranks)
+    require_equal(place, {"--schedule": args.schedule, "--stages": stages})
     return place._replace(share=rank // args.width, shares=ranks // args.width)
 
 
@@ -248,13 +250,14 @@ class _Stage(nn.Module):
 def _measure(model, pieces, args, place, data):
     """Returns the seconds of each piece for a micro-batch, forward and backward, the best of three;
     and by image size the (shape, type) of what the first takes and of what each gives."""
-    model = copy.deepcopy(model).to(place.device)  # whose running statistics nobody needs
+    model = copy.deepcopy(model)  # whose running statistics nobody needs
     stages = [_Stage(model, piece, args) for piece in pieces]
     micro, rounds, passed = args.device_batch // args.microbatches, [], {}
     for size in data.val_size, *[data.image_size] * 4:  # of which the first warms up
         x, seconds = torch.randn(micro, 3, size, size, device=place.device), []
         passed[size] = [(x.shape, x.dtype)]
-        for number, stage in enumerate(stages):
+        for number, stage in enumerate(stages):  # one at a time is on the device
+            stage.to(place.device)
             started = time.perf_counter()
             y = stage(x.requires_grad_(number > 0))
             y.backward(torch.ones_like(y))
@@ -262,6 +265,8 @@ def _measure(model, pieces, args, place, data):
             x.sum().item()  # sync point
             seconds.append(time.perf_counter() - started)
             passed[size].append((x.shape, x.dtype))
+            stage.zero_grad()
+            stage.to("cpu")
         rounds.append(seconds)
     return [min(each) for each in zip(*rounds[2:], strict=True)], passed
 
@@ -338,6 +343,7 @@ def _schedule(pipeline, model, pieces, passed, args, place, data):
     sizes, names = (place.shares, args.width), ("replicas", "stages")
     mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
     pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in names)
+    _sum(torch.zeros(1, device=place.device), pipeline.stages)  # or NCCL would join them in a step
     mine = range(place.rank % args.width, len(pieces), args.width)
     stages = {number: _Stage(model, pieces[number], args) for number in mine}
     pipeline.first, pipeline.last = 0 in mine, len(pieces) - 1 in mine
@@ -364,11 +370,11 @@ def _schedule(pipeline, model, pieces, passed, args, place, data):
     return pipeline
 
 
-def _sent(tensor, source, place):
-    """Returns rank `source`'s tensor on all ranks; of theirs, shape and type count alone."""
+def _sent(tensor, source, place, value=None):
+    """Returns rank `source`'s tensor, or its `value` for it, on all ranks."""
     sent = torch.empty(tensor.shape, dtype=tensor.dtype, device=place.device)
     if place.rank == source:
-        sent.copy_(tensor)
+        sent.copy_(tensor if value is None else value)
     dist.broadcast(sent, source)
     return sent
 
@@ -395,9 +401,10 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
     pipeline.loss = loss_of
     for x, y in zip(images.chunk(args.parts), target.chunk(args.parts), strict=True):
         wanted = {"target": y} if pipeline.last else {}
-        pipeline.train.step(*([x] if pipeline.first else []), **wanted)
+        pipeline.train.step(*([x] if pipeline.first else []), **wanted, return_outputs=False)
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    _average(gradients, pipeline.replicas)
+    if pipeline.replicas.size() > 1:
+        _average(gradients, pipeline.replicas)
     if scaler.is_enabled():  # where one stage overflows, all skip
         scaler.unscale_(optimizer)
         for found in scaler._found_inf_per_device(optimizer).values():
@@ -484,7 +491,7 @@ def full_state(run):
 def load_state(run, state):
     """Loads what full_state() returned, of which each rank takes what it holds."""
     for tensor, saved in saved_pairs(run, state):
-        tensor.copy_(_sent(tensor if saved is None else saved, 0, run.place))
+        tensor.copy_(_sent(tensor, 0, run.place, saved))
 
 
 def leave():
@@ -1644,13 +1651,13 @@ def validate(run, part="val"):
     size = len(source.target)
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    nothing = torch.zeros(5, dtype=exact_dtype(run.place.device), device=run.place.device)
     for _ in range(val_steps(run.args, run.place, source)):
         images, target = next_batch(run, part)
-        sums = nothing  # where other shares have an image more
-        if len(target):
-            sums = validate_step(run.model, criterion, images, target, run.args)
-        finish_step(run, meter, sums)
+        empty = len(target) == 0  # other shares have an image more, and may need this one's ranks
+        if empty:
+            images, target = images.new_zeros(1, *images.shape[1:]), target.new_zeros(1)
+        sums = validate_step(run.model, criterion, images, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
     meter.close()
     if meter.sums[4] != size:

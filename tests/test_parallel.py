@@ -10,7 +10,17 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import BY_TORCHRUN, checkpoint, command, events, free_port, run, scalars, the_run
+from conftest import (
+    BY_TORCHRUN,
+    checkpoint,
+    command,
+    events,
+    free_port,
+    run,
+    scalars,
+    the_run,
+    write_images,
+)
 from torchvision import models
 
 EXCHANGE, FSDP, PIPELINE = BY_TORCHRUN
@@ -177,6 +187,25 @@ def test_blocks(arch, blocks, kinds, fsdp):
     assert {type(each).__name__ for each in found} == kinds
 
 
+def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
+    args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
+    place = fsdp.join(args)
+    try:
+        with torch.device("meta"), pytest.raises(fsdp.BadInput, match="swin_v2_t.*take --amp"):
+            fsdp._shard(models.swin_v2_t(), args, place)
+    finally:
+        fsdp.leave()
+
+
+def test_a_rank_without_images_gathers_for_the_others(tmp_path):
+    """Of nine images in batches of four, the second share's last batch is empty."""
+    data = write_images(tmp_path / "images", train=8, val=3, classes=("cat", "cow", "dog"))
+    words = [*VIT, "-b", "4", "--epochs", "1", "--steps-per-epoch", "1", data]
+    run([*command(FSDP, 2), *words], tmp_path)
+    found = scalars(tmp_path / "runs", "Top1/val")[1]
+    assert 0.09 * found == pytest.approx(round(0.09 * found), abs=1e-4)
+
+
 # -------------------------------------------------------------------------------------- exchange
 
 
@@ -233,6 +262,11 @@ def test_four_ranks_refuse(script, options, complaint, complaint_here):
 
 def test_a_pipeline_of_one_rank_is_refused(complaint_here):
     assert "imagenet_nd.py trains on one" in complaint_here(PIPELINE, "--no-accel")
+
+
+def test_lamb_is_refused_by_a_pipeline(complaint_here):
+    """Its norm of all gradients would be each stage's own."""
+    assert "--optimizer lamb" in complaint_here(PIPELINE, "--no-accel", "--optimizer", "lamb")
 
 
 @pytest.mark.parametrize("script", BY_TORCHRUN)
@@ -307,6 +341,11 @@ def test_all_exchanges_have_the_same_losses(ranks, demo, tmp_path):
     for kind in "gather", "all_reduce", "async", "bucket", "ring", "ddp":
         found = curve(EXCHANGE, ranks, demo, tmp_path, "--exchange", kind, *size)
         assert found == pytest.approx(expected, rel=1e-6), kind
+    for kind in "bucket", "ddp":
+        half = ["--exchange", kind, "--exchange-dtype", "bfloat16"]
+        found = curve(EXCHANGE, ranks, demo, tmp_path, *half, *size)
+        assert found != expected, "16 bits must be felt"
+        assert found == pytest.approx(expected, rel=0.1), kind
 
 
 @pytest.mark.slow
