@@ -1187,7 +1187,7 @@ def load_batches(args, place, data, schedule):
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return (
-        (room(buffers[each], part, len(target)), torch.tensor(target), part, step)
+        (room(buffers[each], part, len(target)), torch.tensor(target).long(), part, step)
         for each, part, step, target in started
     )
 

@@ -44,6 +44,16 @@ def options(args, batch):
     return [*size, *there, "-j", 0, "-p", 1, "--epochs", 1, "--lr", 0.01, "--seed", 0]
 
 
+def enough_images(count, folder):
+    """Makes the demo set with links to its training images, until there are so many."""
+    importlib.import_module("imagenet_nd").make_demo_set(folder)
+    images = [*folder.glob("train/*/*")]
+    for serial in range(len(images), count):
+        path = images[serial % len(images)]
+        path.with_stem(f"{path.stem}_{serial}").symlink_to(path.name)
+    return folder
+
+
 def steps_of(folder):
     """Returns the losses of a run's steps, and the ms of those between the first and the last: a
     step is logged when the next one is under way, the last at once."""
@@ -93,6 +103,7 @@ def launch(names, kind, batch, steps, args, scratch):
     runs = Path(tempfile.mkdtemp(dir=scratch))
     script = [ROOT / "imagenet_exchange.py", "-a", args.arch, "--exchange", kind]
     script += [*options(args, batch // len(names)), "--steps-per-epoch", steps, "--log-dir", runs]
+    script.append(args.images)
     before, started = [counters(name) for name in names], []
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     for rank, name in enumerate(names):
@@ -117,6 +128,7 @@ def expected(kind, ranks, megabytes):
 def exchange(args, scratch):
     """Yields the rows: each way on each number of ranks, for each global batch."""
     module = importlib.import_module("torchvision").models
+    args.images = enough_images((args.steps + 2) * max(args.batch), scratch / "images")
     weights = module.get_model(args.arch, num_classes=10).parameters()
     size = sum(each.nbytes for each in weights) / 1e6
     for ranks in args.ranks:
@@ -141,13 +153,15 @@ def exchange(args, scratch):
 
 def dtype(args, scratch):
     """Yields the rows: images/s of the steps after the first, which starts kernels."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    most = (args.steps + 2) * max(args.batch) * max(args.ranks)
+    images, env = enough_images(most, scratch / "images"), {**os.environ, "OMP_NUM_THREADS": "1"}
     for arch, batch, ranks in itertools.product(args.archs, args.batch, args.ranks):
         for sent in "float32", "bfloat16":
             runs = Path(tempfile.mkdtemp(dir=scratch))
             words = [TORCHRUN, "--standalone", f"--nproc_per_node={ranks}"]
             words += [ROOT / "imagenet_exchange.py", "-a", arch, "--exchange-dtype", sent]
-            words += [*options(args, batch), "--steps-per-epoch", args.steps + 2, "--log-dir", runs]
+            words += [*options(args, batch), "--steps-per-epoch", args.steps + 2]
+            words += ["--log-dir", runs, images]
             done = subprocess.run([*map(str, words)], cwd=scratch, env=env, capture_output=True)
             if done.returncode:  # such as for want of memory
                 print(f"{arch}, {batch}, {ranks}, {sent}: {done.stderr[-500:]}", file=sys.stderr)
@@ -313,11 +327,10 @@ def main():
     about = common.about()
     note = note.format(arch=args.arch, size=args.image_size, steps=args.steps, cores=about["cores"])
     out = args.out or ROOT / "logs" / "benchmarks" / f"{args.kind}.json"
-    os.environ.pop("IMAGENET_DIR", None)  # the demo set
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             rows = []
-            for row in globals()[args.kind](args, scratch):
+            for row in globals()[args.kind](args, Path(scratch)):
                 median = sorted(row["values"])[len(row["values"]) // 2]
                 print(f"{row['name']}: {median:,.4g} {unit}", file=sys.stderr, flush=True)
                 rows.append(row)
