@@ -66,8 +66,8 @@ def exchange_part(benchmarks, figures):
     apart = float(np.max(np.ptp(losses, axis=0) / losses.min(axis=0)))
     note = (
         f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks with a network card "
-        f"each, a global batch of {batch}. The first five losses of all ways are within {apart:.0e} "
-        "of each other: they differ by the order of sums alone, which BatchNorm and ReLU amplify."
+        f"each, a global batch of {batch}. The first losses of all ways are within {apart:.0e} of "
+        "each other: they differ by the order of sums alone, which BatchNorm and ReLU amplify."
     )
     picture = ["![bytes and speed](figures/page/exchange.svg)", ""]
     return [note, "", *picture, *table([*header, "of one rank's images/s"], cells), ""]
