@@ -18,6 +18,9 @@ COLOURS = {  # told apart in grey, and by the colour-blind
 }
 
 
+EXCHANGE = "Exchange of gradients"
+
+
 def rows_of(benchmarks, title):
     """Returns the rows of a benchmark, each with its median; [] where there is none."""
     found = next((each["rows"] for each in benchmarks if each["title"] == title), [])
@@ -26,12 +29,13 @@ def rows_of(benchmarks, title):
 
 def exchange_part(benchmarks, figures):
     """Returns the Markdown lines on what exchanging gradients takes, of the largest batch."""
-    rows = rows_of(benchmarks, "Exchange of gradients")
+    rows = rows_of(benchmarks, EXCHANGE)
     batch = max((int(row["batch"]) for row in rows), default=0)
     rows = [row for row in rows if int(row["batch"]) == batch]
     many = max((int(row["ranks"]) for row in rows), default=0)
     if many < 2:
         return []
+    cores = next(each["about"]["cores"] for each in benchmarks if each["title"] == EXCHANGE)
     (alone,) = [row["median"] for row in rows if row["ranks"] == "1"] or [None]
     cells, links, speeds = [], [], []
     for way in dict.fromkeys(row["way"] for row in rows if row["ranks"] != "1"):
@@ -56,7 +60,7 @@ def exchange_part(benchmarks, figures):
     charts[0]["zero"] = True
     if speeds:
         best = max(speeds, key=lambda line: line["y"][-1])
-        title = f"{best['label']} trains {best['y'][-1]:.2f} times one rank's images/s on {many}"
+        title = f"{many} ranks on {cores} cores: {best['label']} has {best['y'][-1]:.2f} of one's"
         axes = {**axes, "xticks": [1, *axes["xticks"]], "zero": True}
         charts += [{**axes, "title": title, "ylabel": "images/s, of one rank's", "lines": speeds}]
     figures["figures/page/exchange"] = chart(charts)
@@ -66,8 +70,8 @@ def exchange_part(benchmarks, figures):
     apart = float(np.max(np.ptp(losses, axis=0) / losses.min(axis=0)))
     note = (
         f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks with a network card "
-        f"each, a global batch of {batch}. The first losses of all ways are within {apart:.0e} of "
-        "each other: they differ by the order of sums alone, which BatchNorm and ReLU amplify."
+        f"each, {cores} cores in all, a global batch of {batch}. The first losses of all ways are "
+        f"within {apart:.0e} of each other: they differ by the order of sums alone, which BatchNorm and ReLU amplify."
     )
     picture = ["![bytes and speed](figures/page/exchange.svg)", ""]
     return [note, "", *picture, *table([*header, "of one rank's images/s"], cells), ""]
@@ -84,7 +88,7 @@ def memory_part(benchmarks):
         return []
     note = (
         "What a rank holds of weights, gradients and momentum: 12 bytes a parameter in float32, "
-        "under FSDP2 its share. Where that and the activations fit on a GPU, DDP is the faster."
+        "under FSDP2 its share. For that, FSDP2 sends half as much again as DDP."
     )
     return [note, "", *table(["", "MB, largest rank", "by formula"], cells), ""]
 

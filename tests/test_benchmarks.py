@@ -287,7 +287,7 @@ def test_the_page_says_what_ways_to_be_parallel_send():
     ]
     titles = parallel.TITLES
     benchmarks = [
-        benchmark(title=titles["exchange"], rows=rows),
+        benchmark(title=titles["exchange"], rows=rows, about=ABOUT | {"cores": 2}),
         benchmark(title=titles["memory"], rows=held),
         benchmark(title=titles["bubble"], rows=idle),
     ]
