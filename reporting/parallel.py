@@ -71,8 +71,8 @@ def exchange_part(benchmarks, figures):
     note = (
         f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks with a network card "
         f"each, {cores} cores in all, a global batch of {batch}. The first losses of all ways are "
-        f"within {apart:.0e} of each other: they differ by the order of sums alone, which BatchNorm "
-        "and ReLU amplify."
+        f"within {apart:.0e} of each other: they differ by the order of sums alone, which "
+        "BatchNorm and ReLU amplify."
     )
     picture = ["![bytes and speed](figures/page/exchange.svg)", ""]
     return [note, "", *picture, *table([*header, "of one rank's images/s"], cells), ""]
