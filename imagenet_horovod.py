@@ -174,7 +174,7 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
         scaler.unscale_(optimizer)
         if args.clip_grad:
             gradients = [each.grad for each in model.parameters() if each.grad is not None]
-        clip_gradients(gradients, args.clip_grad)
+            clip_gradients(gradients, args.clip_grad)
         with optimizer.skip_synchronize():
             scaler.step(optimizer)
         scaler.update()
