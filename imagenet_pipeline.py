@@ -115,13 +115,13 @@ def join(args):
     """Joins the group that the launcher's environment variables describe."""
     rank, ranks = _whole("RANK", "0"), _whole("WORLD_SIZE", "1")
     local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
-    args.per_rank = 2 if args.schedule == "interleaved" else 1  # stages
-    stages = args.stages or args.per_rank * ranks
-    args.width = stages // args.per_rank  # ranks of a replica
+    per_rank = 2 if args.schedule == "interleaved" else 1  # stages
+    stages = args.stages or per_rank * ranks
+    width = stages // per_rank  # ranks of a replica
     if ranks == 1:
         raise BadInput("a pipeline needs two ranks or more: imagenet_nd.py trains on one")
-    if stages % args.per_rank or ranks % args.width:
-        what = f"{stages} stages, {args.per_rank} on each, evenly"
+    if stages % per_rank or ranks % width:
+        what = f"{stages} stages, {per_rank} on each, evenly"
         raise BadInput(f"{ranks} ranks cannot hold {what}")
     device = pick_device(args, local_rank, local_ranks)
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
@@ -137,7 +137,7 @@ def join(args):
         raise BadInput(f"rank {rank} of {ranks} {why}") from None
     place = Place(device, rank, ranks, local_rank, local_ranks)
     require_equal(place, {"--schedule": args.schedule, "--stages": stages})
-    return place._replace(share=rank // args.width, shares=ranks // args.width)
+    return place._replace(share=rank // width, shares=ranks // width)
 
 
 def _whole(name, default=None):
@@ -317,6 +317,8 @@ def _plan(model, args, place, data):
 def prepare(args, place, data):
     """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
     hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
+    args.width = place.ranks // place.shares  # ranks of a replica
+    args.per_rank = 2 if args.schedule == "interleaved" else 1  # stages
     model = build_model(args, data)
     pieces, passed = _plan(model, args, place, data)
     pipeline, position = types.SimpleNamespace(holder={}), place.rank % args.width

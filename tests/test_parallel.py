@@ -144,9 +144,9 @@ def test_a_model_with_a_branch_cannot_be_cut(pipeline, monkeypatch):
             return x if x.sum() > 0 else -x
 
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: Branch())
-    sizes = {"schedule": "gpipe", "width": 2, "per_rank": 1, "device_batch": 4, "microbatches": 2}
+    sizes = {"schedule": "gpipe", "device_batch": 4, "microbatches": 2}
     args = SimpleNamespace(**sizes, arch="branch")
-    place = SimpleNamespace(rank=0)
+    place = SimpleNamespace(rank=0, ranks=2, shares=1)
     with pytest.raises(pipeline.BadInput, match="branch cannot be cut"):
         pipeline.prepare(args, place, None)
 
@@ -155,16 +155,16 @@ def test_a_model_with_a_branch_cannot_be_cut(pipeline, monkeypatch):
     ("options", "complaint"),
     [
         ({"microbatches": 3}, "--microbatches 3 does not divide the 8 images"),
-        ({"schedule": "1f1b", "microbatches": 2, "width": 4}, "1f1b: 4 stages need as many"),
-        ({"width": 12}, "resnet18 can be cut into 11 stages, not 12"),
+        ({"schedule": "1f1b", "microbatches": 2, "ranks": 4}, "1f1b: 4 stages need as many"),
+        ({"ranks": 12}, "resnet18 can be cut into 11 stages, not 12"),
     ],
 )
 def test_pipelines_that_cannot_be(options, complaint, pipeline, monkeypatch):
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
-    args = {"schedule": "gpipe", "width": 2, "per_rank": 1, "device_batch": 8, "microbatches": 4}
+    args = {"schedule": "gpipe", "device_batch": 8, "microbatches": 4, "ranks": 2}
     args = SimpleNamespace(**args | {"arch": "resnet18"} | options)
     with pytest.raises(pipeline.BadInput, match=re.escape(complaint)):
-        pipeline.prepare(args, SimpleNamespace(rank=0), None)
+        pipeline.prepare(args, SimpleNamespace(rank=0, ranks=args.ranks, shares=1), None)
 
 
 # ---------------------------------------------------------------------------------------- shards
