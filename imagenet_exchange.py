@@ -1798,10 +1798,10 @@ def optimizer_pairs(optimizer, saved):
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
             if isinstance(value, torch.Tensor):
-                old = saved.get(number, {}).get(name, torch.zeros(value.shape))
-                if old.shape != value.shape:
+                old = saved.get(number, {}).get(name)
+                if old is not None and old.shape != value.shape:
                     raise BadInput(f"--resume: {name} has the shape of another model")
-                yield value, old
+                yield value, torch.zeros(value.shape) if old is None else old
 
 
 def go_on(run, head, tensors):

@@ -355,8 +355,7 @@ def _schedule(pipeline, model, pieces, passed, args, place, data):
         for number, stage in stages.items():
             ends = (  # their shapes: else noise would be computed, to find them
                 torch.empty(shape, dtype=dtype, device="meta", requires_grad=at > 0)
-                for at, (shape, dtype) in enumerate(passed[size])
-                if at in (number, number + 1)
+                for at, (shape, dtype) in enumerate(passed[size][number : number + 2], number)
             )
             where = number, len(pieces), place.device
             made.append(pipelining.PipelineStage(stage, *where, *ends, group=pipeline.stages))
@@ -1944,10 +1943,10 @@ def optimizer_pairs(optimizer, saved):
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
             if isinstance(value, torch.Tensor):
-                old = saved.get(number, {}).get(name, torch.zeros(value.shape))
-                if old.shape != value.shape:
+                old = saved.get(number, {}).get(name)
+                if old is not None and old.shape != value.shape:
                     raise BadInput(f"--resume: {name} has the shape of another model")
-                yield value, old
+                yield value, torch.zeros(value.shape) if old is None else old
 
 
 def go_on(run, head, tensors):

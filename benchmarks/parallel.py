@@ -10,7 +10,6 @@ exchange: each rank has a network namespace of its own, so that the kernel's cou
 """
 
 import contextlib
-import importlib
 import itertools
 import os
 import subprocess
@@ -26,14 +25,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from common import ROOT, BadInput, count, option_parser, write
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torchvision import models
+
+from imagenet_nd import make_demo_set
+from reporting.parallel import TITLES
 
 EXCHANGES = "gather", "all_reduce", "async", "bucket", "ring", "ddp"
-TITLES = {  # by which reporting/page.py finds them
-    "exchange": "Exchange of gradients",
-    "dtype": "Gradients sent in 16 bits",
-    "memory": "Training state of a rank",
-    "bubble": "Idle time of two pipeline stages",
-}
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 
 
@@ -45,13 +42,16 @@ def options(args, batch):
 
 
 def enough_images(count, folder):
-    """Makes the demo set with links to its training images, until there are so many."""
-    importlib.import_module("imagenet_nd").make_demo_set(folder)
-    images = [*folder.glob("train/*/*")]
-    for serial in range(len(images), count):
-        path = images[serial % len(images)]
-        path.with_stem(f"{path.stem}_{serial}").symlink_to(path.name)
-    return folder
+    """Returns a folder with so many training images, of the demo set, again and again."""
+    make_demo_set(folder / "demo")
+    common.link_images(folder / "demo", count, folder / "images")
+    return folder / "images"
+
+
+def megabytes_of(arch, **options):
+    """Returns the size of a model's weights, and so of its gradients."""
+    with torch.device("meta"):
+        return sum(each.nbytes for each in models.get_model(arch, **options).parameters()) / 1e6
 
 
 def steps_of(folder):
@@ -127,10 +127,8 @@ def expected(kind, ranks, megabytes):
 
 def exchange(args, scratch):
     """Yields the rows: each way on each number of ranks, for each global batch."""
-    module = importlib.import_module("torchvision").models
-    args.images = enough_images((args.steps + 2) * max(args.batch), scratch / "images")
-    weights = module.get_model(args.arch, num_classes=10).parameters()
-    size = sum(each.nbytes for each in weights) / 1e6
+    args.images = enough_images((args.steps + 2) * max(args.batch), scratch)
+    size = megabytes_of(args.arch, num_classes=10)
     for ranks in args.ranks:
         with hosts(ranks) as names:
             for kind in args.only or (EXCHANGES if ranks > 1 else EXCHANGES[:1]):
@@ -154,7 +152,7 @@ def exchange(args, scratch):
 def dtype(args, scratch):
     """Yields the rows: images/s of the steps after the first, which starts kernels."""
     most = (args.steps + 2) * max(args.batch) * max(args.ranks)
-    images, env = enough_images(most, scratch / "images"), {**os.environ, "OMP_NUM_THREADS": "1"}
+    images, env = enough_images(most, scratch), {**os.environ, "OMP_NUM_THREADS": "1"}
     for arch, batch, ranks in itertools.product(args.archs, args.batch, args.ranks):
         for sent in "float32", "bfloat16":
             runs = Path(tempfile.mkdtemp(dir=scratch))
@@ -176,9 +174,8 @@ def dtype(args, scratch):
 
 
 def spawn(function, ranks, *more):
-    """Runs function(rank, results, ...) in so many processes; returns what each has put there."""
-    with contextlib.ExitStack() as stack:
-        manager = stack.enter_context(mp.Manager())
+    """Runs function(*more) as each of so many ranks; returns what each has returned."""
+    with mp.Manager() as manager:
         results, port = manager.dict(), common.free_port()
         mp.spawn(_begin, (ranks, port, function, results, more), nprocs=ranks)
         return [results[rank] for rank in range(ranks)]
@@ -217,10 +214,8 @@ def _held(script, arch, args, scratch):
 
 def memory(args, scratch):
     """Yields the rows: the largest of the ranks."""
-    module = importlib.import_module("torchvision").models
     for arch, ranks, script in itertools.product(args.archs, args.ranks, ("ddp", "fsdp")):
-        with torch.device("meta"):
-            size = sum(each.nbytes for each in module.get_model(arch).parameters()) / 1e6
+        size = megabytes_of(arch)
         found = spawn(_held, ranks, f"imagenet_{script}", arch, args, scratch)
         row = {"name": f"{arch}, {script}, {ranks} ranks", "values": [max(found)]}
         row |= {"way": script, "ranks": str(ranks)}

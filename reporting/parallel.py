@@ -12,13 +12,17 @@ COLOURS = {  # told apart in grey, and by the colour-blind
     "bucket": "#21918c",
     "ring": "#5ec962",
     "ddp": "#777777",
-    "fsdp": "#21918c",
     "gpipe": "#440154",
     "1f1b": "#21918c",
 }
 
 
-EXCHANGE = "Exchange of gradients"
+TITLES = {  # of the benchmarks, by the words that run them
+    "exchange": "Exchange of gradients",
+    "dtype": "Gradients sent in 16 bits",
+    "memory": "Training state of a rank",
+    "bubble": "Idle time of two pipeline stages",
+}
 
 
 def rows_of(benchmarks, title):
@@ -29,18 +33,19 @@ def rows_of(benchmarks, title):
 
 def exchange_part(benchmarks, figures):
     """Returns the Markdown lines on what exchanging gradients takes, of the largest batch."""
-    rows = rows_of(benchmarks, EXCHANGE)
+    rows = rows_of(benchmarks, TITLES["exchange"])
     batch = max((int(row["batch"]) for row in rows), default=0)
     rows = [row for row in rows if int(row["batch"]) == batch]
     many = max((int(row["ranks"]) for row in rows), default=0)
     if many < 2:
         return []
-    cores = next(each["about"]["cores"] for each in benchmarks if each["title"] == EXCHANGE)
+    (about,) = (each["about"] for each in benchmarks if each["title"] == TITLES["exchange"])
+    cores = about["cores"]
     (alone,) = [row["median"] for row in rows if row["ranks"] == "1"] or [None]
     cells, links, speeds = [], [], []
+    several = sorted((row for row in rows if row["ranks"] != "1"), key=lambda r: int(r["ranks"]))
     for way in dict.fromkeys(row["way"] for row in rows if row["ranks"] != "1"):
-        mine = sorted((row for row in rows if row["way"] == way), key=lambda row: int(row["ranks"]))
-        mine = [row for row in mine if row["ranks"] != "1"]
+        mine = [row for row in several if row["way"] == way]
         ranks = [int(row["ranks"]) for row in mine]
         look = {"label": way, "color": COLOURS[way], "marker": "o"}
         links.append({"x": ranks, "y": [row["busiest link, MB/step"] for row in mine], **look})
@@ -55,13 +60,13 @@ def exchange_part(benchmarks, figures):
     busy = {line["label"]: line["y"][-1] for line in links}
     least = min(busy, key=busy.get)
     title = f"gather: {busy.get('gather', 0):.0f} MB a step on one link, {least} {busy[least]:.0f}"
-    axes = {"xlabel": "ranks", "xticks": sorted({x for line in links for x in line["x"]})}
+    ticks = sorted({x for line in links for x in line["x"]})
+    axes = {"xlabel": "ranks", "xticks": ticks, "zero": True}
     charts = [{**axes, "title": title, "ylabel": "busiest link, MB/step", "lines": links}]
-    charts[0]["zero"] = True
     if speeds:
         best = max(speeds, key=lambda line: line["y"][-1])
         title = f"{many} ranks on {cores} cores: {best['label']} has {best['y'][-1]:.2f} of one's"
-        axes = {**axes, "xticks": [1, *axes["xticks"]], "zero": True}
+        axes |= {"xticks": [1, *ticks]}
         charts += [{**axes, "title": title, "ylabel": "images/s, of one rank's", "lines": speeds}]
     figures["figures/page/exchange"] = chart(charts)
     header = ["way", "busiest link, MB/step", "by formula", "all ranks sent", "ms a step"]
@@ -80,7 +85,7 @@ def exchange_part(benchmarks, figures):
 
 def memory_part(benchmarks):
     """Returns the Markdown lines on a rank's training state."""
-    rows = rows_of(benchmarks, "Training state of a rank")
+    rows = rows_of(benchmarks, TITLES["memory"])
     cells = [
         [row["name"], significant(row["median"]), significant(row["by formula, MB"])]
         for row in rows
@@ -89,14 +94,14 @@ def memory_part(benchmarks):
         return []
     note = (
         "What a rank holds of weights, gradients and momentum: 12 bytes a parameter in float32, "
-        "under FSDP2 its share. For that, FSDP2 sends half as much again as DDP."
+        "under FSDP2 its share."
     )
     return [note, "", *table(["", "MB, largest rank", "by formula"], cells), ""]
 
 
 def bubble_part(benchmarks, figures):
     """Returns the Markdown lines on the idle time of pipeline stages."""
-    rows = rows_of(benchmarks, "Idle time of two pipeline stages")
+    rows = rows_of(benchmarks, TITLES["bubble"])
     if not rows:
         return []
     axis = np.arange(1, 33)

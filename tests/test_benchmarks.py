@@ -15,7 +15,7 @@ from conftest import ROOT, run
 from test_results import NAME, cli, results, write_run
 
 from reporting import report
-from reporting.parallel import parallel_section
+from reporting.parallel import TITLES, parallel_section
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import common  # noqa: E402
@@ -285,7 +285,7 @@ def test_the_page_says_what_ways_to_be_parallel_send():
         {"name": "gpipe, 2", "way": "gpipe", "micro-batches": "2", "values": [30, 34, 31]},
         {"name": "gpipe, 8", "way": "gpipe", "micro-batches": "8", "values": [12, 12.4, 13]},
     ]
-    titles = parallel.TITLES
+    titles = TITLES
     benchmarks = [
         benchmark(title=titles["exchange"], rows=rows, about=ABOUT | {"cores": 2}),
         benchmark(title=titles["memory"], rows=held),
@@ -322,7 +322,7 @@ def test_ways_to_be_parallel_are_measured(kind, tmp_path):
         words += ["--only", "gather", "ring"]
     run(words, tmp_path)
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["title"] == parallel.TITLES[kind]
+    assert found["title"] == TITLES[kind]
     assert all(value > 0 for row in found["rows"] for value in row["values"])
     for row in found["rows"]:
         if kind == "memory":

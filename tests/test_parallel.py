@@ -4,6 +4,7 @@ import copy
 import importlib
 import itertools
 import re
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from conftest import (
     BY_TORCHRUN,
     checkpoint,
     command,
+    environment,
     events,
     free_port,
     run,
@@ -266,6 +268,29 @@ def test_a_pipeline_of_one_rank_is_refused(complaint_here):
     assert "imagenet_nd.py trains on one" in complaint_here(PIPELINE, "--no-accel")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "pair", "name"),
+    [
+        (FSDP, (["--hybrid", "1"], ["--hybrid", "2"]), "--hybrid"),
+        (PIPELINE, (["--schedule", "gpipe"], ["--schedule", "1f1b"]), "--schedule"),
+        (EXCHANGE, (["--exchange", "ring"], ["--exchange", "gather"]), "--exchange"),
+    ],
+)
+def test_ranks_started_otherwise_are_refused(script, pair, name, demo, tmp_path):
+    """By hand, as on two nodes: they would wait for each other."""
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    words, started = [*command(script), *VIT, "-b", "8", demo], []
+    for rank, options in enumerate(pair):
+        more = environment(**env, RANK=str(rank))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        line = [*map(str, words), *options]
+        started.append(subprocess.Popen(line, cwd=tmp_path, env=more, **pipes))
+    printed = [each.communicate(timeout=120)[0] for each in started]
+    assert started[1].returncode == 2, printed[1]
+    assert f"rank 1 differs from rank 0 in {name} (" in printed[1]
+
+
 def test_lamb_is_refused_by_a_pipeline(complaint_here):
     """Its norm of all gradients would be each stage's own."""
     assert "--optimizer lamb" in complaint_here(PIPELINE, "--no-accel", "--optimizer", "lamb")
@@ -284,8 +309,8 @@ SLOW = {"--epochs": "1", "--steps-per-epoch": "20", "--seed": "3"}
 SLOW = [word for pair in SLOW.items() for word in pair]
 
 
-# Where four gradients are added in another order, BatchNorm and ReLU let the rounding grow tenfold
-# a step, whichever script adds them: imagenet_exchange.py's ways differ from one another as much.
+# Where four gradients are added in another order, BatchNorm and ReLU let the rounding grow step by
+# step, whichever script adds them: imagenet_exchange.py's ways differ from one another as much.
 FIRST = 2
 
 
