@@ -62,6 +62,7 @@ import torch.nn as nn
 import torchvision
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
@@ -1905,6 +1906,20 @@ def open_log(run, head):
     about = json.dumps(describe(run, head), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
+    run.log.add_text("options", markdown(args.typed))
+    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
+    run.log.add_custom_scalars({"train and val": charts})
+    options = {
+        name: each for name, each in args.typed.items() if isinstance(each, int | float | str)
+    }
+    # Without a summary of the experiment HPARAMS has the options and scalars of all runs.
+    run.log.file_writer.add_summary(hparams(options, {})[1])
+
+
+def markdown(values):
+    """Returns {name: value} as a table."""
+    rows = [f"| {name} | {value} |".replace("\n", " ") for name, value in values.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def describe(run, head):
@@ -1953,11 +1968,14 @@ def traffic():
     return counts
 
 
+LOGGED = ("Loss", "Top1", "Top5", "Throughput", "Time")  # of train and val, once an epoch
+
+
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
     values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
     values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
-    for tag in ("Loss", "Top1", "Top5", "Throughput", "Time"):
+    for tag in LOGGED:
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
         run.log.add_scalar(tag, value, math.ceil(done))
@@ -2112,6 +2130,8 @@ def fit(run):
         end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
         end |= {f"test_{name.lower()}": test[name] for name in ("Top1", "Top5", "Loss") if test}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.add_text("result", markdown(end))
+        run.log.file_writer.add_summary(hparams({}, {})[2])  # HPARAMS: success
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
         report(f"{reason}: best top-1 {run.best_top1:.3f} %, {done:g} epochs in {took} (h:m:s)")

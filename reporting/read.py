@@ -29,6 +29,8 @@ PER_EPOCH = [
     for part in ("train", "val")
 ]
 NETWORK = [f"Network/{each}_MB_per_step" for each in ("sent", "received", "expected")]
+KNOWN = {*PER_EPOCH, *NETWORK, "Lr", "Loss/step", "Data/wait", "Steps/skipped"}
+KNOWN |= {f"IO/{each}" for each in ("read_MBps", "disk_MBps", "read_iops")}
 
 
 class BadInput(Exception):
@@ -364,6 +366,30 @@ def find_logs(paths):
                 exports.setdefault(export[1], []).append((file, tag))
             else:
                 events.append(file)
+    return join_exports(logs)
+
+
+def join_exports(logs):
+    """Returns find_logs()' folders; of sibling folders that hold other tags of the same runs, as
+    where exports are sorted into a folder for each tag, it makes the folder above them."""
+    siblings = defaultdict(list)
+    for folder, (_, events, exports) in logs.items():
+        if exports and not events:
+            siblings[folder.parent].append(folder)
+    for parent, folders in siblings.items():
+        names = [name for folder in folders for name in logs[folder][2]]
+        tags = [
+            tag
+            for folder in folders
+            for tag in {tag for files in logs[folder][2].values() for _, tag in files}
+        ]
+        if len(set(tags)) == len(tags) and len(set(names)) < len(names):
+            joined = defaultdict(list)
+            for folder in folders:
+                inside, _, exports = logs.pop(folder)
+                for name, files in exports.items():
+                    joined[name] += files
+            logs[parent] = inside[:-1], logs.get(parent, ((), [], {}))[1], joined
     return logs
 
 
@@ -456,6 +482,8 @@ def make_run(name, inside, points, texts, warnings):
     if not set(series) & set(PER_EPOCH) and series:
         tags = ", ".join(sorted(series))
         warnings.append(f"{name}: of its tags, {tags}, none has a value an epoch as these scripts'")
+    elif odd := ", ".join(sorted(set(series) - KNOWN)):
+        warnings.append(f"{name}: tags that these scripts do not log are not used: {odd}")
     named, starts = RUN_NAME.search(name.removesuffix(" (CSV)")), parsed["about"]
     about, end = (starts or [{}])[-1], (parsed["end"] or [{}])[-1]
     run = Run(name, inside, series, about, end, starts, named.groupdict() if named else {})

@@ -555,6 +555,22 @@ def test_unknown_tags_are_told(tmp_path):
     assert (tmp_path / "out" / "RESULTS.md").exists()
 
 
+def test_unknown_tags_beside_known_ones_are_told(tmp_path):
+    write_run(tmp_path / "run", {**usual(3), "acc": [1], "Norm/weights": [2]})
+    assert results(tmp_path)[3] == [
+        "run: tags that these scripts do not log are not used: Norm/weights, acc"
+    ]
+    write_run(tmp_path / "run", {**usual(3), "Lr": [1], "Loss/step": [2], NETWORK: [3]})
+    assert not results(tmp_path)[3]
+
+
+def test_runs_of_one_epoch_are_drawn_as_points(tmp_path):
+    write_run(tmp_path / "one", usual(1))
+    write_run(tmp_path / "two", usual(2))
+    (axes,) = results(tmp_path)[1]["figures/top1_val"]
+    assert [line["marker"] for line in axes["lines"]] == ["o", ""]
+
+
 @pytest.mark.parametrize("text", [42, [], {}, {"command": ["python"]}, about() | {"place": {}}])
 def test_texts_that_are_not_ours(text, tmp_path):
     write_run(tmp_path / NAME.format(2), usual(2), about=text, end=[1])
@@ -671,6 +687,24 @@ def test_csv_exports(kind, tmp_path):
     assert (series.steps.tolist(), series.values.tolist()) == ([1, 2], [10.5, 20.5])
     assert series.seconds.tolist() == [100, 200]  # the first epoch is taken for a usual one
     assert len(warnings) == (2 if kind in ("cut off", "words") else 0)
+
+
+def test_csv_exports_sorted_by_tag(tmp_path):
+    """Five runs of three tags, a folder for each tag, are five runs; and two studies' stay two."""
+    for tag in "Top1_val", "Loss_val", "Throughput_train":
+        (tmp_path / "sorted" / tag).mkdir(parents=True)
+        for devices in range(1, 6):
+            name = f"run-{NAME.format(devices)}-tag-{tag}.csv"
+            (tmp_path / "sorted" / tag / name).write_text(EXPORTS["comma"])
+    _, _, runs, warnings = results(tmp_path)
+    assert [run.name for run in runs] == [NAME.format(devices) for devices in range(1, 6)]
+    assert [len(run.series) for run in runs] == [3] * 5 and not warnings
+    assert {run.study for run in runs} == {"sorted"}
+    for study in "first", "second":
+        (tmp_path / "two" / study).mkdir(parents=True)
+        path = tmp_path / "two" / study / f"run-{NAME.format(1)}-tag-Top1_val.csv"
+        path.write_text(EXPORTS["comma"])
+    assert {run.study for run in results(tmp_path / "two")[2]} == {"first", "second"}
 
 
 @pytest.mark.parametrize("text", ["", "Time,Count\n1,2\n", "Wall time:Step:Value\n1:1:1\n"])

@@ -23,6 +23,13 @@ from conftest import (
     scalars,
     the_run,
 )
+from tensorboard import context
+from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
@@ -105,6 +112,7 @@ def test_log_and_output_agree(whole, demo):
     texts = {
         tag.removesuffix("/text_summary"): event.tensor_proto.string_val[0].decode()
         for tag in log.Tags()["tensors"]
+        if tag.endswith("/text_summary")
         for event in log.Tensors(tag)
     }
     about = json.loads(texts["about"].strip("`json\n"))
@@ -118,6 +126,40 @@ def test_log_and_output_agree(whole, demo):
 
 
 TAGS = "Loss Top1 Top5 Throughput Time".split()
+
+
+def test_tensorboard_shows_tables_pairs_and_options(whole, tmp_path):
+    """As its own plugins read the log; HPARAMS has the options of runs of other scripts beside."""
+    folder = the_run(whole[0] / "runs")
+    log = events(folder)
+    texts = {
+        name: log.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
+        for name in ("options", "result")
+    }
+    assert texts["options"].startswith("| | |\n|---|---|\n")
+    assert "| arch | vit_b_16 |" in texts["options"].splitlines()
+    assert "| epochs | 3 |" in texts["options"].splitlines()
+    assert "| reason | all epochs are done |" in texts["result"].splitlines()
+    layout = layout_pb2.Layout.FromString(
+        log.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
+    )
+    charts = [[*chart.multiline.tag] for group in layout.category for chart in group.chart]
+    assert charts == [[f"{tag}/train", f"{tag}/val"] for tag in TAGS]
+    with SummaryWriter(tmp_path / "runs" / "other") as other:
+        other.file_writer.add_summary(hparams({"lr": 0.5, "unknown": 7}, {})[1])
+    shutil.copytree(folder, tmp_path / "runs" / folder.name)
+    runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "runs"))
+    provider = data_provider.MultiplexerDataProvider(runs.Reload(), "")
+    hidden = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    request, who = api_pb2.ListSessionGroupsRequest(slice_size=9), context.RequestContext()
+    request.allowed_statuses.extend([api_pb2.STATUS_SUCCESS, api_pb2.STATUS_UNKNOWN])
+    found = list_session_groups.Handler(who, hidden, "", request).run().session_groups
+    (ours,) = (each for each in found if each.name == folder.name)
+    assert [each.name for each in found if each is not ours] == ["other"]
+    assert (ours.hparams["lr"].number_value, ours.hparams["arch"].string_value) == (2, "vit_b_16")
+    final = {each.name.tag: each.value for each in ours.metric_values}
+    assert final["Top1/val"] == log.Scalars("Top1/val")[-1].value
+    assert ours.sessions[0].status == api_pb2.STATUS_SUCCESS
 
 
 def test_checkpoint_says_what_it_needs_to_be_used_without_the_script(whole):

@@ -1,0 +1,306 @@
+"""tools/look.py: what it says of checkpoints is what the model itself and the scripts say."""
+
+import importlib
+import json
+import re
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+import torchvision
+from conftest import ROOT, run
+from torchvision.transforms import v2
+
+import imagenet_nd as nd
+
+CLASSES = ["ant", "bee", "cat", "dog"]
+SIZE, RESIZE, MEAN, STD = 64, 72, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
+about = {"classes": CLASSES, "image_size": SIZE, "val_resize": RESIZE, "mean": MEAN, "std": STD}
+
+
+@pytest.fixture
+def look(monkeypatch, capsys, tmp_path):
+    """look(*words, status=0) in this process: returns (stdout, stderr)."""
+
+    def call(*words, status=0):
+        nd.region_decoder.cache_clear()  # each process makes its own
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(ROOT / "tools")
+        monkeypatch.setattr(sys, "argv", ["look.py", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            importlib.import_module("look").main()
+        output, errors = capsys.readouterr()
+        assert end.value.code == status, errors
+        return output, errors
+
+    return call
+
+
+def make(arch="resnet18", seed=0, classes=4):
+    """Returns a model in evaluation mode whose answers differ from image to image."""
+    torch.manual_seed(seed)
+    model = torchvision.models.get_model(arch, num_classes=classes)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.1)
+            module.weight.data.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def write(path, model, arch="resnet18", **more):
+    """Writes a checkpoint as the scripts do."""
+    state = {"arch": arch, "num_classes": 4, "state_dict": model.state_dict(), "ema": {}}
+    torch.save({**state, **about, **more}, path)
+    return path
+
+
+def write_pictures(folder, names=CLASSES, each=3, kind="png"):
+    """Writes pictures that differ, so many a class; returns their paths."""
+    paths, rng = [], np.random.default_rng(0)
+    for label, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            pixels = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+            pixels[..., label % 3] //= 1 + label
+            image = PIL.Image.fromarray(pixels).resize((110, 90), PIL.Image.BICUBIC)
+            paths.append(folder / name / f"{number}.{kind}")
+            image.save(paths[-1])
+    return paths
+
+
+def answers(model, paths):
+    """Returns the probabilities (N, C) that torchvision's own transforms lead to."""
+    steps = [v2.Resize(RESIZE), v2.CenterCrop(SIZE), v2.PILToTensor()]
+    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    images = torch.stack([v2.Compose(steps)(PIL.Image.open(path)) for path in paths])
+    with torch.no_grad():
+        return model(images).softmax(dim=1)
+
+
+def said(output):
+    """Returns [{class: probability}] of what predict printed."""
+    lines = [line.split(": ")[1] for line in output.splitlines()]
+    found = [re.findall(r"(\w+) ([\d.]+) %", line) for line in lines]
+    return [{name: float(share) / 100 for name, share in each} for each in found]
+
+
+def test_predictions_are_those_of_the_model(tmp_path, look):
+    model, paths = make(), write_pictures(tmp_path / "pictures")
+    checkpoint = write(tmp_path / "model_best.pt", model)
+    (tmp_path / "odd.jpg").write_text("no picture")
+    output, errors = look("predict", checkpoint, *paths[:5], "odd.jpg", *paths[5:], status=2)
+    assert "odd.jpg cannot be read" in errors and len(errors.splitlines()) == 1
+    lines = output.splitlines()
+    assert [line.split(": ")[0] for line in lines] == [str(path) for path in paths]
+    for found, wanted in zip(said(output), answers(model, paths), strict=True):
+        assert [*found] == [CLASSES[label] for label in wanted.argsort(descending=True)]
+        assert [found[name] for name in CLASSES] == pytest.approx(wanted.tolist(), abs=0.01)
+    assert len({line.split(": ")[1] for line in lines}) == len(lines), "each picture by itself"
+
+
+def test_averages_are_taken_where_there_are_any(tmp_path, look):
+    trained, averaged = make(seed=1), make(seed=2)
+    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    checkpoint = write(tmp_path / "checkpoint.pt", trained, ema=averaged.state_dict())
+    found, wanted = said(look("predict", checkpoint, path)[0]), answers(averaged, [path])[0]
+    assert [found[0][name] for name in CLASSES] == pytest.approx(wanted.tolist(), abs=0.01)
+
+
+def test_foreign_checkpoints(tmp_path, look):
+    """Of pytorch/examples, of torchvision's references, and bare weights."""
+    model = make(classes=1000)
+    state = {f"module.{name}": each for name, each in model.state_dict().items()}
+    torch.save({"arch": "resnet18", "state_dict": state, "epoch": 3}, tmp_path / "a.pth.tar")
+    torch.save({"model": model.state_dict(), "epoch": 3}, tmp_path / "b.pth")
+    torch.save(model.state_dict(), tmp_path / "c.pth")
+    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1, "jpg")
+    first = look("predict", "a.pth.tar", path)[0]
+    assert first == look("predict", "b.pth", path, "-a", "resnet18")[0]
+    assert first == look("predict", "c.pth", path, "-a", "resnet18")[0]
+    transform = torchvision.models.ResNet18_Weights.DEFAULT.transforms()
+    with torch.no_grad():
+        likely = model(transform(PIL.Image.open(path))[None]).softmax(dim=1)
+    name = torchvision.models.ResNet18_Weights.DEFAULT.meta["categories"][likely.argmax()]
+    assert first.startswith(f"{path}: {name} {100 * likely.max():.1f} %")
+    assert "give -a" in look("predict", "c.pth", path, status=2)[1]
+
+
+def test_classes_are_counted_as_validation_counts(tmp_path, look):
+    model, folder = make(seed=3), tmp_path / "data"
+    paths = write_pictures(folder / "val", each=20)
+    write_pictures(folder / "train", each=1)
+    model.fc.bias.data -= (
+        answers(model, paths).log().mean(dim=0)
+    )  # no class is the likeliest of all
+    checkpoint = write(tmp_path / "model_best.pt", model)
+    output, _ = look("classes", checkpoint, folder, "--out", "matrix.png")
+    taken = [max(each, key=each.get) for each in said(look("predict", checkpoint, *paths)[0])]
+    right = {name: 0 for name in CLASSES}
+    pairs = {}
+    for path, name in zip(paths, taken, strict=True):
+        right[path.parent.name] += name == path.parent.name
+        pairs[path.parent.name, name] = pairs.get((path.parent.name, name), 0) + 1
+    assert len(set(taken)) > 1, "or the test could not fail"
+    for name in CLASSES:
+        assert re.search(rf"^{name} +20 +{5 * right[name]:.2f}$", output, re.M), output
+    (label, other), most = max(
+        ((pair, count) for pair, count in pairs.items() if pair[0] != pair[1]),
+        key=lambda each: each[1],
+    )
+    assert f"confused:\n  {label} taken for {other}: {most} of 20" in output
+    assert PIL.Image.open(tmp_path / "matrix.png").size == (1200, 1050)
+    words = [sys.executable, ROOT / "imagenet_nd.py", "-a", "resnet18", "--evaluate", "-j", 0]
+    words += ["--weights", checkpoint, "--no-accel", "--image-size", SIZE, "--val-resize", RESIZE]
+    # Another mean and standard deviation than the script's would give another accuracy.
+    write(checkpoint, model, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
+    output, _ = look("classes", checkpoint, folder)
+    (accuracy,) = re.findall(r"top-1 ([\d.]+) %", output)
+    assert f"validation: top-1 {accuracy} %" in run([*words, folder], tmp_path)
+
+
+def test_some_of_the_classes_by_name(tmp_path, look):
+    """A folder may have fewer classes than the checkpoint; others it does not know."""
+    checkpoint = write(tmp_path / "model_best.pt", make())
+    write_pictures(tmp_path / "few" / "test", ["dog", "bee"], 2)
+    output, _ = look("classes", checkpoint, "few", "--part", "test")
+    assert sorted(re.findall(r"^(\w+) +2 ", output, re.M)) == ["bee", "dog"]
+    write_pictures(tmp_path / "other" / "val", ["dog", "eel"], 1)
+    assert "1 classes, as eel, are not those" in look("classes", checkpoint, "other", status=2)[1]
+    assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "squeezenet1_1", "densenet121", "vgg11"])
+def test_maps_add_up_to_the_logits(arch, tmp_path, look):
+    """The mean of a class's map is its logit, less the bias: by the definition (Zhou et al. 2016);
+    and the map of the likeliest class is what the picture shows."""
+    model, paths = make(arch), write_pictures(tmp_path / "pictures", CLASSES[:2], 1)
+    checkpoint = write(tmp_path / f"{arch}.pt", model, arch)
+    if arch in ("densenet121", "vgg11"):  # pools by a function; has several layers behind
+        line = look("cam", checkpoint, *paths, status=2)[1]
+        assert f"no class activation maps of {arch}" in line and len(line.splitlines()) == 1
+        return
+    tool = importlib.import_module("look")
+    trained = tool.open_checkpoint(checkpoint)
+    images = torch.randn(2, 3, SIZE, SIZE)
+    logits, maps = tool.activation_maps(trained, images)
+    with torch.no_grad():
+        torch.testing.assert_close(logits, model(images))
+        if arch == "resnet18":
+            stem = torch.nn.Sequential(*[*model.children()][:-2])
+            expected = torch.zeros(2, 4, 2, 2)
+            for channel, features in enumerate(stem(images).transpose(0, 1)):
+                for label in range(4):
+                    expected[:, label] += model.fc.weight[label, channel] * features
+        else:
+            expected = model.classifier[:3](model.features(images))
+    torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
+    output, errors = look("cam", checkpoint, checkpoint, *paths, "--class", "bee")
+    assert output == "class activation maps: cam.png\n" and not errors
+    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 2 * 510)
+
+
+def test_maps_of_what_can_be_read(tmp_path, look):
+    checkpoint = write(tmp_path / "model.pt", make())
+    paths = write_pictures(tmp_path / "pictures", CLASSES[:2], 1)
+    paths[0].write_text("no picture")
+    _, errors = look("cam", checkpoint, checkpoint, *paths, status=2)
+    assert len(errors.splitlines()) == 1 and f"{paths[0]} cannot be read" in errors
+    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 510)
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_export_answers_as_the_model(kind, tmp_path, look, monkeypatch):
+    if kind == "onnx":
+        pytest.importorskip("onnxscript", reason="pip install onnx onnxscript onnxruntime")
+    model = make("squeezenet1_1")
+    checkpoint, out = write(tmp_path / "model.pt", model, "squeezenet1_1"), tmp_path / f"out.{kind}"
+    (error,) = re.findall(r"checkpoint's: ([\d.e-]+)", look("export", checkpoint, out)[0])
+    assert float(error) < 1e-4
+    images = torch.randn(5, 3, SIZE, SIZE)
+    if kind == "pt2":
+        extra = {"about.json": ""}
+        found = torch.export.load(out, extra_files=extra).module()(images)
+        known = extra["about.json"]
+    else:
+        session = importlib.import_module("onnxruntime").InferenceSession(out)
+        (name,) = (each.name for each in session.get_inputs())
+        found = torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+        known = session.get_modelmeta().custom_metadata_map["about"]
+    torch.testing.assert_close(found, model(images), rtol=1e-4, atol=1e-5)
+    assert json.loads(known) == {**about, "arch": "squeezenet1_1"}
+    if kind == "pt2":  # a program that answers otherwise is noticed
+        other = torch.export.export(make("squeezenet1_1", seed=1), (images,))
+        module = torch.export.ExportedProgram.module
+        monkeypatch.setattr(torch.export.ExportedProgram, "module", lambda _: module(other))
+        monkeypatch.setattr(torch, "randn", lambda *_: images)
+        assert "answers otherwise" in look("export", checkpoint, out, status=2)[1]
+
+
+def test_average_is_the_mean(tmp_path, look):
+    models = [make(seed=seed) for seed in range(3)]
+    paths = [write(tmp_path / f"{seed}.pt", model) for seed, model in enumerate(models)]
+    look("average", *paths, "mean.pt")
+    saved = torch.load(tmp_path / "mean.pt", weights_only=True)
+    assert {name: saved[name] for name in about} == about
+    states = [model.state_dict() for model in models]
+    for name, mean in saved["state_dict"].items():
+        wanted = torch.stack([state[name].double() for state in states]).mean(dim=0)
+        torch.testing.assert_close(mean.double(), wanted, rtol=1e-6, atol=1e-7)
+    (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    assert look("predict", "mean.pt", picture)[0]
+    torch.save({**torch.load(paths[0]), "classes": ["x", *CLASSES[1:]]}, "other.pt")
+    line = look("average", paths[0], "other.pt", "no.pt", status=2)[1]
+    assert "other.pt differs from" in line and "in classes" in line
+    assert "two checkpoints or more" in look("average", paths[0], "no.pt", status=2)[1]
+    assert not (tmp_path / "no.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"text", "bad.pt cannot be loaded"),
+        ([1, 2], "it holds no weights by name"),
+        ({"arch": "resnet18", "state_dict": {"a": 1}}, "it holds no weights by name"),
+        ({"arch": "resnet18", "state_dict": {"a": torch.ones(4)}}, "weights do not fit"),
+        ({"arch": "nonesuch", "state_dict": {"a": torch.ones(4)}}, "cannot be used: "),
+        ({"arch": 3, "state_dict": {"a": torch.ones(4)}}, "cannot be used: "),
+        ({"arch": "resnet18", "state_dict": 3}, "cannot be used: "),
+        ({"arch": "resnet18", "num_classes": "x", "state_dict": {"a": torch.ones(4)}}, "used: "),
+        ({1: torch.ones(4)}, "cannot be used: "),
+        ("size", "cannot be used: "),
+    ],
+)
+def test_bad_checkpoints(content, message, tmp_path, look):
+    path = tmp_path / "bad.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "size":
+        write(path, make(), image_size="large")
+    else:
+        torch.save(content, path)
+    (line,) = look("predict", path, "picture.jpg", status=2)[1].splitlines()
+    assert line.startswith("look.py: error: ") and message in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "required: COMMAND"),
+        ("see model.pt", "invalid choice: 'see'"),
+        ("predict", "look.py predict: error: the following arguments are required"),
+        ("predict absent.pt a.jpg", "absent.pt cannot be loaded: No such file"),
+        ("cam model.pt", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
+        ("cam a.jpg", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
+        ("cam model.pt a.jpg --class eel", "model.pt has no class eel"),
+        ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
+        ("export model.pt absent/out.pt2", "absent"),
+        ("average model.pt model.pt absent/out.pt", "absent"),
+        ("classes model.pt absent", "absent/val is no folder"),
+    ],
+)
+def test_bad_words(words, message, tmp_path, look):
+    write(tmp_path / "model.pt", make("squeezenet1_1"), "squeezenet1_1")
+    (line,) = look(*words.split(), status=2)[1].splitlines()
+    assert "error: " in line and message in line

@@ -1,0 +1,395 @@
+"""For whoever has a trained model: what it sees, where it errs, and how others can use it.
+
+    python tools/look.py predict model_best.pt cat.jpg dog.jpg        # the five likeliest classes
+    python tools/look.py classes model_best.pt DIR                    # accuracy class by class
+    python tools/look.py cam resnet18.pt resnet50.pt cat.jpg dog.jpg  # where models see a class
+    python tools/look.py export model_best.pt model.pt2               # or model.onnx
+    python tools/look.py average A/model_best.pt B/model_best.pt mean.pt
+
+A checkpoint of these scripts says itself how to use it: architecture, classes, size of images, mean
+and standard deviation. For others, such as pytorch/examples' and torchvision's, what is missing is
+that of torchvision's weights of the architecture; files of bare weights need -a. Pictures are
+resized and cropped as in validation. With --ema the averages are used, as validation does.
+"""
+
+import argparse
+import functools
+import importlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import matplotlib.figure
+import numpy as np
+import torch
+import torchvision
+from torch import nn
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import imagenet_nd as nd
+
+CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
+
+
+class Trained(NamedTuple):
+    """A checkpoint, and the model that it holds."""
+
+    path: Path
+    saved: dict  # what the file holds
+    arch: str
+    model: nn.Module  # in evaluation mode
+    classes: list  # (C,) names, as the folders were called
+    size: int  # pixels of a crop
+    resize: int  # pixels of the shorter side, before
+    mean: list
+    std: list
+
+
+def open_checkpoint(path, arch=None):
+    """Returns the Trained of a checkpoint, on the CPU."""
+    saved = nd.load_file(path)
+    saved = saved if isinstance(saved, dict) else {}
+    weights = saved.get("state_dict", saved.get("model", saved))
+    try:
+        weights = {**weights, **(saved.get("ema") or {})}
+        weights = {re.sub("module[.]|_orig_mod[.]", "", name): weights[name] for name in weights}
+        if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
+            raise ValueError("it holds no weights by name")
+        arch = arch or saved.get("arch")
+        if arch is None:
+            raise ValueError("it does not say its architecture: give -a")
+        # The last tensor is the last layer's bias.
+        count = saved.get("num_classes") or len([*weights.values()][-1])
+        model = nd.make_model(arch, num_classes=count, **(saved.get("model_options") or {}))
+        model.load_state_dict(nd.fitting(model.state_dict(), weights, str(path)), strict=False)
+        preset = nd.preset_of(arch)
+        size = int(saved.get("image_size") or preset.crop_size[0])
+        ratio = preset.resize_size[0] / preset.crop_size[0]
+        resize = int(saved.get("val_resize") or round(size * ratio))
+        imagenet = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
+        names = imagenet if count == 1000 else [str(each) for each in range(count)]
+        classes = [str(each) for each in saved.get("classes") or []]
+        classes += names[len(classes) :]  # --num-classes may be more than DIR has
+        scale = [float(each) for each in saved.get("mean") or preset.mean]
+        scale = scale, [float(each) for each in saved.get("std") or preset.std]
+    except nd.BadInput:
+        raise
+    except Exception as error:  # of a file that may hold anything
+        raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
+    return Trained(path, saved, arch, model.eval(), classes, size, resize, *scale)
+
+
+def shown_name(trained, label):
+    """Returns the name of a class; of ImageNet's, which are folders as n02123045, the word too."""
+    name, words = trained.classes[label], torchvision.models.ResNet50_Weights.DEFAULT.meta
+    named = len(trained.classes) == 1000 and re.fullmatch(r"n\d{8}", name)
+    return f"{words['categories'][label]} ({name})" if named else name
+
+
+class Pictures(torch.utils.data.Dataset):
+    """Central crops, uint8 (size, size, 3), and their numbers; -1 of what cannot be read."""
+
+    def __init__(self, trained, paths, reads):
+        args = SimpleNamespace(arch=trained.arch, auto_augment="off")
+        data = SimpleNamespace(val_resize=trained.resize)
+        self.images, self.size = nd.Images(args, data, None), trained.size
+        self.paths, self.reads = paths, reads  # functions that return the bytes of a file
+
+    def __len__(self):
+        return len(self.reads)
+
+    def __getitem__(self, index):
+        crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
+        try:
+            self.images.load_central(self.reads[index](), crop)
+        except OSError as error:
+            why = error.strerror or error
+            nd.report(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
+            return crop, -1
+        return crop, index
+
+
+def crops(trained, paths, reads=None):
+    """Yields (crops uint8 (N, size, size, 3), numbers (N,) int64) of the pictures in batches."""
+    reads = reads or [functools.partial(Path.read_bytes, Path(path)) for path in paths]
+    workers = min(os.cpu_count(), len(reads) // 64)
+    pictures = Pictures(trained, paths, reads)
+    yield from torch.utils.data.DataLoader(pictures, batch_size=64, num_workers=workers)
+
+
+def normalised(trained, images):
+    """Returns crops as the model takes them: (N, 3, size, size) float32, on its device."""
+    images = images.to(next(trained.model.parameters()).device).permute(0, 3, 1, 2).float()
+    mean, std = (images.new_tensor(each).view(3, 1, 1) for each in (trained.mean, trained.std))
+    return (images / 255 - mean) / std
+
+
+def on_best_device(trained):
+    """Moves the model to the GPU, where there is one."""
+    trained.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return trained
+
+
+# --------------------------------------------------------------------------------------- commands
+# Each returns the number of pictures that could not be read.
+
+
+@torch.no_grad()
+def predict(args):
+    """Prints a line for each picture: its five likeliest classes, and their probabilities."""
+    trained, odd = on_best_device(open_checkpoint(args.checkpoint, args.arch)), 0
+    for images, numbers in crops(trained, args.images):
+        shares = trained.model(normalised(trained, images)).softmax(dim=1)
+        best = shares.topk(min(5, shares.shape[1]))
+        for number, chances, labels in zip(numbers, *best, strict=True):
+            if number < 0:
+                odd += 1
+                continue
+            pairs = zip(chances.tolist(), labels.tolist(), strict=True)
+            likely = [
+                f"{shown_name(trained, label)} {100 * chance:.1f} %" for chance, label in pairs
+            ]
+            print(f"{args.images[number]}: {', '.join(likely)}")
+    return odd
+
+
+@torch.no_grad()
+def classes(args):
+    """Prints the accuracy of each class, worst first, and the pairs that are most often confused;
+    draws the confusion matrix."""
+    trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
+    folder = args.dir / args.part
+    if not folder.is_dir():
+        raise nd.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
+    source = nd.open_source(folder)
+    known = {name: label for label, name in enumerate(trained.classes)}
+    if not trained.saved.get("classes") and len(source.classes) == len(trained.classes):
+        known = {name: label for label, name in enumerate(source.classes)}  # in their order
+    if strange := [name for name in source.classes if name not in known]:
+        what = f"{len(strange)} classes, as {strange[0]}, are not those of {args.checkpoint}"
+        raise nd.BadInput(f"{folder}: {what}, as {trained.classes[0]}")
+    target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
+    paths = [source.path(index) for index in range(len(target))]
+    reads = [functools.partial(source.read, index) for index in range(len(target))]
+    count = MulticlassConfusionMatrix(len(trained.classes))
+    for images, numbers in crops(trained, paths, reads):
+        found = trained.model(normalised(trained, images)).argmax(dim=1).cpu()
+        count.update(found[numbers >= 0], target[numbers[numbers >= 0]])
+    matrix = count.compute().numpy()  # (C, C): of a class (row), taken for (column)
+    images, right = matrix.sum(axis=1), matrix.diagonal()
+    if not images.sum():
+        raise nd.BadInput(f"{folder} has no picture that can be read")
+    names = [shown_name(trained, label) for label in range(len(matrix))]
+    wide = max(len(name) for name in names)
+    print(f"{folder}: top-1 {100 * right.sum() / images.sum():.3f} % of {images.sum():,} images")
+    print(f"{'class':{wide}}  images  top-1, %")
+    there = [label for label in range(len(matrix)) if images[label]]
+    for label in sorted(there, key=lambda label: right[label] / images[label]):
+        print(
+            f"{names[label]:{wide}}  {images[label]:6}  {100 * right[label] / images[label]:8.2f}"
+        )
+    wrong = matrix - np.diag(right)
+    print("most often confused:")
+    for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
+        label, other = divmod(int(place), len(matrix))
+        if number := wrong[label, other]:
+            print(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
+    figure = matplotlib.figure.Figure(figsize=(8, 7), layout="constrained")
+    axes = figure.add_subplot()
+    shares = 100 * matrix[np.ix_(there, there)] / images[there, None]
+    drawn = axes.imshow(shares, cmap="Blues", vmin=0, interpolation="nearest")
+    figure.colorbar(drawn, label="of a class's images, %")
+    if len(there) <= 50:
+        labels = [names[label] for label in there]
+        axes.set_xticks(range(len(there)), labels, rotation=90)
+        axes.set_yticks(range(len(there)), labels)
+    axes.set(xlabel="taken for", ylabel="class")
+    figure.savefig(args.out, dpi=150)
+    print(f"confusion matrix: {args.out}")
+    return len(target) - int(images.sum())
+
+
+@torch.no_grad()
+def activation_maps(trained, images):
+    """Returns (logits (N, C), class activation maps (N, C, h, w)) of normalised images.
+
+    M_c(x, y) = sum_k w_ck f_k(x, y) (Zhou et al. 2016, equation 2), of the features f before the
+    global average pooling and the last layer's weights w: so that a map's mean and the bias are the
+    logit. In SqueezeNet the last layer comes before the pooling: its output is the map.
+    """
+    modules, seen = [*trained.model.modules()], []
+    *_, last = (each for each in modules if [*each.parameters(recurse=False)])
+    for pool in [each for each in modules if isinstance(each, nn.AdaptiveAvgPool2d)][-1:]:
+        handle = pool.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        logits = trained.model(images)
+        handle.remove()
+        maps, bias = seen[0], 0
+        if isinstance(last, nn.Linear) and last.in_features == maps.shape[1]:
+            maps = torch.einsum("nkhw,ck->nchw", maps, last.weight)
+            bias = 0 if last.bias is None else last.bias
+        if maps.shape[1] == logits.shape[1]:
+            if torch.allclose(maps.mean(dim=(2, 3)) + bias, logits, rtol=1e-3, atol=1e-3):
+                return logits, maps
+    why = "its last layer does not take the mean of its features"
+    raise nd.BadInput(f"{trained.path}: no class activation maps of {trained.arch}: {why}")
+
+
+def cells(trained, paths, label):
+    """Yields (path, crop (size, size, 3), title, map (size, size)) of each readable picture: of the
+    class `label`, or of the likeliest one."""
+    for images, numbers in crops(trained, paths):
+        logits, maps = activation_maps(trained, normalised(trained, images))
+        for image, number, chances, of_classes in zip(
+            images, numbers, logits.softmax(dim=1), maps, strict=True
+        ):
+            if number < 0:
+                continue
+            one = trained.classes.index(label) if label else int(chances.argmax())
+            title = f"{trained.arch}: {shown_name(trained, one)}, {100 * chances[one]:.1f} %"
+            whole = nn.functional.interpolate(
+                of_classes[None, one : one + 1], image.shape[:2], mode="bilinear"
+            )
+            yield paths[number], image.numpy(), title, whole[0, 0].numpy()
+
+
+def cam(args):
+    """Draws class activation maps: a row for each picture, a column for each model."""
+    paths = [path for path in args.files if path.suffix in CHECKPOINTS]
+    pictures = [path for path in args.files if path.suffix not in CHECKPOINTS]
+    if not (paths and pictures):
+        raise nd.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
+    models, rows = [open_checkpoint(path, args.arch) for path in paths], {}
+    for trained in models:
+        if args.label and args.label not in trained.classes:
+            raise nd.BadInput(f"{trained.path} has no class {args.label}")
+        for path, *cell in cells(trained, [*rows] or pictures, args.label):
+            rows.setdefault(path, []).append(cell)
+    if rows:
+        size = 3.2 * (1 + len(models)), 3.4 * len(rows)
+        figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(len(rows), 1 + len(models), squeeze=False)
+        for path, (first, *others), row in zip(rows, grid, rows.values(), strict=True):
+            first.imshow(row[0][0])
+            first.set_title(path.name, fontsize=9)
+            for axes, (image, title, of_class) in zip(others, row, strict=True):
+                axes.imshow(image)
+                axes.imshow(of_class, cmap="inferno", alpha=0.55)
+                axes.set_title(title, fontsize=9)
+        for axes in grid.flat:
+            axes.set_axis_off()
+        figure.savefig(args.out, dpi=150)
+        print(f"class activation maps: {args.out}")
+    return len(pictures) - len(rows)
+
+
+def export(args):
+    """Writes the model as torch.export's program or as ONNX, for batches of any size, and compares
+    what it then answers with the model itself."""
+    trained = open_checkpoint(args.checkpoint, args.arch)
+    about = {"classes": trained.classes, "image_size": trained.size, "val_resize": trained.resize}
+    about = json.dumps(about | {"arch": trained.arch, "mean": trained.mean, "std": trained.std})
+    shape = 3, trained.size, trained.size
+    example, dynamic = (torch.randn(2, *shape),), ({0: torch.export.Dim("batch")},)
+    if args.out.suffix == ".pt2":
+        program = torch.export.export(trained.model, example, dynamic_shapes=dynamic)
+        torch.export.save(program, args.out, extra_files={"about.json": about})
+        answer = torch.export.load(args.out).module()
+    elif args.out.suffix == ".onnx":
+        try:
+            runtime = importlib.import_module("onnxruntime")
+            importlib.import_module("onnxscript")
+        except ImportError as error:
+            raise nd.BadInput(f"{error}: pip install onnx onnxscript onnxruntime") from None
+        program = torch.onnx.export(
+            trained.model, example, dynamo=True, dynamic_shapes=dynamic, verbose=False
+        )
+        program.model.metadata_props["about"] = about
+        program.save(args.out)
+        session = runtime.InferenceSession(args.out)
+        name = session.get_inputs()[0].name
+
+        def answer(images):
+            return torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+    else:
+        raise nd.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
+    with torch.no_grad():
+        for images in (torch.randn(number, *shape) for number in (1, 3)):
+            wanted, found = trained.model(images), answer(images)
+            error = ((found - wanted).abs().max() / wanted.abs().max()).item()
+            if not error < 1e-4:
+                raise nd.Fault(f"{args.out} answers otherwise: relative error {error:.1g}")
+    size = f"(N, 3, {trained.size}, {trained.size})"
+    print(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
+    print(f"relative error of its output against the checkpoint's: {error:.1g}")
+    return 0
+
+
+def average(args):
+    """Writes the mean of several checkpoints' weights and running statistics (model soups,
+    Wortsman et al. 2022)."""
+    first, *others = [open_checkpoint(path, args.arch) for path in args.checkpoints]
+    if not others:
+        raise nd.BadInput("average takes two checkpoints or more, and the file to write")
+    total = first.model.state_dict()
+    for other in others:
+        odd = [name for name in ("arch", "classes") if getattr(other, name) != getattr(first, name)]
+        if odd:
+            raise nd.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
+    states = [each.model.state_dict() for each in (first, *others)]
+    for name, tensor in total.items():
+        if tensor.is_floating_point():  # and counts are the first's
+            total[name] = sum(state[name].double() for state in states).div(len(states)).float()
+    what = {"arch": first.arch, "num_classes": len(first.classes), "classes": first.classes}
+    what |= {"model_options": first.saved.get("model_options") or {}}
+    what |= {"image_size": first.size, "val_resize": first.resize}
+    what |= {"mean": first.mean, "std": first.std, "state_dict": total}
+    nd.write(args.out, what)
+    print(f"{args.out}: the mean of {len(states)} checkpoints; --weights and this program take it")
+    return 0
+
+
+def main():
+    """Reads the command line and runs the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.usage = argparse.SUPPRESS  # errors of one line
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    checkpoint = {"type": Path, "metavar": "CHECKPOINT"}
+    adds = {}
+    for way in (predict, classes, cam, export, average):
+        about = " ".join(way.__doc__.split())
+        words = {"help": about, "description": about, "prog": f"{parser.prog} {way.__name__}"}
+        one = commands.add_parser(way.__name__, **words)
+        one.usage = argparse.SUPPRESS
+        one.set_defaults(way=way)
+        one.add_argument("-a", "--arch", help="of a file that does not say it, as resnet50")
+        adds[way] = one.add_argument
+    adds[predict]("checkpoint", **checkpoint)
+    adds[predict]("images", nargs="+", metavar="IMAGE")
+    adds[classes]("checkpoint", **checkpoint)
+    adds[classes]("dir", type=Path, metavar="DIR", help="has val/<class>/")
+    adds[classes]("--part", default="val", help="which folder of DIR's (%(default)s)")
+    adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
+    adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
+    adds[export]("checkpoint", **checkpoint)
+    adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")
+    adds[average]("checkpoints", nargs="+", **checkpoint)
+    adds[average]("out", type=Path, metavar="OUT")
+    adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
+    adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
+    args = parser.parse_args()
+    try:
+        odd = args.way(args)
+    except (nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError) as error:
+        parser.error(nd.first_line(error))
+    sys.exit(2 if odd else 0)
+
+
+if __name__ == "__main__":
+    main()
