@@ -1,6 +1,6 @@
 """RESULTS.md as a page: what the logs say in sentences, tables and figures; the rest below."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import matplotlib
 import numpy as np
@@ -25,6 +25,7 @@ from reporting.report import (
     unused,
 )
 from reporting.scaling import prediction_errors, study_scaling
+from reporting.training import recipe_section, transfer_section
 
 # What benchmarks/chaos.py tries, in the words of a reader.
 TRIALS = {
@@ -308,90 +309,6 @@ def parity_section(runs, figures):
     return ["## Same curve everywhere", "", note, "", *picture, *table(header, rows), ""]
 
 
-# Options in which runs of a study differ though they train by the same recipe.
-TUNED = {"lr", "seed", "log_dir", "dir", "resume", "local_rank"}
-
-
-def recipes_of(runs):
-    """Returns {what is added to the plain recipe: its runs}, those of the learning rate that did
-    best, one for each seed; the plain recipe is what most runs of the study have in each option."""
-    names = sorted(set().union(*(run.options for run in runs)) - TUNED)
-    usual = {
-        name: Counter(str(run.options.get(name)) for run in runs).most_common(1)[0][0]
-        for name in names
-    }
-    found = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        files = run.options.get("recipes") or {}
-        odd = [name for name in names if str(run.options.get(name)) != usual[name]]
-        added = " ".join(files) or " ".join(typed(name, run.options[name]) for name in odd)
-        found[added][run.options["lr"]].append(run)
-    return {added: max(rates.values(), key=mean_final) for added, rates in found.items()}
-
-
-def typed(name, value):
-    """Returns an option as it is typed."""
-    number = "" if value is True else f" {value:g}" if isinstance(value, float) else f" {value}"
-    return f"--{name.replace('_', '-')}{number}"
-
-
-def mean_final(runs):
-    """Returns the mean of final()."""
-    return float(np.mean([final(run) for run in runs]))
-
-
-def final(run):
-    """Returns the validation top-1 of the last epoch, %."""
-    return float(run.values("Top1/val")[-1])
-
-
-def recipe_section(runs, figures):
-    """Returns the Markdown lines on what each component of a recipe gains."""
-    study = [run for run in runs if run.study.startswith("recipe") and "Top1/val" in run.series]
-    longest = max((run.epochs for run in study), default=0)
-    found = recipes_of([run for run in study if run.epochs == longest])
-    plain = found.pop("", [])
-    if not plain or not found:
-        return []
-    base = mean_final(plain)
-    gains = {added: [final(run) - base for run in same] for added, same in found.items()}
-    order = sorted(gains, key=lambda added: np.mean(gains[added]))
-    places = range(len(order))
-    dots = [(gain, place) for place, added in enumerate(order) for gain in gains[added]]
-    lines = [
-        {"x": [0, 0], "y": [-0.5, len(order) - 0.5], "label": "", "color": "#777777"},
-        {"x": [x for x, _ in dots], "y": [y for _, y in dots], "label": "", "color": "#21918c"},
-    ]
-    lines[0]["linestyle"], lines[1]["marker"], lines[1]["linestyle"] = ":", "o", "none"
-    best = order[-1]
-    title = f"{best} gains {np.mean(gains[best]):+.1f} points"
-    axes = {"title": title, "xlabel": "top-1 against plain, points", "ylabel": "", "lines": lines}
-    axes["yticks"] = [*zip(places, order, strict=True)]
-    curves = []
-    for name, run, colour in ("plain", plain[0], "#440154"), (best, found[best][0], "#21918c"):
-        series = run.series["Top1/val"]
-        line = {"x": series.steps, "y": series.values, "label": name, "color": colour}
-        curves.append(line)
-    epochs = {"title": f"{base:.1f} % plain, {mean_final(found[best]):.1f} % with {best}"}
-    epochs |= {"xlabel": "epoch", "ylabel": "validation top-1, %", "lines": curves}
-    figures["figures/page/recipe"] = chart([axes, epochs])
-    rows = [
-        [added or "plain", same[0].options["lr"], len(same)]
-        + [f"{mean_final(same):.2f}", f"{mean_final(same) - base:+.2f}"]
-        for added, same in [("", plain), *((added, found[added]) for added in reversed(order))]
-    ]
-    header = ["added to plain", "--lr", "seeds", "top-1, %", "gain, points"]
-    one = plain[0]
-    what = (
-        f"{one.arch} on {one.data}, {longest} epochs of {one.about['steps_per_epoch']} steps of "
-        f"{one.global_batch} images: top-1 after the last epoch, by what is added to the plain "
-        "recipe, at the learning rate that did best of those tried. In so short a training, strong "
-        "augmentation may cost."
-    )
-    picture = ["![gains of components](figures/page/recipe.svg)", ""]
-    return ["### By component", "", what, "", *picture, *table(header, rows), ""]
-
-
 def cluster_table(cluster):
     """Returns the Markdown table of the runs that the page shows."""
     rows = []
@@ -415,7 +332,7 @@ def page(runs, benchmarks, ios, figures, speed):
     if speed:
         lines += ["## How fast", "", f"![images/s beside others]({speed}.svg)", ""]
         lines += ["Bars in colour are this project's; medians, in turn. Tables: appendix.", ""]
-    components = recipe_section(runs, figures)
+    components = recipe_section(runs, figures) + transfer_section(runs, figures)
     if cluster:
         facts = cluster[0].facts
         drawn = {"accuracy": accuracy_charts(cluster), "top1_top5": error_charts(cluster)}

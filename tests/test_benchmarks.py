@@ -11,6 +11,8 @@ import shutil
 import sys
 
 import pytest
+import torch
+import torchvision
 from conftest import ROOT, run
 from test_results import NAME, cli, results, write_run
 
@@ -22,6 +24,7 @@ import common  # noqa: E402
 import data_loading  # noqa: E402
 import decoders  # noqa: E402
 import parallel  # noqa: E402
+import recipe_memory  # noqa: E402
 
 ABOUT = {"command": ["python", "benchmarks/x.py", "a b"], "processor": "CPU", "commit": ""}
 ROWS = [
@@ -250,6 +253,31 @@ def complaint(program, words, monkeypatch, capsys):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
+    """As counted over a forward pass that is computed, and by formula."""
+    recipe = tmp_path / "x.txt"
+    recipe.write_text("-a resnet18 --image-size 64 -b 4 --global-batch 8 --ema 0.9")
+    row = recipe_memory.measure(recipe, gpus)
+    batch = 4 if gpus == 1 else 2
+    assert (row["images a GPU"], row["parts"]) == (str(batch), str(8 // gpus // batch))
+    model, kept = torchvision.models.resnet18(), {}
+    own = {each.data_ptr() for each in [*model.parameters(), *model.buffers()]}
+
+    def keep(tensor):
+        place = tensor.untyped_storage().data_ptr()
+        kept.update({} if place in own else {place: tensor.untyped_storage().nbytes()})
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(torch.randn(batch, 3, 64, 64))
+            loss = torch.nn.functional.cross_entropy(output, torch.zeros(batch, dtype=torch.long))
+    state = 4 * 4 * sum(each.numel() for each in model.parameters())  # and momentum, averages
+    assert loss.isfinite() and row["state, GB"] == pytest.approx(state / 1e9)
+    assert row["values"][0] == pytest.approx((state + sum(kept.values())) / 1e9, rel=0.01)
 
 
 def test_data_loading_takes_more_than_is_loaded_ahead(demo, monkeypatch, capsys):

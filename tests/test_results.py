@@ -246,9 +246,14 @@ def test_the_page_says_what_each_component_gains(tmp_path):
         + [({"lr": 0.1, "recipes": {"@recipes/x.txt": "--mixup 1"}, "mixup": 1.0}, 65.5)]
     ):
         of = {"mixup": 0.0, "zero_init": False, "recipes": {}, "seed": 0, **options}
-        of = about("ddp_apex", 2, **of) | {"steps_per_epoch": 200}
+        of = about("ddp_apex", 2, **of) | {"steps_per_epoch": 200, "image_size": 32}
         logged = {"Top1/val": [70.0, last], "Loss/val": [2.0, 1.0]}
         write_run(tmp_path / "recipe_x" / f"Jan0{serial + 1}", logged, about=of)
+    of = about("ddp_apex", 2, lr=0.1, mixup=1.0, recipes={"@recipes/x.txt": "--mixup 1"})
+    of |= {"steps_per_epoch": 390, "image_size": 64}
+    logged = {"Top1/val": [50.0, 70, 80], "Loss/val": [3.0, 2, 1]}
+    write_run(tmp_path / "recipe_x" / "foreign", logged)
+    write_run(tmp_path / "recipe_x" / "Jan09", logged, about=of)  # a longer one, by itself
     text, figures, *_ = results(tmp_path)
     table = rows(text.split("<details>")[0], "added to plain")
     assert [[*row.values()] for row in table] == [
@@ -256,10 +261,53 @@ def test_the_page_says_what_each_component_gains(tmp_path):
         ["@recipes/x.txt", "0.1", "1", "65.50", "+3.50"],
         ["--zero-init", "0.2", "1", "64.00", "+2.00"],
         ["--mixup 0.2", "0.2", "1", "60.50", "-1.50"],
+        ["3 epochs, 64 pixels: @recipes/x.txt", "0.1", "1", "80.00", "–"],
     ]
     gains, curves = figures["figures/page/recipe"][:-1]
     assert gains["title"] == "@recipes/x.txt gains +3.5 points"
-    assert [line["label"] for line in curves["lines"]] == ["plain", "@recipes/x.txt"]
+    names = ["plain", "@recipes/x.txt", "3 epochs, 64 pixels"]
+    assert [line["label"] for line in curves["lines"]] == names
+    assert curves["lines"][2]["x"].tolist() == pytest.approx([100 / 60, 200 / 60, 300 / 60])
+
+
+def test_the_page_says_what_weights_are_worth(tmp_path):
+    """By the accuracy on test/, that the log ends with, not by validation's."""
+    ways = {"from scratch": {}, "fine-tuned": {"weights": "b.pt"}}
+    ways["last layer alone"] = {"weights": "b.pt", "freeze": True}
+    logs = [("before", {}, 75.0)]
+    logs += [
+        (f"few{shots}", more, 10.0 * len(str(shots)) + place)
+        for shots in (10, 1000)
+        for place, more in enumerate(ways.values())
+    ]
+    logs += [("new", {"weights": "b.pt", "budget_hours": 1 / 6}, 66.0)] * 2
+    for serial, (data, more, accuracy) in enumerate(logs):
+        ranks = 1 if serial == len(logs) - 1 else 2
+        of = about("ddp_apex", ranks, lr=0.1, **more) | {
+            "data": f"parts/{data}",
+            "steps_per_epoch": 39,
+        }
+        of |= {"num_classes": 5, "image_size": 32}
+        end = {"reason": "all epochs are done", "epochs": 2.5}
+        end |= {"test_top1": accuracy} if serial else {}
+        logged = {"Top1/val": [60.0, 90], "Loss/val": [0.5, 0.75], "Throughput/train": [300.0, 400]}
+        folder = tmp_path / "transfer_x" / f"Jan{serial + 10}"
+        write_run(folder, logged, about=of, end=end)
+    text, figures, *_ = results(tmp_path)
+    first = text.split("<details>")[0]
+    assert [[*row.values()] for row in rows(first, "images a class")] == [
+        ["10", "20.0", "21.0", "22.0"],
+        ["1,000", "40.0", "41.0", "42.0"],
+    ]
+    assert [[*row.values()] for row in rows(first, "ranks")] == [
+        ["1", "32", "400", "2.5", "0.500", "66.00"],
+        ["2", "64", "400", "2.5", "0.500", "66.00"],
+    ]
+    assert "trained on five classes of CIFAR-10 (90.0 % in validation)" in first
+    by_images, by_epochs = figures["figures/page/transfer"][:-1]
+    assert by_images["title"] == "10 images a class: 22 % last layer alone, 20 % from scratch"
+    assert [line["label"] for line in by_images["lines"]] == [*ways]
+    assert [line["y"].tolist() for line in by_epochs["lines"]] == [[60, 90]] * 3
 
 
 def test_a_cluster_of_which_something_is_missing(tmp_path):

@@ -1,0 +1,71 @@
+"""What the recipes need of a GPU's memory, counted without one, and without computing anything.
+
+    python benchmarks/recipe_memory.py                  # recipes/*.txt on 1, 8 and 64 GPUs
+    python benchmarks/recipe_memory.py recipes/vit-b-16.txt --gpus 4
+
+Counted are weights, gradients, the optimizer's state and the average of weights in float32, and
+what autograd keeps of a forward pass under autocast to bfloat16, at the largest size of images.
+Libraries' workspaces and the allocator's gaps come on top. Writes logs/benchmarks/.
+"""
+
+import types
+from pathlib import Path
+
+import common
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+nd = common.importlib.import_module("imagenet_nd")
+COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights, gradients, state
+
+
+def measure(file, gpus):
+    """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
+    args = nd.parse_args([f"@{file}"])
+    place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, shares=gpus)
+    batch, parts, _ = nd.split_batch(args, place, args.global_batch)
+    size = args.image_size or nd.preset_of(args.arch).crop_size[0]
+    data = types.SimpleNamespace(image_size=size)
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    model = nd.make_model(args.arch, num_classes=1000, **nd.model_options(args, data))
+    weights = sum(each.nbytes for each in model.parameters())
+    with FakeTensorMode() as mode, torch.autocast("cpu", torch.bfloat16):
+        own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        own = {name: mode.from_tensor(each) for name, each in own.items()}
+        images, target = torch.empty(batch, 3, size, size), torch.zeros(batch, dtype=torch.int64)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+            output = torch.func.functional_call(model, own, images)
+            loss, _ = nd.criterion(output, target, 0, args.loss == "bce")
+        for each in own.values():
+            kept.pop(each.untyped_storage()._cdata, None)
+    del loss
+    state = weights * (COPIES[args.optimizer] + bool(args.ema))
+    total = (state + sum(kept.values())) / 1e9
+    name = f"{Path(file).stem}, {gpus} GPU{'s' if gpus > 1 else ''}"
+    row = {"name": name, "values": [total]}
+    row |= {"images a GPU": str(batch), "parts": str(parts), "state, GB": state / 1e9}
+    return row
+
+
+def main():
+    """Counts, prints and writes."""
+    parser = common.option_parser(__doc__)
+    files = sorted((common.ROOT / "recipes").glob("*.txt"))
+    parser.add_argument("recipes", nargs="*", default=files, help="option files (all of recipes/)")
+    parser.add_argument("--gpus", nargs="+", type=common.count, default=[1, 8, 64])
+    path = common.ROOT / "logs" / "benchmarks" / "recipe_memory.json"
+    parser.add_argument("--out", type=Path, default=path, help="JSON file (logs/benchmarks/)")
+    args = parser.parse_args()
+    rows = [measure(file, gpus) for file in args.recipes for gpus in args.gpus]
+    note = "Counted, not measured: workspaces and the allocator's gaps come on top."
+    title = "Memory that recipes need on a GPU"
+    common.write(args.out, title, "GB", rows, rows[0]["name"], common.about("timm"), note)
+
+
+if __name__ == "__main__":
+    main()
