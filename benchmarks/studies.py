@@ -66,12 +66,22 @@ def speed(arch, level, batch):
     return [*words, *rest.split()]
 
 
-def recipe(*options, lr=0.2, epochs=10, seed=0):
+def recipe(*options, lr=0.2, seed=0):
     """ResNet-18 on CIFAR-10 at 32 pixels, bfloat16, 2 ranks: 200 steps of 128 images an epoch."""
-    size = f"--image-size 32 --val-resize 32 --steps-per-epoch 200 --epochs {epochs} -b 64 -j 1"
+    size = "--image-size 32 --val-resize 32 --steps-per-epoch 200 --epochs 10 -b 64 -j 1"
     rest = f"--no-accel --channels-last --lr {lr} --lr-schedule cosine --seed {seed}"
     words = [*start("ddp_apex", 2), "-a", "resnet18", "--opt-level", "O1", *size.split()]
     return [*words, *rest.split(), *" ".join(options).split()]
+
+
+def whole_recipe(*options):
+    """What gained, together: recipes/cifar10.txt."""
+    rest = "--opt-level O1 -j 1 --no-accel --channels-last"
+    words = [*start("ddp_apex", 2), "@recipes/cifar10.txt", *rest.split()]
+    return [*words, *" ".join(options).split()]
+
+
+SMALL = "--image-size 32 --val-resize 32 --steps-per-epoch 200 --epochs 10"
 
 
 COMPONENTS = (
@@ -151,6 +161,9 @@ STUDIES = {
     "recipe_cifar10": [
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),
         *(recipe(component) for component in COMPONENTS),
+        recipe(seed=1),
+        *(whole_recipe(SMALL, f"--seed {seed}") for seed in (0, 1)),
+        whole_recipe("--seed 0"),  # 100 minutes
     ],
     "transfer_cpu": [
         transfer(2, "before", WAYS["scratch"], "--lr-schedule cosine"),
