@@ -1646,7 +1646,8 @@ def load_file(path):
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
-        why = getattr(error, "strerror", None) or first_line(error).split(" This file can")[0]
+        text = re.split(" This file can| In PyTorch", first_line(error))[0]  # advice to trust it
+        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({text})"
         raise BadInput(f"{path} cannot be loaded: {why}") from None
 
 

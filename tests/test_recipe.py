@@ -377,6 +377,11 @@ def test_option_files_are_what_their_sources_say():
             "auto_augment": "rand", "mixup": 0.1, "cutmix": 1, "loss": "bce",
         },
     }  # fmt: skip
+    expected["cifar10"] = {
+        "arch": "resnet18", "epochs": 30, "batch_size": 64, "global_batch": 128, "lr": 0.2,
+        "lr_schedule": "cosine", "image_size": 64, "val_resize": 64, "min_crop": 0.35,
+        "flip": "alternate", "optimizer": "nesterov", "zero_init": True,
+    }  # fmt: skip
     for epochs in 16, 88:
         expected[f"ffcv-{epochs}"] = {
             "arch": "resnet50", "epochs": epochs, "batch_size": 512, "global_batch": 4096,

@@ -24,7 +24,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as torch_summary
 
 import make_results
-from reporting import draw, page, read
+from reporting import draw, page, read, training
 
 V100 = ROOT.parent / "shared" / "data" / "v100_logs"
 needs_v100 = pytest.mark.skipif(not V100.exists(), reason=f"{V100} is not here")
@@ -308,6 +308,19 @@ def test_the_page_says_what_weights_are_worth(tmp_path):
     assert by_images["title"] == "10 images a class: 22 % last layer alone, 20 % from scratch"
     assert [line["label"] for line in by_images["lines"]] == [*ways]
     assert [line["y"].tolist() for line in by_epochs["lines"]] == [[60, 90]] * 3
+
+
+def test_our_recipe_holds_what_gains():
+    """As the logs of its study say, component by component; and together more than seeds differ."""
+    runs = [run for run in read.read_runs([LOGS / "recipe_cifar10"])[0] if run.epochs == 10]
+    found = training.recipes_of(runs)
+    plain, ours = found.pop(""), found.pop("@recipes/cifar10.txt")
+    text = " ".join((ROOT / "recipes" / "cifar10.txt").read_text().split())
+    for component, same in found.items():
+        gains = training.mean_final(same) > training.mean_final(plain[:1])
+        assert (component in text) == gains, component
+    assert {run.options["seed"] for run in plain} == {run.options["seed"] for run in ours} == {0, 1}
+    assert min(map(training.final, ours)) > max(map(training.final, plain))
 
 
 def test_a_cluster_of_which_something_is_missing(tmp_path):
