@@ -76,8 +76,9 @@ def anchor(text):
 
 
 def link(run):
-    """Returns a link to the run's section."""
-    return f"[{run.name}](#{anchor(run.name)})"
+    """Returns a link to the run's section, by the date and time in its name if there are any."""
+    began = re.search(r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d(?=_.*_gpux)", run.name)
+    return f"[{began[0] if began else run.name}](#{anchor(run.name)})"
 
 
 def last_and_best(run, tag):
@@ -307,6 +308,10 @@ def unused(path, figures):
     return path
 
 
+# Studies that the page has sections of: the appendix only lists their runs.
+ON_PAGE = ("parity", "recipe", "transfer")
+
+
 def study_section(title, runs, folder, io_csv, figures):
     """Returns the Markdown lines of runs that one study compares; adds its figures."""
     lines, groups, most = [f"## {title}", ""], defaultdict(list), 0
@@ -314,6 +319,8 @@ def study_section(title, runs, folder, io_csv, figures):
         groups[run.group].append(run)
     for group in groups.values():
         lines += [f"**{group_title(group[0])}**", "", *group_table(group), ""]
+        if runs[0].study.startswith(ON_PAGE):
+            continue
         for script, members in by_script(group).items():
             sizes, scaling = study_scaling(members)
             most, of = max(most, len(sizes)), f" of imagenet_{script}.py" if script else ""
@@ -326,6 +333,8 @@ def study_section(title, runs, folder, io_csv, figures):
             elif len(sizes) > 1:
                 why = f"it takes three sizes, and there are {' and '.join(map(str, sizes))}"
                 lines += [f"Scaling model{of}: cannot be fitted, {why}.", ""]
+    if runs[0].study.startswith(ON_PAGE):
+        return lines
     if most < 2:
         lines += ["Scaling model: cannot be fitted, it takes runs of three sizes.", ""]
     lines += [*precision_table(runs), *traffic_table(runs)]

@@ -119,7 +119,8 @@ def test_v100_numbers():
     assert [row["GPUs"] for row in table] == ["2", "4", "8", "16", "32", "64"]
     rates = []
     for row in table:
-        name = re.match(r"\[(.+?)\]", row["run"])[1]
+        began = re.match(r"\[([A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d)\]", row["run"])[1]
+        (name,) = (path.name for path in (V100 / "runs").glob(f"{began}_*"))
         events = EventAccumulator(str(V100 / "runs" / name), size_guidance={"scalars": 0}).Reload()
         values = {tag: events.Scalars(tag) for tag in ("Throughput/train", "Top1/val", "Top5/val")}
         rate = np.array([event.value for event in values["Throughput/train"]][1:])
@@ -247,10 +248,11 @@ def test_the_page_says_what_each_component_gains(tmp_path):
     ):
         of = {"mixup": 0.0, "zero_init": False, "recipes": {}, "seed": 0, **options}
         of = about("ddp_apex", 2, **of) | {"steps_per_epoch": 200, "image_size": 32}
+        of |= {"data": "cifar10", "num_classes": 10}
         logged = {"Top1/val": [70.0, last], "Loss/val": [2.0, 1.0]}
         write_run(tmp_path / "recipe_x" / f"Jan0{serial + 1}", logged, about=of)
     of = about("ddp_apex", 2, lr=0.1, mixup=1.0, recipes={"@recipes/x.txt": "--mixup 1"})
-    of |= {"steps_per_epoch": 390, "image_size": 64}
+    of |= {"steps_per_epoch": 390, "image_size": 64, "data": "cifar10", "num_classes": 10}
     logged = {"Top1/val": [50.0, 70, 80], "Loss/val": [3.0, 2, 1]}
     write_run(tmp_path / "recipe_x" / "foreign", logged)
     write_run(tmp_path / "recipe_x" / "Jan09", logged, about=of)  # a longer one, by itself
@@ -308,6 +310,8 @@ def test_the_page_says_what_weights_are_worth(tmp_path):
     assert by_images["title"] == "10 images a class: 22 % last layer alone, 20 % from scratch"
     assert [line["label"] for line in by_images["lines"]] == [*ways]
     assert [line["y"].tolist() for line in by_epochs["lines"]] == [[60, 90]] * 3
+    folders = {name.rpartition("/")[0] for name in figures}
+    assert folders == {"figures/page", "figures/runs"}, "the appendix draws nothing again"
 
 
 def test_our_recipe_holds_what_gains():
