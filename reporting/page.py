@@ -29,18 +29,17 @@ from reporting.training import recipe_section, transfer_section
 
 # What benchmarks/chaos.py tries, in the words of a reader.
 TRIALS = {
-    "kills": "a rank, all ranks or the launcher killed, also while a file is written",
-    "restarts": "torchrun's restarts",
-    "signals": "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers",
-    "frozen": "processes that are stopped or stuck, in set-up and in training",
-    "files": "checkpoints cut off, flipped, hostile, of the first build",
-    "disk": "a full or read-only disk, a closed output",
-    "horovod": "Horovod: a rank killed",
-    "two_runs": "a second run in the same folder",
-    "differing": "ranks with other data or options",
-    "nodes": "several nodes: lost, leaving, joining",
-    "slurm": "Slurm's time limit and scancel",
-    "omissions": "checkpoints that leave something out (the trial must see it)",
+    "a rank, all ranks or the launcher killed, also while a file is written": (
+        "kills",
+        "restarts",
+        "horovod",
+        "omissions",
+    ),
+    "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": ("signals",),
+    "processes that are stopped or stuck, in set-up and in training": ("frozen",),
+    "checkpoints cut off, flipped, hostile; a full or read-only disk": ("files", "disk"),
+    "ranks with other data or options, a second run in the folder": ("differing", "two_runs"),
+    "nodes lost, leaving, joining; Slurm's time limit and scancel": ("nodes", "slurm"),
 }
 
 
@@ -123,11 +122,13 @@ def count_trials(benchmarks):
 
 def trials_table(benchmarks):
     """Returns the Markdown table of faults: a row a kind, how many were tried and held."""
-    rows = [
-        [TRIALS.get(name, name.replace("_", " ")), tried, held]
-        for name, tried, held in count_trials(benchmarks)
-    ]
-    return table(["what is done to runs", "rows", "hold"], rows) if rows else []
+    kinds = {name: what for what, names in TRIALS.items() for name in names}
+    sums = defaultdict(lambda: [0, 0])
+    for name, tried, held in count_trials(benchmarks):
+        of_kind = sums[kinds.get(name, name.replace("_", " "))]
+        of_kind[:] = of_kind[0] + tried, of_kind[1] + held
+    rows = [[what, *counts] for what, counts in sums.items()]
+    return table(["what is done to runs", "trials", "hold"], rows) if rows else []
 
 
 def shades(count):
