@@ -1151,8 +1151,8 @@ def build_model(args, data):
         model.load_state_dict(fits, strict=False)
     if args.weights:
         donor = load_file(args.weights)
-        if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples or our own
-            donor = donor.get("state_dict", donor)
+        if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples, torchvision or our own
+            donor = donor.get("state_dict", donor.get("model", donor))
         if not isinstance(donor, dict):
             raise BadInput(f"--weights {args.weights} holds no weights by name")
         # Without the names of wrappers.
@@ -1190,7 +1190,7 @@ def model_options(args, data):
 
 
 def fitting(own, weights, what, partly=False):
-    """Returns those of the `weights` whose names and shapes are as in the state dict `own`. Others
+    """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
     end in BadInput, or are named in one line where `partly`, as for a last layer of another number
     of classes."""
     shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
@@ -1202,7 +1202,9 @@ def fitting(own, weights, what, partly=False):
         raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
     if odd and os.environ.get("RANK", "0") == "0":
         report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
-    return {name: weights[name] for name in own if name in fit}
+    own = copy.copy(own)  # with the versions of layers that it has beside
+    own.update({name: weights[name] for name in fit})
+    return own
 
 
 def exact_dtype(device):
@@ -1683,10 +1685,12 @@ def load_file(path):
             if damaged := archive.testzip() or odd:
                 raise ValueError(f"{damaged} is damaged")
         file.seek(0)
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # torchvision's have one
+            return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
-        text = re.split(" This file can| In PyTorch", first_line(error))[0]  # advice to trust it
-        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({text})"
+        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
         raise BadInput(f"{path} cannot be loaded: {why}") from None
 
 
@@ -1890,8 +1894,8 @@ def open_log(run, head):
 
 def markdown(values):
     """Returns {name: value} as a table."""
-    rows = [f"| {name} | {value} |".replace("\n", " ") for name, value in values.items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+    texts = {name: str(values[name]).replace("\n", " ").replace("|", "\\|") for name in values}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {texts[name]} |" for name in texts)])
 
 
 def describe(run, head):

@@ -95,7 +95,7 @@ BEFORE = "cifar10_transfer/before.pt"
 
 
 def transfer(ranks, data, *options, epochs=10):
-    """ResNet-18 at 32 pixels on `data` of split_cifar10(): 390 steps of 128 images."""
+    """ResNet-18 at 32 pixels on `data` of split_cifar10()."""
     size = f"--image-size 32 --val-resize 32 --epochs {epochs} -b 64 -j 1 --min-crop 0.35"
     rest = "--no-accel --channels-last --optimizer nesterov --best loss --seed 0"
     words = [*start("ddp_apex", ranks), "-a", "resnet18", "--opt-level", "O1", *size.split()]
@@ -112,7 +112,9 @@ def split_cifar10(folder):
     """Makes cifar10_transfer/ of links: before/ with the first five classes of CIFAR-10; of
     the others new/ with all images, few10/, few100/ and few1000/ with so many a class, each linked
     until there are 1,000 a class, that all have equal epochs. Half of val/ is test/ in these."""
-    out = ROOT / BEFORE.split("/")[0]
+    whole = (ROOT / BEFORE).parent
+    out = whole.with_name(f"{whole.name}.unfinished")
+    shutil.rmtree(out, ignore_errors=True)
     for part in "train", "val":
         for of_class in sorted((folder / part).iterdir()):
             images, name = sorted(of_class.iterdir()), of_class.name
@@ -126,6 +128,7 @@ def split_cifar10(folder):
                 for data in "new", *(f"few{shots}" for shots in SHOTS):
                     link(images[::2], out / data / "val" / name)
                     link(images[1::2], out / data / "test" / name)
+    out.rename(whole)
 
 
 def link(images, folder):

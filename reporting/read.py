@@ -384,12 +384,11 @@ def join_exports(logs):
             for tag in {tag for files in logs[folder][2].values() for _, tag in files}
         ]
         if len(set(tags)) == len(tags) and len(set(names)) < len(names):
-            joined = defaultdict(list)
+            inside = logs[folders[0]][0][:-1]
+            _, _, joined = logs.setdefault(parent, (inside, [], {}))
             for folder in folders:
-                inside, _, exports = logs.pop(folder)
-                for name, files in exports.items():
-                    joined[name] += files
-            logs[parent] = inside[:-1], logs.get(parent, ((), [], {}))[1], joined
+                for name, files in logs.pop(folder)[2].items():
+                    joined.setdefault(name, []).extend(files)
     return logs
 
 

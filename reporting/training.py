@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 
@@ -20,20 +21,23 @@ def recipes_of(runs):
     best, one for each seed; the plain recipe is what most runs of the study have in each option."""
     names = sorted(set().union(*(run.options for run in runs)) - TUNED)
     usual = {
-        name: Counter(str(run.options.get(name)) for run in runs).most_common(1)[0][0]
+        name: Counter(str(run.options[name]) for run in runs if name in run.options)
         for name in names
     }
     found = defaultdict(lambda: defaultdict(list))
     for run in runs:
         files = run.options.get("recipes") or {}
-        odd = [name for name in names if str(run.options.get(name)) != usual[name]]
+        mine = [name for name in names if name in run.options]  # older scripts had fewer
+        odd = [name for name in mine if str(run.options[name]) != usual[name].most_common(1)[0][0]]
         added = " ".join(files) or " ".join(typed(name, run.options[name]) for name in odd)
         found[added][run.options["lr"]].append(run)
     return {added: max(rates.values(), key=mean_final) for added, rates in found.items()}
 
 
 def typed(name, value):
-    """Returns an option as it is typed."""
+    """Returns an option as it is typed, or that it is not."""
+    if value is False or value is None:
+        return f"without --{name.replace('_', '-')}"
     number = "" if value is True else f" {value:g}" if isinstance(value, float) else f" {value}"
     return f"--{name.replace('_', '-')}{number}"
 
@@ -89,7 +93,8 @@ def recipe_section(runs, figures):
     axes = {"title": title, "xlabel": "top-1 against plain, points", "ylabel": "", "lines": lines}
     axes["yticks"] = [*zip(places, order, strict=True)]
     shown = {"plain": plain[0], best: found[best][0]}
-    shown |= {f"{run.epochs} epochs, {run.about['image_size']} pixels": run for run in others}
+    longer = {f"{run.epochs} epochs, {run.about['image_size']} pixels": run for run in others}
+    shown |= dict([*longer.items()][: len(COLOURS) - len(shown)])
     curves = []
     for (name, run), colour in zip(shown.items(), COLOURS, strict=False):
         series = run.series["Top1/val"]
@@ -127,13 +132,16 @@ def way_of(run):
 
 
 def transfer_section(runs, figures):
-    """Returns the Markdown lines on what weights of other classes are worth."""
-    study = [run for run in study_runs(runs, "transfer") if "epochs" in run.end]
+    """Returns the Markdown lines on what weights of other classes are worth: transfer_cpu of
+    benchmarks/studies.py."""
+    study = [run for run in study_runs(runs, "transfer_cpu") if "epochs" in run.end]
     few, budget, before = defaultdict(dict), [], None
     for run in study:
         shots = re.fullmatch(r".*few(\d+)", run.about["data"])
-        if "test_top1" not in run.end:
+        if Path(run.about["data"]).name == "before":
             before = run
+        elif "test_top1" not in run.end:
+            continue
         elif shots:
             few[int(shots[1])][way_of(run)] = run
         elif run.options.get("budget_hours"):

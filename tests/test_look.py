@@ -1,5 +1,6 @@
 """tools/look.py: what it says of checkpoints is what the model itself and the scripts say."""
 
+import argparse
 import importlib
 import json
 import re
@@ -113,7 +114,8 @@ def test_foreign_checkpoints(tmp_path, look):
     model = make(classes=1000)
     state = {f"module.{name}": each for name, each in model.state_dict().items()}
     torch.save({"arch": "resnet18", "state_dict": state, "epoch": 3}, tmp_path / "a.pth.tar")
-    torch.save({"model": model.state_dict(), "epoch": 3}, tmp_path / "b.pth")
+    args = argparse.Namespace(model="resnet18", lr=0.1)
+    torch.save({"model": model.state_dict(), "epoch": 3, "args": args}, tmp_path / "b.pth")
     torch.save(model.state_dict(), tmp_path / "c.pth")
     (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1, "jpg")
     first = look("predict", "a.pth.tar", path)[0]
@@ -152,7 +154,9 @@ def test_classes_are_counted_as_validation_counts(tmp_path, look):
     assert f"confused:\n  {label} taken for {other}: {most} of 20" in output
     assert PIL.Image.open(tmp_path / "matrix.png").size == (1200, 1050)
     words = [sys.executable, ROOT / "imagenet_nd.py", "-a", "resnet18", "--evaluate", "-j", 0]
-    words += ["--weights", checkpoint, "--no-accel", "--image-size", SIZE, "--val-resize", RESIZE]
+    theirs = tmp_path / "theirs.pth"  # as torchvision's references write it
+    torch.save({"model": model.state_dict(), "args": argparse.Namespace(lr=0.1)}, theirs)
+    words += ["--weights", theirs, "--no-accel", "--image-size", SIZE, "--val-resize", RESIZE]
     # Another mean and standard deviation than the script's would give another accuracy.
     write(checkpoint, model, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     output, _ = look("classes", checkpoint, folder)
@@ -171,34 +175,82 @@ def test_some_of_the_classes_by_name(tmp_path, look):
     assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "squeezenet1_1", "densenet121", "vgg11"])
-def test_maps_add_up_to_the_logits(arch, tmp_path, look):
-    """The mean of a class's map is its logit, less the bias: by the definition (Zhou et al. 2016);
-    and the map of the likeliest class is what the picture shows."""
-    model, paths = make(arch), write_pictures(tmp_path / "pictures", CLASSES[:2], 1)
+@pytest.mark.parametrize("arch", ["resnet18", "squeezenet1_1", "densenet121", "mobilenet_v2"])
+def test_maps_are_the_features_weighted(arch, tmp_path, look):
+    """By the definition (Zhou et al. 2016), whether the mean is a module's or a function's; and
+    what is drawn is each picture's map of its likeliest class, or of the class asked for."""
+    model, paths = make(arch), write_pictures(tmp_path / "pictures", CLASSES[:3], 1)
     checkpoint = write(tmp_path / f"{arch}.pt", model, arch)
-    if arch in ("densenet121", "vgg11"):  # pools by a function; has several layers behind
-        line = look("cam", checkpoint, *paths, status=2)[1]
-        assert f"no class activation maps of {arch}" in line and len(line.splitlines()) == 1
-        return
+    output, errors = look("cam", checkpoint, checkpoint, *paths, paths[0], "--class", "bee")
+    assert output == "class activation maps: cam.png\n" and not errors
+    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 3 * 510)
     tool = importlib.import_module("look")
-    trained = tool.open_checkpoint(checkpoint)
-    images = torch.randn(2, 3, SIZE, SIZE)
+    trained, images = tool.open_checkpoint(checkpoint), torch.randn(2, 3, SIZE, SIZE)
     logits, maps = tool.activation_maps(trained, images)
     with torch.no_grad():
         torch.testing.assert_close(logits, model(images))
-        if arch == "resnet18":
-            stem = torch.nn.Sequential(*[*model.children()][:-2])
-            expected = torch.zeros(2, 4, 2, 2)
-            for channel, features in enumerate(stem(images).transpose(0, 1)):
-                for label in range(4):
-                    expected[:, label] += model.fc.weight[label, channel] * features
-        else:
+        if arch == "squeezenet1_1":
             expected = model.classifier[:3](model.features(images))
+        else:
+            stem = torch.nn.Sequential(*[*model.children()][:-2])  # without the pool
+            stem = stem if arch == "resnet18" else model.features
+            last = model.get_submodule(
+                {"resnet18": "fc", "mobilenet_v2": "classifier.1"}.get(arch, "classifier")
+            )
+            features = stem(images).relu()
+            expected = torch.zeros(2, 4, *features.shape[2:])
+            for channel, of_channel in enumerate(features.transpose(0, 1)):
+                for label in range(4):
+                    expected[:, label] += last.weight[label, channel] * of_channel
     torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
-    output, errors = look("cam", checkpoint, checkpoint, *paths, "--class", "bee")
-    assert output == "class activation maps: cam.png\n" and not errors
-    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 2 * 510)
+    likely = answers(model, paths)
+    for label, drawn in (
+        (None, tool.cells(trained, paths, None)),
+        (1, tool.cells(trained, paths, "bee")),
+    ):
+        for path, chances, cell in zip(paths, likely, drawn, strict=True):
+            one = int(chances.argmax()) if label is None else label
+            assert cell[0] == path and cell[1].shape == (SIZE, SIZE, 3)
+            assert cell[2].startswith(f"{arch}: {CLASSES[one]}, ")
+            assert float(cell[2].split()[-2]) == pytest.approx(100 * float(chances[one]), abs=1)
+            crop = torch.from_numpy(cell[1])[None]
+            _, of_all = tool.activation_maps(trained, tool.normalised(trained, crop))
+            assert cell[3].shape == (SIZE, SIZE)
+            assert cell[3].mean() == pytest.approx(float(of_all[0, one].mean()), rel=0.2, abs=0.01)
+
+
+def test_layers_that_have_versions(tmp_path, look):
+    checkpoint = write(tmp_path / "model.pt", make("mnasnet0_5"), "mnasnet0_5")
+    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    assert look("predict", checkpoint, path)[0].startswith(str(path))
+
+
+def test_googlenet_s_published_weights(tmp_path, look):
+    """It expects another normalisation, pools what is put together, and has more heads."""
+    with pytest.warns(FutureWarning):
+        model = torchvision.models.googlenet(num_classes=4, transform_input=True).eval()
+    torch.save(model.state_dict(), tmp_path / "g.pth")
+    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    output, errors = look("predict", "g.pth", path, "-a", "googlenet")
+    assert "are left out: aux1" in errors
+    transform = torchvision.models.GoogLeNet_Weights.DEFAULT.transforms()
+    with torch.no_grad():
+        likely = model(transform(PIL.Image.open(path))[None]).softmax(dim=1)[0]
+    found = said(output)[0]
+    assert [found[str(label)] for label in range(4)] == pytest.approx(likely.tolist(), abs=0.01)
+    look("cam", "g.pth", path, "-a", "googlenet")
+    tool = importlib.import_module("look")
+    trained = tool.open_checkpoint(tmp_path / "g.pth", "googlenet")
+    assert tool.activation_maps(trained, torch.randn(1, 3, 224, 224))[1].shape == (1, 4, 7, 7)
+
+
+@pytest.mark.parametrize("arch", ["vgg11", "convnext_tiny"])
+def test_no_maps_of_others(arch, tmp_path, look):
+    """Several layers follow the mean, or another one."""
+    checkpoint = write(tmp_path / "model.pt", make(arch), arch)
+    paths = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    line = look("cam", checkpoint, *paths, status=2)[1]
+    assert f"no class activation maps of {arch}" in line and len(line.splitlines()) == 1
 
 
 def test_maps_of_what_can_be_read(tmp_path, look):
@@ -229,13 +281,15 @@ def test_export_answers_as_the_model(kind, tmp_path, look, monkeypatch):
         found = torch.from_numpy(session.run(None, {name: images.numpy()})[0])
         known = session.get_modelmeta().custom_metadata_map["about"]
     torch.testing.assert_close(found, model(images), rtol=1e-4, atol=1e-5)
-    assert json.loads(known) == {**about, "arch": "squeezenet1_1"}
+    assert json.loads(known) == {**about, "arch": "squeezenet1_1", "interpolation": "bilinear"}
     if kind == "pt2":  # a program that answers otherwise is noticed
         other = torch.export.export(make("squeezenet1_1", seed=1), (images,))
         module = torch.export.ExportedProgram.module
         monkeypatch.setattr(torch.export.ExportedProgram, "module", lambda _: module(other))
         monkeypatch.setattr(torch, "randn", lambda *_: images)
+        before = out.read_bytes()
         assert "answers otherwise" in look("export", checkpoint, out, status=2)[1]
+        assert out.read_bytes() == before
 
 
 def test_average_is_the_mean(tmp_path, look):
@@ -253,8 +307,13 @@ def test_average_is_the_mean(tmp_path, look):
     torch.save({**torch.load(paths[0]), "classes": ["x", *CLASSES[1:]]}, "other.pt")
     line = look("average", paths[0], "other.pt", "no.pt", status=2)[1]
     assert "other.pt differs from" in line and "in classes" in line
+    line = look("average", *paths, status=2)[1]  # OUT forgotten
+    assert "2.pt is there already" in line
     assert "two checkpoints or more" in look("average", paths[0], "no.pt", status=2)[1]
     assert not (tmp_path / "no.pt").exists()
+
+
+HOLDS_CODE = {"state_dict": {}, "transform": re.compile}
 
 
 @pytest.mark.parametrize(
@@ -269,15 +328,25 @@ def test_average_is_the_mean(tmp_path, look):
         ({"arch": "resnet18", "state_dict": 3}, "cannot be used: "),
         ({"arch": "resnet18", "num_classes": "x", "state_dict": {"a": torch.ones(4)}}, "used: "),
         ({1: torch.ones(4)}, "cannot be used: "),
-        ("size", "cannot be used: "),
+        ({"image_size": "large"}, "cannot be used: "),
+        ({"image_size": 100}, "its images of 72 pixels are less than the crop, 100"),
+        ({"image_size": 4, "val_resize": 4, "arch": "alexnet"}, "cannot be used: "),
+        ({"std": [1.0, 0.0, 1.0]}, "its mean and std are not three numbers each"),
+        ({"mean": [0.5]}, "cannot be used: "),
+        ("nan", "its weights are not all finite"),
+        (HOLDS_CODE, "with Python objects, which could run code"),
     ],
 )
 def test_bad_checkpoints(content, message, tmp_path, look):
     path = tmp_path / "bad.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
-    elif content == "size":
-        write(path, make(), image_size="large")
+    elif content == "nan":
+        model = make()
+        model.fc.weight.data[1, 2] = torch.nan
+        write(path, model)
+    elif isinstance(content, dict) and not {"state_dict", 1} & content.keys():
+        write(path, make(content.get("arch", "resnet18")), **{"arch": "resnet18", **content})
     else:
         torch.save(content, path)
     (line,) = look("predict", path, "picture.jpg", status=2)[1].splitlines()
@@ -295,8 +364,9 @@ def test_bad_checkpoints(content, message, tmp_path, look):
         ("cam a.jpg", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
         ("cam model.pt a.jpg --class eel", "model.pt has no class eel"),
         ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
-        ("export model.pt absent/out.pt2", "absent"),
-        ("average model.pt model.pt absent/out.pt", "absent"),
+        ("export model.pt absent/out.pt2", "absent/out.pt2: there is no folder absent"),
+        ("average model.pt model.pt absent/out.pt", "there is no folder absent"),
+        ("classes model.pt absent --out x.xyz", "--out x.xyz ends in none of "),
         ("classes model.pt absent", "absent/val is no folder"),
     ],
 )

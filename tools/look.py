@@ -13,6 +13,8 @@ resized and cropped as in validation. With --ema the averages are used, as valid
 """
 
 import argparse
+import collections
+import contextlib
 import functools
 import importlib
 import json
@@ -23,6 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import matplotlib
 import matplotlib.figure
 import numpy as np
 import torch
@@ -34,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import imagenet_nd as nd
 
 CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
+PICTURES = matplotlib.figure.Figure().canvas.get_supported_filetypes()
 
 
 class Trained(NamedTuple):
@@ -51,7 +55,7 @@ class Trained(NamedTuple):
 
 
 def open_checkpoint(path, arch=None):
-    """Returns the Trained of a checkpoint, on the CPU."""
+    """Returns the Trained of a checkpoint, on the CPU, after trying it."""
     saved = nd.load_file(path)
     saved = saved if isinstance(saved, dict) else {}
     weights = saved.get("state_dict", saved.get("model", saved))
@@ -60,28 +64,42 @@ def open_checkpoint(path, arch=None):
         weights = {re.sub("module[.]|_orig_mod[.]", "", name): weights[name] for name in weights}
         if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
             raise ValueError("it holds no weights by name")
+        if not all(each.isfinite().all() for each in weights.values()):
+            raise ValueError("its weights are not all finite")
         arch = arch or saved.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
-        # The last tensor is the last layer's bias.
-        count = saved.get("num_classes") or len([*weights.values()][-1])
-        model = nd.make_model(arch, num_classes=count, **(saved.get("model_options") or {}))
-        model.load_state_dict(nd.fitting(model.state_dict(), weights, str(path)), strict=False)
         preset = nd.preset_of(arch)
         size = int(saved.get("image_size") or preset.crop_size[0])
         ratio = preset.resize_size[0] / preset.crop_size[0]
         resize = int(saved.get("val_resize") or round(size * ratio))
-        imagenet = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
-        names = imagenet if count == 1000 else [str(each) for each in range(count)]
+        if resize < size:
+            raise ValueError(f"its images of {resize} pixels are less than the crop, {size}")
+        # The last tensor is the last layer's bias.
+        count = saved.get("num_classes") or len([*weights.values()][-1])
+        # Without options of its own it is taken for published weights.
+        published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
+        options = nd.model_options(published, SimpleNamespace(image_size=size))
+        options = saved.get("model_options", options)
+        model = nd.make_model(arch, num_classes=count, **options).eval()
+        with contextlib.redirect_stdout(sys.stderr):
+            weights = nd.fitting(model.state_dict(), weights, str(path))
+        model.load_state_dict(weights, strict=False)
+        scale = [saved.get("mean") or preset.mean, saved.get("std") or preset.std]
+        scale = torch.tensor(scale, dtype=torch.float64)
+        if scale.shape != (2, 3) or not (scale.isfinite().all() and (scale[1] > 0).all()):
+            raise ValueError("its mean and std are not three numbers each")
         classes = [str(each) for each in saved.get("classes") or []]
-        classes += names[len(classes) :]  # --num-classes may be more than DIR has
-        scale = [float(each) for each in saved.get("mean") or preset.mean]
-        scale = scale, [float(each) for each in saved.get("std") or preset.std]
+        if not classes and count == 1000:
+            classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
+        classes = classes + [str(each) for each in range(len(classes), count)]
+        with torch.no_grad():
+            model(torch.zeros(1, 3, size, size))
     except nd.BadInput:
         raise
     except Exception as error:  # of a file that may hold anything
         raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
-    return Trained(path, saved, arch, model.eval(), classes, size, resize, *scale)
+    return Trained(path, saved, arch, model, classes, size, resize, *scale.tolist())
 
 
 def shown_name(trained, label):
@@ -176,11 +194,13 @@ def classes(args):
     target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
     paths = [source.path(index) for index in range(len(target))]
     reads = [functools.partial(source.read, index) for index in range(len(target))]
-    count = MulticlassConfusionMatrix(len(trained.classes))
+    count = MulticlassConfusionMatrix(max(2, len(trained.classes)))
     for images, numbers in crops(trained, paths, reads):
         found = trained.model(normalised(trained, images)).argmax(dim=1).cpu()
         count.update(found[numbers >= 0], target[numbers[numbers >= 0]])
-    matrix = count.compute().numpy()  # (C, C): of a class (row), taken for (column)
+    matrix = count.compute().numpy()[
+        : len(trained.classes)
+    ]  # (C, C): of a class (row), taken for (column)
     images, right = matrix.sum(axis=1), matrix.diagonal()
     if not images.sum():
         raise nd.BadInput(f"{folder} has no picture that can be read")
@@ -220,23 +240,33 @@ def activation_maps(trained, images):
 
     M_c(x, y) = sum_k w_ck f_k(x, y) (Zhou et al. 2016, equation 2), of the features f before the
     global average pooling and the last layer's weights w: so that a map's mean and the bias are the
-    logit. In SqueezeNet the last layer comes before the pooling: its output is the map.
+    logit. In SqueezeNet the last layer comes before the pooling: its output is the map. The
+    features are found by their mean, since networks pool by modules and by functions.
     """
-    modules, seen = [*trained.model.modules()], []
-    *_, last = (each for each in modules if [*each.parameters(recurse=False)])
-    for pool in [each for each in modules if isinstance(each, nn.AdaptiveAvgPool2d)][-1:]:
-        handle = pool.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        logits = trained.model(images)
-        handle.remove()
-        maps, bias = seen[0], 0
-        if isinstance(last, nn.Linear) and last.in_features == maps.shape[1]:
-            maps = torch.einsum("nkhw,ck->nchw", maps, last.weight)
-            bias = 0 if last.bias is None else last.bias
-        if maps.shape[1] == logits.shape[1]:
-            if torch.allclose(maps.mean(dim=(2, 3)) + bias, logits, rtol=1e-3, atol=1e-3):
-                return logits, maps
-    why = "its last layer does not take the mean of its features"
-    raise nd.BadInput(f"{trained.path}: no class activation maps of {trained.arch}: {why}")
+    leaves = [each for each in trained.model.modules() if not [*each.children()]]
+    *_, last = (each for each in leaves if [*each.parameters()])
+    seen, given = collections.deque(maxlen=16), []  # what the last layers take and return
+    hooks = [
+        each.register_forward_hook(lambda _, inputs, output: seen.extend([*inputs, output]))
+        for each in leaves
+    ]
+    hooks.append(last.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])))
+    logits = trained.model(images)
+    for hook in hooks:
+        hook.remove()
+    linear = isinstance(last, nn.Linear)
+    wanted, found = (given[-1] if linear else logits), None
+    for output in seen:
+        if isinstance(output, torch.Tensor) and output.ndim == 4:
+            for features in output, output.relu():
+                mean = features.mean(dim=(2, 3))
+                same = mean.shape == wanted.shape and mean.allclose(wanted, 1e-3, 1e-3)
+                if same and features[0, 0].numel() > 1:  # not the mean itself
+                    found = features
+    if found is None:
+        why = "its last layer does not take the mean of features over several positions"
+        raise nd.BadInput(f"{trained.path}: no class activation maps of {trained.arch}: {why}")
+    return logits, torch.einsum("nkhw,ck->nchw", found, last.weight) if linear else found
 
 
 def cells(trained, paths, label):
@@ -260,7 +290,7 @@ def cells(trained, paths, label):
 def cam(args):
     """Draws class activation maps: a row for each picture, a column for each model."""
     paths = [path for path in args.files if path.suffix in CHECKPOINTS]
-    pictures = [path for path in args.files if path.suffix not in CHECKPOINTS]
+    pictures = [path for path in dict.fromkeys(args.files) if path.suffix not in CHECKPOINTS]
     if not (paths and pictures):
         raise nd.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
     models, rows = [open_checkpoint(path, args.arch) for path in paths], {}
@@ -290,16 +320,20 @@ def cam(args):
 def export(args):
     """Writes the model as torch.export's program or as ONNX, for batches of any size, and compares
     what it then answers with the model itself."""
+    if args.out.suffix not in (".pt2", ".onnx"):
+        raise nd.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
     trained = open_checkpoint(args.checkpoint, args.arch)
     about = {"classes": trained.classes, "image_size": trained.size, "val_resize": trained.resize}
-    about = json.dumps(about | {"arch": trained.arch, "mean": trained.mean, "std": trained.std})
+    about |= {"arch": trained.arch, "mean": trained.mean, "std": trained.std}
+    about = json.dumps(about | {"interpolation": nd.preset_of(trained.arch).interpolation.value})
     shape = 3, trained.size, trained.size
     example, dynamic = (torch.randn(2, *shape),), ({0: torch.export.Dim("batch")},)
+    unproven = args.out.with_name(f"unproven_{args.out.name}")  # until it was compared
     if args.out.suffix == ".pt2":
         program = torch.export.export(trained.model, example, dynamic_shapes=dynamic)
-        torch.export.save(program, args.out, extra_files={"about.json": about})
-        answer = torch.export.load(args.out).module()
-    elif args.out.suffix == ".onnx":
+        torch.export.save(program, unproven, extra_files={"about.json": about})
+        answer = torch.export.load(unproven).module()
+    else:
         try:
             runtime = importlib.import_module("onnxruntime")
             importlib.import_module("onnxscript")
@@ -309,20 +343,21 @@ def export(args):
             trained.model, example, dynamo=True, dynamic_shapes=dynamic, verbose=False
         )
         program.model.metadata_props["about"] = about
-        program.save(args.out)
-        session = runtime.InferenceSession(args.out)
+        program.save(unproven)
+        session = runtime.InferenceSession(unproven)
         name = session.get_inputs()[0].name
 
         def answer(images):
             return torch.from_numpy(session.run(None, {name: images.numpy()})[0])
-    else:
-        raise nd.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
+
     with torch.no_grad():
         for images in (torch.randn(number, *shape) for number in (1, 3)):
             wanted, found = trained.model(images), answer(images)
             error = ((found - wanted).abs().max() / wanted.abs().max()).item()
             if not error < 1e-4:
-                raise nd.Fault(f"{args.out} answers otherwise: relative error {error:.1g}")
+                why = f"relative error {error:.1g}"
+                raise nd.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
+    os.replace(unproven, args.out)
     size = f"(N, 3, {trained.size}, {trained.size})"
     print(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
     print(f"relative error of its output against the checkpoint's: {error:.1g}")
@@ -332,22 +367,27 @@ def export(args):
 def average(args):
     """Writes the mean of several checkpoints' weights and running statistics (model soups,
     Wortsman et al. 2022)."""
-    first, *others = [open_checkpoint(path, args.arch) for path in args.checkpoints]
-    if not others:
+    if len(args.checkpoints) < 2:
         raise nd.BadInput("average takes two checkpoints or more, and the file to write")
+    if args.out.exists():  # where OUT was forgotten it is a checkpoint
+        raise nd.BadInput(f"{args.out} is there already: the last file is the one to write")
+    first, *others = [open_checkpoint(path, args.arch) for path in args.checkpoints]
     total = first.model.state_dict()
     for other in others:
-        odd = [name for name in ("arch", "classes") if getattr(other, name) != getattr(first, name)]
+        alike = ("arch", "classes", "size", "resize", "mean", "std")
+        odd = [name for name in alike if getattr(other, name) != getattr(first, name)]
         if odd:
             raise nd.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
     states = [each.model.state_dict() for each in (first, *others)]
     for name, tensor in total.items():
         if tensor.is_floating_point():  # and counts are the first's
             total[name] = sum(state[name].double() for state in states).div(len(states)).float()
-    what = {"arch": first.arch, "num_classes": len(first.classes), "classes": first.classes}
-    what |= {"model_options": first.saved.get("model_options") or {}}
+    what = {"arch": first.arch, "num_classes": len(first.classes), "state_dict": total}
+    what |= {"classes": first.saved["classes"]} if first.saved.get("classes") else {}
+    if "model_options" in first.saved:
+        what["model_options"] = first.saved["model_options"]
     what |= {"image_size": first.size, "val_resize": first.resize}
-    what |= {"mean": first.mean, "std": first.std, "state_dict": total}
+    what |= {"mean": first.mean, "std": first.std}
     nd.write(args.out, what)
     print(f"{args.out}: the mean of {len(states)} checkpoints; --weights and this program take it")
     return 0
@@ -384,10 +424,18 @@ def main():
     adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
     adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     args = parser.parse_args()
+    matplotlib.rcParams["text.parse_math"] = False  # names may have a $
     try:
+        out = getattr(args, "out", Path("."))
+        if not out.parent.is_dir():
+            raise nd.BadInput(f"{out}: there is no folder {out.parent}")
+        if args.way in (classes, cam) and out.suffix[1:] not in PICTURES:
+            raise nd.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
         odd = args.way(args)
     except (nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError) as error:
         parser.error(nd.first_line(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(2 if odd else 0)
 
 
