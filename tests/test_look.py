@@ -170,6 +170,9 @@ def test_some_of_the_classes_by_name(tmp_path, look):
     write_pictures(tmp_path / "few" / "test", ["dog", "bee"], 2)
     output, _ = look("classes", checkpoint, "few", "--part", "test")
     assert sorted(re.findall(r"^(\w+) +2 ", output, re.M)) == ["bee", "dog"]
+    one = write(tmp_path / "one.pt", make(classes=1), num_classes=1, classes=["dog"])
+    write_pictures(tmp_path / "one" / "val", ["dog"], 2)
+    assert "one/val: top-1 100.000 % of 2 images" in look("classes", one, "one")[0]
     write_pictures(tmp_path / "other" / "val", ["dog", "eel"], 1)
     assert "1 classes, as eel, are not those" in look("classes", checkpoint, "other", status=2)[1]
     assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]

@@ -198,9 +198,8 @@ def classes(args):
     for images, numbers in crops(trained, paths, reads):
         found = trained.model(normalised(trained, images)).argmax(dim=1).cpu()
         count.update(found[numbers >= 0], target[numbers[numbers >= 0]])
-    matrix = count.compute().numpy()[
-        : len(trained.classes)
-    ]  # (C, C): of a class (row), taken for (column)
+    several = slice(len(trained.classes))  # torchmetrics counts two classes at least
+    matrix = count.compute().numpy()[several, several]  # of a class (row), taken for (column)
     images, right = matrix.sum(axis=1), matrix.diagonal()
     if not images.sum():
         raise nd.BadInput(f"{folder} has no picture that can be read")
@@ -210,9 +209,8 @@ def classes(args):
     print(f"{'class':{wide}}  images  top-1, %")
     there = [label for label in range(len(matrix)) if images[label]]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
-        print(
-            f"{names[label]:{wide}}  {images[label]:6}  {100 * right[label] / images[label]:8.2f}"
-        )
+        share = 100 * right[label] / images[label]
+        print(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
     print("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
@@ -415,14 +413,14 @@ def main():
     adds[classes]("checkpoint", **checkpoint)
     adds[classes]("dir", type=Path, metavar="DIR", help="has val/<class>/")
     adds[classes]("--part", default="val", help="which folder of DIR's (%(default)s)")
+    adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
+    adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     adds[export]("checkpoint", **checkpoint)
     adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")
     adds[average]("checkpoints", nargs="+", **checkpoint)
     adds[average]("out", type=Path, metavar="OUT")
-    adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
-    adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     args = parser.parse_args()
     matplotlib.rcParams["text.parse_math"] = False  # names may have a $
     try:
