@@ -81,17 +81,19 @@ def recipe_section(runs, figures):
     base = mean_final(plain)
     gains = {added: [final(run) - base for run in same] for added, same in found.items()}
     order = sorted(gains, key=lambda added: np.mean(gains[added]))
-    places = range(len(order))
-    dots = [(gain, place) for place, added in enumerate(order) for gain in gains[added]]
+    best = order[-1]
+    drawn = gains | {"plain": [final(run) - base for run in plain]}  # how far its seeds are apart
+    names = sorted(drawn, key=lambda added: np.mean(drawn[added]))
+    places = range(len(names))
+    dots = [(gain, place) for place, added in enumerate(names) for gain in drawn[added]]
     lines = [
-        {"x": [0, 0], "y": [-0.5, len(order) - 0.5], "label": "", "color": "#777777"},
+        {"x": [0, 0], "y": [-0.5, len(names) - 0.5], "label": "", "color": "#777777"},
         {"x": [x for x, _ in dots], "y": [y for _, y in dots], "label": "", "color": "#21918c"},
     ]
     lines[0]["linestyle"], lines[1]["marker"], lines[1]["linestyle"] = ":", "o", "none"
-    best = order[-1]
     title = f"{best} gains {np.mean(gains[best]):+.1f} points"
     axes = {"title": title, "xlabel": "top-1 against plain, points", "ylabel": "", "lines": lines}
-    axes["yticks"] = [*zip(places, order, strict=True)]
+    axes["yticks"] = [*zip(places, names, strict=True)]
     shown = {"plain": plain[0], best: found[best][0]}
     longer = {f"{run.epochs} epochs, {run.about['image_size']} pixels": run for run in others}
     shown |= dict([*longer.items()][: len(COLOURS) - len(shown)])
@@ -117,8 +119,8 @@ def recipe_section(runs, figures):
         f"{one.arch} on {one.data}, {one.epochs} epochs of {one.about['steps_per_epoch']} steps of "
         f"{one.global_batch} images: top-1 after the last epoch, by what is added to the plain "
         "recipe, at the learning rate that did best of those tried. In so short a training, strong "
-        "augmentation may cost."
-    )
+        f"augmentation may cost. {one.facts.get('what', '')}"
+    ).strip()
     picture = ["![gains of components](figures/page/recipe.svg)", ""]
     return ["### By component", "", what, "", *picture, *table(header, rows), ""]
 
