@@ -15,7 +15,8 @@ import common
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-nd = common.importlib.import_module("imagenet_nd")
+import imagenet_nd as nd
+
 COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights, gradients, state
 
 
@@ -26,10 +27,10 @@ def measure(file, gpus):
     batch, parts, _ = nd.split_batch(args, place, args.global_batch)
     size = args.image_size or nd.preset_of(args.arch).crop_size[0]
     data = types.SimpleNamespace(image_size=size)
-    kept = {}
+    kept = {}  # each storage once; held, so that none is freed and its number given to another
 
     def keep(tensor):
-        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
     model = nd.make_model(args.arch, num_classes=1000, **nd.model_options(args, data))
@@ -40,12 +41,11 @@ def measure(file, gpus):
         images, target = torch.empty(batch, 3, size, size), torch.zeros(batch, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
             output = torch.func.functional_call(model, own, images)
-            loss, _ = nd.criterion(output, target, 0, args.loss == "bce")
+            nd.criterion(output, target, 0, args.loss == "bce")
         for each in own.values():
             kept.pop(each.untyped_storage()._cdata, None)
-    del loss
     state = weights * (COPIES[args.optimizer] + bool(args.ema))
-    total = (state + sum(kept.values())) / 1e9
+    total = (state + sum(each.nbytes() for each in kept.values())) / 1e9
     name = f"{Path(file).stem}, {gpus} GPU{'s' if gpus > 1 else ''}"
     row = {"name": name, "values": [total]}
     row |= {"images a GPU": str(batch), "parts": str(parts), "state, GB": state / 1e9}

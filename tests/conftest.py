@@ -172,6 +172,28 @@ def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
     return folder
 
 
+@pytest.fixture
+def call_tool(monkeypatch, capsys):
+    """call_tool(program, *words, status=0): runs a program of tools/ in this process, which saves
+    the imports; returns (stdout, stderr)."""
+
+    def call(program, *words, status=0):
+        nd = importlib.import_module("imagenet_nd")
+        nd.region_decoder.cache_clear()  # each process makes its own
+        monkeypatch.syspath_prepend(ROOT / "tools")
+        monkeypatch.setattr(sys, "argv", [f"{program}.py", *map(str, words)])
+        try:
+            importlib.import_module(program).main()
+            ended = 0
+        except SystemExit as end:
+            ended = end.code
+        output, errors = capsys.readouterr()
+        assert ended == status, errors
+        return output, errors
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
     """The demo set, generated once."""

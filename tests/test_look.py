@@ -1,6 +1,7 @@
 """tools/look.py: what it says of checkpoints is what the model itself and the scripts say."""
 
 import argparse
+import functools
 import importlib
 import json
 import re
@@ -14,29 +15,16 @@ import torchvision
 from conftest import ROOT, run
 from torchvision.transforms import v2
 
-import imagenet_nd as nd
-
 CLASSES = ["ant", "bee", "cat", "dog"]
 SIZE, RESIZE, MEAN, STD = 64, 72, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
 about = {"classes": CLASSES, "image_size": SIZE, "val_resize": RESIZE, "mean": MEAN, "std": STD}
 
 
 @pytest.fixture
-def look(monkeypatch, capsys, tmp_path):
-    """look(*words, status=0) in this process: returns (stdout, stderr)."""
-
-    def call(*words, status=0):
-        nd.region_decoder.cache_clear()  # each process makes its own
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.syspath_prepend(ROOT / "tools")
-        monkeypatch.setattr(sys, "argv", ["look.py", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            importlib.import_module("look").main()
-        output, errors = capsys.readouterr()
-        assert end.value.code == status, errors
-        return output, errors
-
-    return call
+def look(call_tool, monkeypatch, tmp_path):
+    """look(*words, status=0) in tmp_path: returns (stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    return functools.partial(call_tool, "look")
 
 
 def make(arch="resnet18", seed=0, classes=4):

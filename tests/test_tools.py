@@ -1,6 +1,5 @@
 """Tools beside training: shards, and ILSVRC2012's tar files into folders."""
 
-import importlib
 import io
 import re
 import shutil
@@ -17,21 +16,12 @@ import imagenet_nd as nd
 
 
 @pytest.fixture
-def tool(monkeypatch, capsys):
-    """tool(program, *words, status=0) in this process, which saves the imports: returns the last
-    line printed, the only one of stderr where the status is 2."""
+def tool(call_tool):
+    """tool(program, *words, status=0): returns the last line printed, the only one of stderr where
+    the status is 2."""
 
     def call(program, *words, status=0):
-        nd.region_decoder.cache_clear()  # each process makes its own
-        monkeypatch.syspath_prepend(ROOT / "tools")
-        monkeypatch.setattr(sys, "argv", [f"{program}.py", *map(str, words)])
-        try:
-            importlib.import_module(program).main()
-            ended = 0
-        except SystemExit as end:
-            ended = end.code
-        output, errors = capsys.readouterr()
-        assert ended == status, errors
+        output, errors = call_tool(program, *words, status=status)
         if status:
             (line,) = errors.splitlines()
             return line
