@@ -232,6 +232,7 @@ def test_googlenet_s_published_weights(tmp_path, look):
     look("cam", "g.pth", path, "-a", "googlenet")
     tool = importlib.import_module("look")
     trained = tool.open_checkpoint(tmp_path / "g.pth", "googlenet")
+    assert trained.model.transform_input
     assert tool.activation_maps(trained, torch.randn(1, 3, 224, 224))[1].shape == (1, 4, 7, 7)
 
 
