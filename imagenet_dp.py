@@ -2,7 +2,7 @@
 
 Choose this script when one process must drive several GPUs; imagenet_ddp.py is faster. `diff
 imagenet_nd.py imagenet_dp.py` shows what DataParallel adds, and nothing else. DIR holds
-train/<class>/*.JPEG and val/<class>/*.JPEG.
+train/<class>/* and val/<class>/*.
 
     python imagenet_dp.py -a resnet50 DIR
     python imagenet_dp.py -a resnet50 -b 64 --amp bfloat16 DIR     # 64 images on each GPU
@@ -20,7 +20,7 @@ import faulthandler
 import fcntl
 import functools
 import hashlib
-import importlib
+import importlib.util
 import io
 import itertools
 import json
@@ -124,7 +124,7 @@ def train_step(model, criterion, optimizer, scaler, images, target, args):
         scaler.unscale_(optimizer)
         gradients = [each.grad for each in model.parameters() if each.grad is not None]
         clip_gradients(gradients, args.clip_grad)
-    scaler.step(optimizer)  # skips on overflow
+    scaler.step(optimizer)  # skips on overflow; under float16 a sync point
     scaler.update()
     optimizer.zero_grad()
     return sums
@@ -299,7 +299,7 @@ def parse_args(argv=None):
     losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
-    decay = "validate the weights' average: its decay in 32 steps (Polyak 1992; 0 = off)"
+    decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
@@ -351,8 +351,8 @@ def parse_args(argv=None):
         parser.error("--resume and --weights need the name of a file")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
-    excluded = ("gpu no_accel", "evaluate prof", "pretrained weights", "global_batch accumulation")
-    for names in map(str.split, excluded):
+    excluded = "gpu no_accel", "evaluate prof", "pretrained weights", "freeze sync_bn"
+    for names in map(str.split, (*excluded, "global_batch accumulation")):
         if all(getattr(args, name) != parser.get_default(name) for name in names):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{names} exclude each other")
@@ -614,8 +614,8 @@ class Images(torch.utils.data.Dataset):
         unreadable images have -1; part is an epoch, counted from 0, or "val" or "test"."""
         buffer, part, step, keys = job
         source, target = getattr(self.data, part if isinstance(part, str) else "train"), []
-        room = view(self.args, self.data, self.buffers[buffer], part, len(keys))
-        for key, out in zip(keys, room, strict=True):
+        places = view(self.args, self.data, self.buffers[buffer], part, len(keys))
+        for key, out in zip(keys, places, strict=True):
             index = key % len(source.target)
             try:
                 encoded = source.read(index)
@@ -833,12 +833,12 @@ def load_batches(args, place, data, schedule):
     """
     largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
     size = 3 * largest * max(data.image_size, data.val_size) ** 2  # bytes
-    room = functools.partial(view, args, data)
+    places = functools.partial(view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
         made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
         target = torch.randint(data.num_classes, (largest,), device=place.device)
         return (
-            (room(made, part, len(keys)), target[: len(keys)], part, step)
+            (places(made, part, len(keys)), target[: len(keys)], part, step)
             for part, step, keys in schedule
         )
     # Batches under way, and the one in the caller's hands.
@@ -848,6 +848,7 @@ def load_batches(args, place, data, schedule):
         batch_size=None,  # an item is a batch
         sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
         num_workers=data.workers,
+        multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
         collate_fn=tuple,  # as it is
         worker_init_fn=start_loader_worker,
         generator=torch.Generator(),  # or it would draw from the global one
@@ -856,7 +857,7 @@ def load_batches(args, place, data, schedule):
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return (
-        (room(buffers[each], part, len(target)), torch.tensor(target).long(), part, step)
+        (places(buffers[each], part, len(target)), torch.tensor(target).long(), part, step)
         for each, part, step, target in started
     )
 
@@ -865,7 +866,7 @@ def mix_pairs(images, target, args, epoch, step):
     """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
     returns (N, 3): class, the neighbour's class, and the share of the first in the target.
 
-    Drawn from (seed, epoch, step), and no share parts a pair: the same for any number of ranks.
+    Drawn from (seed, epoch, step), and both are of one share: the same for any number of ranks.
     An unreadable image is blended into none.
     """
     rng = random.Random(f"{args.seed} {epoch} {step}")
@@ -898,16 +899,14 @@ def on_device(batches, args, device, waits):
     )
     scale, shift = 1 / (255 * std), -mean / std  # a CPU divides at half the speed
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    cuda = device.type == "cuda"
-    side = torch.cuda.Stream(device) if cuda else None
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
     for *batch, part, step in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            # A copy from pageable memory has been read when to() returns: its buffer is free.
-            images, target = (each.to(device, non_blocking=cuda) for each in batch)
+            images, target = (each.to(device) for each in batch)  # which waits for the copy alone
             images = images.permute(0, 3, 1, 2).to(memory_format=layout)
             images = images.float().mul_(scale).add_(shift)
             if (args.mixup or args.cutmix) and not isinstance(part, str):
@@ -917,7 +916,7 @@ def on_device(batches, args, device, waits):
         if side:
             main = torch.cuda.current_stream(device)
             main.wait_stream(side)
-            images.record_stream(main)  # or the allocator would reuse it under the step's feet
+            images.record_stream(main)  # or the next batch would get their memory too soon
             target.record_stream(main)
         ready, asked = (part, images, target), time.perf_counter()
     if ready:
@@ -938,6 +937,7 @@ def make_model(arch, pretrained=False, **options):
 
 def build_model(args, data):
     """Returns the model `-a` in float32 on the CPU, of data.num_classes classes."""
+    size = data.image_size
     try:
         model = make_model(args.arch, num_classes=data.num_classes, **args.model_options)
         for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
@@ -946,25 +946,10 @@ def build_model(args, data):
     except (ValueError, AssertionError, RuntimeError) as error:
         sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
-    if args.pretrained:
-        try:
-            donor = make_model(args.arch, pretrained=True).state_dict()
-        except (OSError, RuntimeError) as error:  # no network
-            where = f"{torch.hub.get_dir()}/checkpoints"
-            what = f"the weights of {args.arch} into {where}: {error}"
-            raise BadInput(f"--pretrained: cannot fetch {what}") from None
-        fits = fitting(model.state_dict(), donor, "--pretrained", partly=True)
-        model.load_state_dict(fits, strict=False)
-    if args.weights:
-        donor = load_file(args.weights)
-        if isinstance(donor, dict):  # in a checkpoint, of pytorch/examples, torchvision or our own
-            donor = donor.get("state_dict", donor.get("model", donor))
-        if not isinstance(donor, dict):
-            raise BadInput(f"--weights {args.weights} holds no weights by name")
-        # Without the names of wrappers.
-        plain = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in donor}
-        donor = {plain[name]: donor[name] for name in donor}
-        fits = fitting(model.state_dict(), donor, f"--weights {args.weights}", partly=True)
+    if args.pretrained or args.weights:
+        what = f"--weights {args.weights}" if args.weights else "--pretrained"
+        donor = weights_in(load_file(args.weights)) if args.weights else published(args.arch)
+        fits = fitting(model.state_dict(), donor, what, partly=True)
         model.load_state_dict(fits, strict=False)
     if args.freeze:
         *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
@@ -980,6 +965,24 @@ def build_model(args, data):
     if args.compile:
         model.compile(mode=args.compile_mode)
     return model
+
+
+def published(arch):
+    """Returns the state dict that the library of `arch` publishes."""
+    try:
+        return make_model(arch, pretrained=True).state_dict()
+    except (OSError, RuntimeError) as error:  # no network
+        what = f"the weights of {arch} into {torch.hub.get_dir()}/checkpoints: {error}"
+        raise BadInput(f"--pretrained: cannot fetch {what}") from None
+
+
+def weights_in(saved):
+    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), of
+    pytorch/examples or torchvision, without the names of wrappers; {} where there is none."""
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
+    found = found if isinstance(found, dict) else {}
+    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
 
 
 def model_options(args, data):
@@ -1248,7 +1251,8 @@ def train_one_epoch(run, end=None):
     run.model.train()
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     run.meter, run.partial = Meter(title, data.train, images, run, run.partial), None
-    run.meter.steps, first, before = run.step, run.step, traffic()
+    run.meter.steps = first = run.step
+    before = traffic()
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
         if args.over:
@@ -1258,10 +1262,10 @@ def train_one_epoch(run, end=None):
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)
+        scale = run.scaler.scale(one)  # on the device
         sums = train_step(run.model, measure, run.optimizer, run.scaler, images, target, args)
         number = epoch * data.steps + step + 1
-        if run.average and (number < 32 or number % 32 == 0):
+        if run.average and (number < 32 or number % 32 == 0):  # at first the average is a copy
             follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
         skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
         run.step = step + 1
@@ -1291,7 +1295,7 @@ def follow(run, decay):
 
 @torch.no_grad()
 def swap_averages(run):
-    """Has the model hold the averages, if there are any; or if it does, what is trained. Running
+    """Swaps the model's tensors with the averages of --ema; a second call swaps them back. Running
     statistics of BatchNorm become those of share 0 on all ranks."""
     if run.average:
         own = run.model.state_dict().values()
@@ -1314,8 +1318,8 @@ def next_batch(run, part):
 
 @torch.no_grad()
 def validate(run, part="val"):
-    """Measures the model, or its averages, on every image of val/ or test/, once each; returns
-    {tag: value}."""
+    """Measures the model, or its averages, on every image of val/ or test/, once each, by
+    cross-entropy, whatever it trains by; returns {tag: value}."""
     run.model.eval()
     swap_averages(run)
     source = getattr(run.data, part)
@@ -1354,7 +1358,7 @@ def finish_step(run, meter, sums, skipped=False):
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = torch.as_tensor(skipped, device=sums.device).to(sums.dtype) / run.place.ranks
     total = sum_over_ranks(torch.cat([sums, skip[None], flags])).to("cpu", non_blocking=cuda)
-    # Read later without this, it would queue behind the step that the device computes by then.
+    # To wait for this event is to wait for the copy alone, not for the step after it.
     copied = torch.cuda.current_stream().record_event() if cuda else None
     before, run.late = run.late, (total, copied)
     arm_timeout(run.args)
@@ -1517,11 +1521,9 @@ def find_checkpoint(args):
     if not auto and not given.is_dir():
         return given, read_checkpoint(given)
     found = Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt")
-    newest = {}  # time of each folder's last checkpoint; in a folder the names have an order
-    for path in found:
-        if path.name in CHECKPOINTS and path.exists():
-            newest[path.parent] = max(newest.get(path.parent, 0), path.stat().st_mtime_ns)
-    for folder in sorted(newest, key=newest.get, reverse=True):
+    found = [path for path in found if path.name in CHECKPOINTS and path.exists()]
+    found.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for folder in dict.fromkeys(path.parent for path in found):  # in it the names have an order
         for path in (folder / name for name in CHECKPOINTS if (folder / name).exists()):
             try:
                 saved = read_checkpoint(path)
@@ -1544,11 +1546,9 @@ def find_checkpoint(args):
 
 def different_options(args, saved):
     """Returns the options, as typed, by which a checkpoint's run trained something else."""
-    before, now = saved["args"], vars(args)
-    before = args.same_run | before  # which may be of an older script
+    before, now = args.same_run | saved["args"], vars(args)  # an older script had fewer
     odd = [name for name in args.same_run if before[name] != now[name]]
-    typed = {name: f"--{name.replace('_', '-')}" for name in odd} | {"precision": "precision"}
-    odd = [f"{typed[name]} ({before[name]}, now {now[name]})" for name in odd]
+    odd = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in odd]
     if (before.get("dir") is None) != (args.dir is None):  # it may have moved, but is no demo set
         odd.append("DIR")
     return odd
@@ -1656,7 +1656,7 @@ def open_log(run, head):
     """Makes this run's folder, locks it, and opens its log. A run that goes on from a checkpoint in
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
-    runs, before = Path(args.log_dir), Path(head["path"] if head else "").resolve()
+    runs, before = Path(args.log_dir), Path(head["path"] if head else "none").resolve()
     what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
     what += f"_cpu{data.workers}_opt{args.precision}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
@@ -1903,7 +1903,8 @@ def fit(run):
             break
     if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
         run.meter, run.average = None, {}  # from here on nothing is saved
-        load_state(run, run.folder and read_checkpoint(run.folder / CHECKPOINTS[-1]))
+        best = run.folder and read_checkpoint(run.folder / CHECKPOINTS[-1])
+        load_state(run, best and best | {"optimizer": None})
         test = validate(run, "test")
     if run.log:
         reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
@@ -1978,7 +1979,7 @@ MEANINGS = {
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
     r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
-    r"allocate memory|calculation overflowed": "no memory for it: lower -b, -j or --image-size",
+    r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b, -j or --image-size",
     r"shared memory": "too little of it for the loader: docker run --shm-size=8g, or lower -j",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }

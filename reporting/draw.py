@@ -359,10 +359,13 @@ def speed_panels(benchmarks):
             rates = {row["name"]: np.median(row["values"]) for row in each["rows"] if row["values"]}
             found = {name: re.search(SPEED_ROWS, name) for name in rates}
             bars = [(name, rates[name], bool(found[name][1])) for name in rates if found[name]]
-            own = max((rate for _, rate, ours in bars if ours), default=None)
+            own = [rate for name, rate, ours in bars if ours and "shards" not in name]
+            own = max(own, default=None)
             base = rates.get(each["baseline"])
             if own and base:
                 timm = max((rate for name, rate, _ in bars if "timm" in name), default=None)
+                plain = rates.get("imagenet_nd.py")  # by what pytorch/examples trains in
+                what += f" ({plain / base:.1f} times in float32)" if plain else ""
                 title = f"{what}:\n{own / base:.1f} times pytorch/examples"
                 title += f", {own / timm:.1f} times timm" if timm else ""
                 cores, processor = (each["about"].get(name) for name in ("cores", "processor"))
@@ -458,7 +461,10 @@ def line_range(lines, name):
 
 def label_ends(figure, axes, chart):
     """Labels the lines of a chart: above their ends, or beside the axes, none over another."""
-    lines = sorted((line for line in chart["lines"] if line["label"]), key=lambda one: one["y"][-1])
+    lines = [line for line in chart["lines"] if line["label"]]
+    if not chart.get("listed"):  # else in the order of the lines, the first on top
+        lines = sorted(lines, key=lambda one: one["y"][-1], reverse=True)
+    lines = lines[::-1]
     figure.draw_without_rendering()
     ends = [axes.transData.transform((1, line["y"][-1]))[1] * 72 / figure.dpi for line in lines]
     places, high = [], 11  # points that a line of text takes

@@ -33,7 +33,6 @@ TRIALS = {
         "kills",
         "restarts",
         "horovod",
-        "omissions",
     ),
     "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": ("signals",),
     "processes that are stopped or stuck, in set-up and in training": ("frozen",),
@@ -42,7 +41,10 @@ TRIALS = {
     "nodes lost, leaving, joining; Slurm's time limit and scancel": ("nodes", "slurm"),
 }
 
-
+SPEED_NOTE = (
+    "Bars in colour are this project's. Medians of rounds, in which all are measured in turn; the "
+    "appendix's tables say whose batches are uint8, and whose are normalised already."
+)
 MODEL = (
     "The model of a step (appendix, Methods), and its errors on larger sizes than it was fitted on:"
 )
@@ -82,7 +84,7 @@ def sentences(cluster, benchmarks):
         )
         best = max(cluster, key=lambda run: run.values("Top1/val").max())
         lines.append(
-            f"**{best.values('Top1/val').max():.1f} % top-1** after {best.epochs} epochs on "
+            f"**{best.values('Top1/val').max():.1f} % top-1**, the best of {best.epochs} epochs on "
             f"{best.devices} GPUs in {clock(best.training_seconds)} (h:m:s); "
             f"{last.values('Top1/val').max():.1f} % on {last.devices} in "
             f"{clock(last.training_seconds)}."
@@ -100,9 +102,11 @@ def sentences(cluster, benchmarks):
     if own and trained.get(base):
         timm = max((trained[name] for name in trained if "timm" in name), default=None)
         beside = f", {own / timm:.1f} times timm at its best" if timm else ""
+        plain = trained.get("imagenet_nd.py")
+        alike = f" ({plain / trained[base]:.1f} times in float32, as it trains)" if plain else ""
         lines.append(
             f"**{own / trained[base]:.1f} times the images/s of {base}** in training ResNet-18 on "
-            f"them{beside} ({about.get('cores')} cores of {about.get('processor')})."
+            f"them{alike}{beside} ({about.get('cores')} cores of {about.get('processor')})."
         )
     if trials := count_trials(benchmarks):
         tried, held = (sum(each[place] for each in trials) for place in (1, 2))
@@ -116,6 +120,7 @@ def sentences(cluster, benchmarks):
 def count_trials(benchmarks):
     """Returns [(kind, rows of benchmarks/chaos.py that were tried, those that hold)]."""
     kinds = [kind for each in benchmarks for kind in each.get("trials", {}).items()]
+    kinds = [(name, rows) for name, rows in kinds if name != "omissions"]  # of the comparison
     holds = {name: [row[2] for row in rows if row[2] is not None] for name, rows in kinds}
     return [(name, len(each), sum(each)) for name, each in holds.items()]
 
@@ -156,7 +161,8 @@ def accuracy_charts(cluster):
             label = f"{run.devices} GPUs" if xlabel == "epoch" else str(run.devices)
             lines.append({"x": x, "y": series.values, "label": label, "color": colour})
         axes = {"title": title, "xlabel": xlabel, "ylabel": "validation top-1, %", "lines": lines}
-        charts.append({**axes, "logx": xlabel == "hours", "above": xlabel == "hours"})
+        hourly = xlabel == "hours"
+        charts.append({**axes, "logx": hourly, "above": hourly, "listed": not hourly})
     return chart(charts)
 
 
@@ -192,7 +198,8 @@ def scaling_charts(cluster):
     ideal = [base.throughput[0] * size / base.devices for size in sizes]
     share = 100 * efficiency(cluster[-1], base)
     notes = [
-        (run.devices, run.throughput[0], f"{100 * efficiency(run, base):.0f} %") for run in cluster
+        (run.devices, run.throughput[0], f"{100 * efficiency(run, base):.0f} %")
+        for run in cluster[1:]
     ]
     errors = [run.throughput[1] for run in cluster]
     lines = [
@@ -215,30 +222,25 @@ def scaling_charts(cluster):
 
 
 def model_chart(scaling):
-    """Returns the chart of a scaling model fitted on the smaller sizes, beside all measurements: as
-    far as a decade beyond them."""
+    """Returns the chart of a scaling model fitted on the smaller sizes, beside all measurements."""
     fit, small, large, _ = scaling
     runs = [*small, *large]
     sizes = sorted({run.devices for run in runs})
-    axis = np.geomspace(sizes[0], 10 * sizes[-1], 50)
+    axis = np.geomspace(sizes[0], sizes[-1], 50)
     images = runs[-1].global_batch / runs[-1].devices
     rate = images * axis / fit.predict(axis, images + 0 * axis)
     error = 100 * prediction_errors(fit, large)[-1]
-    tested = axis <= sizes[-1]
-    grey, green = "#777777", "#21918c"
+    measured = [run.throughput[0] for run in runs]
     lines = [
-        {"x": axis[tested], "y": rate[tested], "label": "", "color": green},
-        {"x": axis[~tested], "y": rate[~tested], "label": "model", "color": green},
-        {"x": sizes, "y": [run.throughput[0] for run in runs], "label": "", "color": "#440154"},
-        {"x": axis, "y": rate[0] * axis / axis[0], "label": "ideal", "color": grey},
+        {"x": axis, "y": rate, "label": "model", "color": "#21918c"},
+        {"x": sizes, "y": measured, "label": "measured", "color": "#440154"},
+        {"x": axis, "y": rate[0] * axis / axis[0], "label": "ideal", "color": "#777777"},
     ]
-    lines[1]["linestyle"], lines[2]["marker"], lines[2]["linestyle"] = "--", "o", "none"
-    lines[3]["linestyle"] = ":"
+    lines[1]["marker"], lines[1]["linestyle"], lines[2]["linestyle"] = "o", "none", ":"
     title = f"Fitted on up to {small[-1].devices} GPUs, the model is {abs(error):.0f} % too "
     title += f"{'high' if error > 0 else 'low'} on {sizes[-1]}"
     axes = {"title": title, "xlabel": "GPUs", "ylabel": "images/s", "lines": lines}
-    ticks = [size for size in (2**power for power in range(11)) if size <= axis[-1]]
-    return chart([{**axes, "logx": True, "logy": True, "xticks": ticks}])
+    return chart([{**axes, "logx": True, "logy": True, "xticks": sizes}])
 
 
 def io_charts(io):
@@ -296,7 +298,7 @@ def parity_section(runs, figures):
         lines[-1]["label"] = f"{arch}, BatchNorm" if batchnorm else arch
     if not rows:
         return []
-    title = f"{ways} ways of running: losses differ by {largest.get(False, 0):.0e} at most"
+    title = f"{ways} ways, without BatchNorm: losses within {largest.get(False, 0):.0e}"
     axes = {"title": title, "xlabel": "step", "ylabel": "relative difference", "logy": True}
     figures["figures/page/parity"] = chart([{**axes, "lines": lines}])
     header = ["model", "script", "ranks", "-b", "parts", "-j", "largest relative difference"]
@@ -332,7 +334,7 @@ def page(runs, benchmarks, ios, figures, speed):
     lines += [""] if lines else []
     if speed:
         lines += ["## How fast", "", f"![images/s beside others]({speed}.svg)", ""]
-        lines += ["Bars in colour are this project's; medians, in turn. Tables: appendix.", ""]
+        lines += [SPEED_NOTE, ""]
     components = recipe_section(runs, figures) + transfer_section(runs, figures)
     if cluster:
         facts = cluster[0].facts
@@ -349,7 +351,8 @@ def page(runs, benchmarks, ios, figures, speed):
         lines += components
         lines += ["## How it scales", "", *cluster_table(cluster), ""]
         lines += [f"Efficiency is against {cluster[0].devices} GPUs. ± is the standard deviation "]
-        lines[-1] += "over epochs without the first. Without pauses, from the log's start."
+        lines[-1] += "over epochs without the first. Times are from the log's start to the last "
+        lines[-1] += "epoch, without pauses."
         lines += ["", "![images/s and time against GPUs](figures/page/scaling.svg)", ""]
         if scaling := study_scaling(cluster)[1]:
             figures["figures/page/model"] = model_chart(scaling)

@@ -31,27 +31,42 @@ def rows_of(benchmarks, title):
     return [{**row, "median": float(np.median(row["values"]))} for row in found if row["values"]]
 
 
+def spread_of_losses(rows, ranks):
+    """Returns how far the first losses of the ways are apart, relative to the least of a step."""
+    losses = [row["first losses"].split() for row in rows if int(row["ranks"]) == ranks]
+    losses = np.array(losses, dtype=float)
+    return float(np.max(np.ptp(losses, axis=0) / losses.min(axis=0)))
+
+
 def exchange_part(benchmarks, figures):
     """Returns the Markdown lines on what exchanging gradients takes, of the largest batch."""
     rows = rows_of(benchmarks, TITLES["exchange"])
-    batch = max((int(row["batch"]) for row in rows), default=0)
-    rows = [row for row in rows if int(row["batch"]) == batch]
+    sizes = sorted({int(row["batch"]) for row in rows}, reverse=True) or [0]
+    of_size = {size: [row for row in rows if int(row["batch"]) == size] for size in sizes}
+    batch, *smaller = sizes
+    rows = of_size[batch]
     many = max((int(row["ranks"]) for row in rows), default=0)
     if many < 2:
         return []
+    apart = [f"{spread_of_losses(of_size[size], many):.1e} with {size}" for size in smaller]
+    others = f" ({', '.join(apart)})" if apart else ""
     (about,) = (each["about"] for each in benchmarks if each["title"] == TITLES["exchange"])
     cores = about["cores"]
     (alone,) = [row["median"] for row in rows if row["ranks"] == "1"] or [None]
     cells, links, speeds = [], [], []
     several = sorted((row for row in rows if row["ranks"] != "1"), key=lambda r: int(r["ranks"]))
-    for way in dict.fromkeys(row["way"] for row in rows if row["ranks"] != "1"):
+    ways = dict.fromkeys(row["way"] for row in rows if row["ranks"] != "1")
+    for place, way in enumerate(ways):
         mine = [row for row in several if row["way"] == way]
         ranks = [int(row["ranks"]) for row in mine]
         look = {"label": way, "color": COLOURS[way], "marker": "o"}
         links.append({"x": ranks, "y": [row["busiest link, MB/step"] for row in mine], **look})
         if alone:
-            ratios = [alone / row["median"] for row in mine]
-            speeds.append({"x": [1, *ranks], "y": [1, *ratios], **look})
+            ratios = np.array([1, *(alone / row["median"] for row in mine)])
+            least = ratios - [1, *(alone / max(row["values"]) for row in mine)]
+            most = [1, *(alone / min(row["values"]) for row in mine)] - ratios
+            beside = [1, *(size + 0.04 * place for size in ranks)]  # bars side by side
+            speeds.append({"x": beside, "y": ratios, "errors": [least, most], **look})
         last = mine[-1]
         cells.append([way, significant(last["busiest link, MB/step"])])
         cells[-1] += [significant(last["by formula, MB/step"])]
@@ -60,6 +75,10 @@ def exchange_part(benchmarks, figures):
     busy = {line["label"]: line["y"][-1] for line in links}
     least = min(busy, key=busy.get)
     title = f"gather: {busy.get('gather', 0):.0f} MB a step on one link, {least} {busy[least]:.0f}"
+    same = [line for line in links if line["y"][-1] < 1.02 * busy[least]]
+    for line in same[1:]:  # which lie on each other
+        line["label"] = "all others" if line is same[-1] else ""
+    same[0]["label"] = "" if same[1:] else same[0]["label"]
     ticks = sorted({x for line in links for x in line["x"]})
     axes = {"xlabel": "ranks", "xticks": ticks, "zero": True}
     charts = [{**axes, "title": title, "ylabel": "busiest link, MB/step", "lines": links}]
@@ -70,14 +89,12 @@ def exchange_part(benchmarks, figures):
         charts += [{**axes, "title": title, "ylabel": "images/s, of one rank's", "lines": speeds}]
     figures["figures/page/exchange"] = chart(charts)
     header = ["way", "busiest link, MB/step", "by formula", "all ranks sent", "ms a step"]
-    losses = [row["first losses"].split() for row in rows if int(row["ranks"]) == many]
-    losses = np.array(losses, dtype=float)
-    apart = float(np.max(np.ptp(losses, axis=0) / losses.min(axis=0)))
     note = (
-        f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks with a network card "
-        f"each, {cores} cores in all, a global batch of {batch}. The first losses of all ways are "
-        f"within {apart:.0e} of each other: they differ by the order of sums alone, which "
-        "BatchNorm and ReLU amplify."
+        f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks in a network "
+        f"namespace each, on one machine of {cores} cores, a global batch of {batch}; bars from "
+        "least to most. The first losses of all ways are within "
+        f"{spread_of_losses(rows, many):.1e} of each other{others}: they differ by the order of "
+        "sums alone, which BatchNorm and ReLU amplify, the more the fewer images a rank has."
     )
     picture = ["![bytes and speed](figures/page/exchange.svg)", ""]
     return [note, "", *picture, *table([*header, "of one rank's images/s"], cells), ""]
@@ -87,7 +104,8 @@ def memory_part(benchmarks):
     """Returns the Markdown lines on a rank's training state."""
     rows = rows_of(benchmarks, TITLES["memory"])
     cells = [
-        [row["name"], significant(row["median"]), significant(row["by formula, MB"])]
+        [row["name"].replace(" 1 ranks", " 1 rank")]
+        + [significant(row[what]) for what in ("median", "by formula, MB")]
         for row in rows
     ]
     if not rows:
@@ -105,15 +123,16 @@ def bubble_part(benchmarks, figures):
     if not rows:
         return []
     axis = np.arange(1, 33)
-    lines = []
-    for way in dict.fromkeys(row["way"] for row in rows):
+    lines, notes = [], []
+    for place, way in enumerate(dict.fromkeys(row["way"] for row in rows)):
         mine = [row for row in rows if row["way"] == way]
-        x = [int(row["micro-batches"]) for row in mine]
+        x = [int(row["micro-batches"]) * 1.06**place for row in mine]  # side by side
         spread = [
             [row["median"] - min(row["values"]) for row in mine],
             [max(row["values"]) - row["median"] for row in mine],
         ]
         y = [row["median"] for row in mine]
+        notes.append((x[-1], y[-1], way))
         look = {"label": "", "color": COLOURS[way], "marker": "o", "errors": spread}
         lines.append({"x": x, "y": y, "linestyle": "none", **look})
     for stages, colour in (2, "#440154"), (4, "#3b528b"), (8, "#777777"):
@@ -125,12 +144,13 @@ def bubble_part(benchmarks, figures):
     title = f"Idle time of two stages: {ends[0]}, {ends[1]} micro-batches"
     axes = {"title": title, "xlabel": "micro-batches", "ylabel": "idle, %", "lines": lines}
     axes |= {"logx": True, "xticks": [1, 2, 4, 8, 16, 32], "zero": True}
+    axes |= {"notes": notes, "aside": (7, -3)}
     figures["figures/page/bubble"] = chart([axes])
     note = (
-        "Idle time of two stages, measured (gpipe dark, 1f1b light; bars from least to most), "
-        "against (p - 1) / (m + p - 1) of p stages and m micro-batches; more stages by formula. "
-        "Stages that compute at once on cores that share memory may slow each other, which leaves "
-        "less idle time than the formula has."
+        "Idle time of two stages, measured (bars from least to most), against (p - 1) / "
+        "(m + p - 1) of p stages and m micro-batches; more stages by formula. Stages that compute "
+        "at once on cores that share memory slow each other, which leaves less idle time than the "
+        "formula has; what each micro-batch costs besides computing leaves more."
     )
     return [note, "", "![idle time of stages](figures/page/bubble.svg)", ""]
 

@@ -333,7 +333,7 @@ def study_section(title, runs, folder, io_csv, figures):
             elif len(sizes) > 1:
                 why = f"it takes three sizes, and there are {' and '.join(map(str, sizes))}"
                 if any(run.crowded for run in members):
-                    why += "; processes that share cores tell nothing of communication"
+                    why += "; step times of processes that share cores do not measure communication"
                 lines += [f"Scaling model{of}: cannot be fitted, {why}.", ""]
     if runs[0].study.startswith(ON_PAGE):
         return lines

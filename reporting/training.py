@@ -102,7 +102,9 @@ def recipe_section(runs, figures):
         series = run.series["Top1/val"]
         line = {"x": series.seconds / 60, "y": series.values, "label": name, "color": colour}
         curves.append(line)
-    times = {"title": " · ".join(f"{name}: {final(run):.1f} %" for name, run in shown.items())}
+    means = [mean_final(plain), mean_final(found[best]), *(final(run) for run in longer.values())]
+    means = [f"{name}: {mean:.1f} %" for name, mean in zip(shown, means, strict=False)]
+    times = {"title": " · ".join(means)}
     times |= {"xlabel": "minutes of training", "ylabel": "validation top-1, %", "lines": curves}
     figures["figures/page/recipe"] = chart([axes, times])
     rows = [
@@ -118,8 +120,9 @@ def recipe_section(runs, figures):
     what = (
         f"{one.arch} on {one.data}, {one.epochs} epochs of {one.about['steps_per_epoch']} steps of "
         f"{one.global_batch} images: top-1 after the last epoch, by what is added to the plain "
-        "recipe, at the learning rate that did best of those tried. In so short a training, strong "
-        f"augmentation may cost. {one.facts.get('what', '')}"
+        "recipe, at the learning rate that did best of those tried (an option file too, whatever "
+        "sizes it names). In so short a training strong augmentation may lower accuracy. "
+        f"{one.facts.get('what', '')}"
     ).strip()
     picture = ["![gains of components](figures/page/recipe.svg)", ""]
     return ["### By component", "", what, "", *picture, *table(header, rows), ""]
@@ -177,8 +180,9 @@ def transfer_section(runs, figures):
     note = (
         f"{one.arch}, trained on five classes of CIFAR-10 ({final(before):.1f} % in validation), "
         f"goes on with the other five, of which it has few images: top-1 on test/ after {steps} "
-        f"steps of {one.global_batch} images, by the model with the least validation loss."
-    )
+        f"steps of {one.global_batch} images, by the model with the least validation loss. "
+        f"{one.facts.get('what', '')}"
+    ).strip()
     picture = ["![accuracy by number of images](figures/page/transfer.svg)", ""]
     lines = ["### By transfer", "", note, "", *picture, *table(["images a class", *WAYS], rows), ""]
     return lines + budget_part(budget)

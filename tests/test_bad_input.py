@@ -20,6 +20,8 @@ from conftest import (
     write_images,
 )
 
+import imagenet_nd as nd
+
 # SqueezeNet has few weights, and no BatchNorm.
 TINY = ["-a", "squeezenet1_1", "--image-size", "32", "-b", "2", "--epochs", "1", "-j", "0"]
 TINY += ["--no-accel"]
@@ -67,6 +69,8 @@ OPTIONS = {
         ("--start-size 64", "--start-size 64"),
         ("--val-size 64 --val-resize 48", "--val-resize 48"),
         ("-a vit_b_16 --val-size 48", "vit_b_16 does not go with"),
+        ("-a vit_b_16 --image-size 100", "vit_b_16 does not go with --image-size 100"),
+        ("--freeze --weights x.pt --sync-bn", "exclude each other"),
         ("--freeze", "--freeze needs --pretrained"),
         ("--freeze --resume auto", "--freeze needs --pretrained"),
         ("--zero-init", "--zero-init: squeezenet1_1"),
@@ -126,7 +130,7 @@ OPTIONS = {
     "imagenet_horovod.py": [
         ("--use-adasum --amp float16", "bfloat16"),
         ("--use-adasum --gradient-predivide-factor 2", "--use-adasum"),
-        ("--gradient-predivide-factor 0", "above 0"),
+        ("--gradient-predivide-factor 0", "0 is not from 1e-06"),
     ],
 }
 
@@ -391,3 +395,10 @@ def test_without_horovod(images, tmp_path):
     (hidden / "__init__.py").write_text("raise ImportError('hidden by a test')")
     words, env = command("imagenet_horovod.py"), {"PYTHONPATH": str(hidden.parent)}
     assert "tools/install_horovod.sh" in complaint([*words, *TINY, images], tmp_path, env=env)
+
+
+def test_a_gpu_without_memory_left_is_one_line(capsys):
+    why = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB in all. Of it, ..."
+    assert nd.complain(torch.OutOfMemoryError(why)) == 1
+    line = the_line(capsys.readouterr().err)
+    assert "no memory: lower -b" in line and "2.00 GiB" in line

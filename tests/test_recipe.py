@@ -236,11 +236,12 @@ SLOW = {
 
 
 def train(way, log_dir, *words, steps=40, epochs=1):
-    """Runs the recipe one of these ways, on the demo set's 16 images a step."""
+    """Runs the recipe one of these ways, on the demo set's 16 images a step; as in a container, in
+    a folder that has none above it."""
     script, ranks, parts, more = way
     sizes = ["-b", 16 // ranks // parts, "--accumulation", parts, "-j", 1, "--epochs", epochs]
     sizes += ["--steps-per-epoch", steps, "--log-dir", log_dir]
-    return run([*command(script, ranks), *VIT, *RECIPE, *more, *sizes, *words], log_dir.parent)
+    return run([*command(script, ranks), *VIT, *RECIPE, *more, *sizes, *words], "/")
 
 
 ND = ("imagenet_nd.py", 1, 1, [])
@@ -491,6 +492,36 @@ def test_a_test_folder_counts_where_it_has_classes(demo, tmp_path):
     shutil.rmtree(data / "test")
     shutil.copytree(demo / "val", data / "test")
     assert len(opened().target) == 320 and opened("--evaluate") is None
+
+
+@needs_horovod
+def test_horovod_measures_the_best_on_test(demo, tmp_path):
+    """Rank 0 alone knows whether there is one: what it sends has another type than the others'."""
+    data = shutil.copytree(demo, tmp_path / "data")
+    shutil.copytree(demo / "val", data / "test")
+    words = [*VIT, "--no-accel", "-j", "0", "-b", "4", "--steps-per-epoch", "2", "--epochs", "1"]
+    output = run([*command("imagenet_horovod.py", 2), *words, "--timeout", "60", data], tmp_path)
+    top1 = scalars(tmp_path / "runs", "Top1/val")[1]
+    assert f"test: top-1 {top1:.3f} %" in output, "its images are val/'s"
+
+
+def test_a_best_model_of_other_groups_of_weights_is_measured_on_test(demo, tmp_path):
+    """It was copied from the run that this one goes on from, and is still the best."""
+    data = shutil.copytree(demo, tmp_path / "data")
+    shutil.copytree(demo / "val", data / "test")
+    words = [*command("imagenet_nd.py"), *VIT, "--no-accel", "-j", "0", "-b", "8"]
+    words += ["--steps-per-epoch", "2", "--epochs", "1", "--seed", "0", data]
+    run([*words, "--norm-wd", "0"], tmp_path)
+    best = checkpoint(tmp_path / "runs", "model_best.pt")
+    saved = load_weights(best)
+    saved["best_acc1"] = 100.0  # than which no epoch will be better
+    saved["optimizer"] = {
+        "state": {},
+        "param_groups": [{"params": [*range(len(saved["state_dict"]))]}],
+    }
+    torch.save(saved, checkpoint(tmp_path / "runs"))
+    output = run([*words, "--resume", checkpoint(tmp_path / "runs"), "--log-dir", "b"], tmp_path)
+    assert "test: top-1" in output
 
 
 @pytest.mark.slow

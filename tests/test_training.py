@@ -290,7 +290,7 @@ def test_resume_auto_with_other_options_starts_a_new_run(whole, demo, tmp_path):
     kept = {path.name: path.read_bytes() for path in first.iterdir()}
     words = [*RUN, "-b", "16", "--momentum", "0.5", "--resume", "auto", "--desired-acc", "0.001"]
     output = run([*command(ND), *words, demo], tmp_path)
-    assert f"{first.name}, differs in --momentum (0.9, now 0.5)" in output
+    assert f"{first.name}, differs in momentum (0.9, now 0.5)" in output
     assert kept == {path.name: path.read_bytes() for path in first.iterdir()}
     (second,) = set((tmp_path / "runs").iterdir()) - {first}
     assert load(second / "checkpoint.pt")["epoch"] == 1
@@ -305,7 +305,7 @@ def test_resume_file_takes_the_command_lines_rates_and_keeps_the_best(whole, dem
     rates = ["--lr", "0.8", "--momentum", "0.5", "--lr-schedule", "cosine", "--start-epoch", "2"]
     words = [*command(ND), *RUN, "-b", "16", *rates, "--resume", tmp_path / "edited.pt", demo]
     output = run(words, tmp_path)
-    for option in "--lr (2.0, now 0.8)", "--lr-schedule (step, now cosine)", "--momentum (0.9, now":
+    for option in "lr (2.0, now 0.8)", "lr-schedule (step, now cosine)", "momentum (0.9, now":
         assert option in output
     assert "best top-1 99.500 %" in output
     # 0.8 x 16 / 256, in the last step of the last of three epochs.

@@ -58,10 +58,8 @@ def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
     saved = nd.load_file(path)
     saved = saved if isinstance(saved, dict) else {}
-    weights = saved.get("state_dict", saved.get("model", saved))
+    weights = nd.weights_in(saved)
     try:
-        weights = {**weights, **(saved.get("ema") or {})}
-        weights = {re.sub("module[.]|_orig_mod[.]", "", name): weights[name] for name in weights}
         if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
             raise ValueError("it holds no weights by name")
         if not all(each.isfinite().all() for each in weights.values()):
