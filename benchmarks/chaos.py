@@ -480,12 +480,15 @@ SCRIPTS = {  # and how they are started
 }
 
 
-def frozen(folder, cells=None, timeout=10):
+def stalls_of(scripts):
+    """Returns all (script, stall, when) of these scripts."""
+    disk = [(script, "disk that hangs", "set-up") for script in scripts]
+    return [*itertools.product(scripts, STALLS, ("set-up", "training")), *disk]
+
+
+def frozen(folder, cells, timeout=10):
     """Stops or kills a rank or loader workers, in set-up or in training; or the disk hangs."""
-    for script, stall, when in cells or [
-        *itertools.product(SCRIPTS, STALLS, ("set-up", "training")),
-        *((script, "disk that hangs", "set-up") for script in SCRIPTS),
-    ]:
+    for script, stall, when in cells:
         ranks = 1 if SCRIPTS[script] == "plain" else 2
         who, count, signum = STALLS.get(stall, ("disk", 0, None))
         if ranks == 1 and who == "rank":
@@ -845,7 +848,8 @@ TRIALS = {  # what runs, with which sizes, and with which under --short
     "restarts": (restarts, (20,), (4,)),
     "omissions": (omissions, (), (["the float32 masters", "nothing"],)),
     "signals": (signals, (), (SHORT_SIGNALS,)),
-    "frozen": (frozen, (), (SHORT_FROZEN,)),
+    "frozen": (frozen, (stalls_of([*SCRIPTS][:5]),), (SHORT_FROZEN[:5],)),
+    "frozen_parallel": (frozen, (stalls_of([*SCRIPTS][5:]),), (SHORT_FROZEN[5:],)),
     "horovod": (horovod, (), ()),
     "files": (files, (240,), (40,)),
     "disk": (disk, (), ()),

@@ -35,7 +35,10 @@ TRIALS = {
         "horovod",
     ),
     "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": ("signals",),
-    "processes that are stopped or stuck, in set-up and in training": ("frozen",),
+    "processes that are stopped or stuck, in set-up and in training": (
+        "frozen",
+        "frozen_parallel",
+    ),
     "checkpoints cut off, flipped, hostile; a full or read-only disk": ("files", "disk"),
     "ranks with other data or options, a second run in the folder": ("differing", "two_runs"),
     "nodes lost, leaving, joining; Slurm's time limit and scancel": ("nodes", "slurm"),
