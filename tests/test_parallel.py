@@ -376,6 +376,21 @@ def test_all_exchanges_have_the_same_losses(ranks, demo, tmp_path):
 
 
 @pytest.mark.slow
+def test_ddp_as_an_exchange_goes_on_equal_to_the_bit(demo, tmp_path):
+    """Of three ranks, since the sum of two does not depend on the order."""
+    words = [*command(EXCHANGE, 3), "-a", "resnet18", *NET, "--exchange", "ddp", "-b", "4"]
+    words += ["--epochs", "2", "--steps-per-epoch", "6", demo, "--log-dir"]
+    run([*words, "whole"], tmp_path)
+    first = checkpoint(tmp_path / "whole", "checkpoint-1.pt")
+    run([*words, "again", "--resume", first], tmp_path)
+    whole, again = (
+        torch.load(checkpoint(tmp_path / name), weights_only=True)["state_dict"]
+        for name in ("whole", "again")
+    )
+    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("script", BY_TORCHRUN)
 def test_from_two_ranks_to_four(script, demo, tmp_path):
     """The first loss after going on is that of two ranks."""
