@@ -44,7 +44,6 @@ import threading
 import time
 import traceback
 import types
-import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,8 +173,9 @@ def _meet(rank, ranks, backend, timeout):
 
 def prepare(args, place, data):
     """Returns (model, optimizer, scaler); no rank's device ever holds the whole model."""
-    with torch.device("cpu" if place.rank == 0 else "meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that weights are loaded into none
+    if place.rank:  # rank 0 alone loads weights
+        args = argparse.Namespace(**vars(args) | {"pretrained": False, "weights": None})
+    with torch.device("cpu" if place.rank == 0 else "meta"):
         model = build_model(args, data)
     if args.channels_last:
         model = model.to(memory_format=torch.contiguous_format)
@@ -196,10 +196,9 @@ def prepare(args, place, data):
 
 def _shard(model, args, place):
     """Makes each block a group, which is gathered and reduced at once, and all else another."""
-    shards = args.hybrid or place.ranks
-    sizes, names = (place.ranks // shards, shards), ("replicas", "shards")
-    mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
-    mesh = mesh if args.hybrid else mesh["shards"]
+    # Replicas of shards, or shards alone.
+    sizes = (place.ranks // args.hybrid, args.hybrid) if args.hybrid else (place.ranks,)
+    mesh = init_device_mesh(place.device.type, sizes)
     inner = outer = MixedPrecisionPolicy()
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if args.param_dtype == "bfloat16":
@@ -1333,7 +1332,9 @@ class Watch:
         self.saved, self.deadline = time.monotonic(), math.inf
         if args.max_hours:
             seconds = args.max_hours * 3600
-            age = time.time() - psutil.Process().create_time()
+            # Of the launcher, where it may start its ranks anew, or else of this process.
+            oldest = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+            age = time.time() - psutil.Process(oldest).create_time()
             self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
         for each in SIGNALS:
             signal.signal(each, self.note)

@@ -1225,7 +1225,9 @@ class Watch:
         self.saved, self.deadline = time.monotonic(), math.inf
         if args.max_hours:
             seconds = args.max_hours * 3600
-            age = time.time() - psutil.Process().create_time()
+            # Of the launcher, where it may start its ranks anew, or else of this process.
+            oldest = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+            age = time.time() - psutil.Process(oldest).create_time()
             self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
         for each in SIGNALS:
             signal.signal(each, self.note)

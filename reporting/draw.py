@@ -83,13 +83,9 @@ def panel(xlabel, ylabel, lines, **more):
 def over_time(runs, tag, unit):
     """Returns (lines of a tag over minutes, values divided by `unit`)."""
     lines = []
-    for run in runs:
-        for each in sorted(run.series):
-            if each == tag or each.startswith(f"{tag}/node"):
-                series = run.series[each]
-                x, y = thin(series.seconds / 60, series.values / unit)
-                node = each.removeprefix(tag).replace("/node", " node ")
-                lines.append(curve(run, x, y, label=run.label + node))
+    for run in (run for run in runs if tag in run.series):
+        series = run.series[tag]
+        lines.append(curve(run, *thin(series.seconds / 60, series.values / unit)))
     return lines
 
 

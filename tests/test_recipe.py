@@ -418,12 +418,20 @@ def test_an_option_file_is_printed_and_logged_and_what_follows_it_counts(demo, t
 # ------------------------------------------------------------------------- models, budget, test/
 
 
-def test_freeze_trains_the_last_layer_alone(demo, tmp_path):
+@pytest.mark.parametrize(
+    "way",
+    [
+        [*command("imagenet_ddp_apex.py"), "--opt-level", "O2"],
+        command("imagenet_fsdp.py", 2),  # of whose ranks one loads the weights
+    ],
+    ids=["apex", "fsdp"],
+)
+def test_freeze_trains_the_last_layer_alone(way, demo, tmp_path):
     words = ["--freeze", "--weights", tmp_path / "weights.pt", "-b", "8", "--steps-per-epoch", "2"]
     donor = nd.models.resnet18(num_classes=4)
     torch.save(donor.state_dict(), tmp_path / "weights.pt")
     words += ["--epochs", "1", "--image-size", "32", "-j", "0", "--no-accel", "--ema", "0.9", demo]
-    run([*command("imagenet_ddp_apex.py"), "--opt-level", "O2", *words], tmp_path)
+    run([*way, *words], tmp_path)
     saved = load_weights(checkpoint(tmp_path / "runs"))
     for name, weight in donor.state_dict().items():
         last = name.startswith("fc.")

@@ -360,16 +360,19 @@ def test_converted_logs_are_those_of_the_source(tmp_path):
         assert path.read_text() == (LOGS / "v100_imagenet" / path.name).read_text(), path.name
 
 
-@pytest.mark.parametrize("what", ["nothing", "no epochs", "damaged"])
+@pytest.mark.parametrize("what", ["nothing", "no epochs", "damaged", "twice"])
 def test_conversion_of_what_is_no_run(what, tmp_path):
     (tmp_path / "runs").mkdir()
     if what != "nothing":
         path = write_run(tmp_path / "runs" / NAME.format(1), {"Mine": [1, 2]})
     if what == "damaged":
         path.write_bytes(path.read_bytes()[:-9])
+    if what == "twice":
+        shutil.copytree(path.parent, tmp_path / "runs" / "other" / path.parent.name)
     tool = [sys.executable, ROOT / "tools" / "convert_runs.py", tmp_path / "runs", tmp_path / "out"]
     line = conftest.complaint(tool, tmp_path)
     words = {"nothing": "holds no event files", "no epochs": "has no scalars of epochs"}
+    words["twice"] = f"two folders are called {NAME.format(1)}"
     assert words.get(what, "damaged or cut off") in line
 
 

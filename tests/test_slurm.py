@@ -29,7 +29,7 @@ def test_shellcheck():
     run(["shellcheck", *FILES], ROOT)
 
 
-def batch(script, folder, srun, gpus=None):
+def batch(script, folder, srun, gpus=None, more=()):
     """Runs a file as Slurm would on two nodes, with an srun that does what is given; returns its
     exit status."""
     sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2"}
@@ -42,7 +42,7 @@ def batch(script, folder, srun, gpus=None):
     env = environment(**{f"SLURM_{name}": value for name, value in sets.items()})
     env["PATH"] = f"{folder}:{os.environ['PATH']}"
     file = ROOT / "slurm" / script.replace(".py", ".sbatch")
-    words = ["bash", "-u", file, "-a", "resnet50", "--epochs", "3", "a folder"]
+    words = ["bash", "-u", file, "-a", "resnet50", "--epochs", "3", "a folder", *more]
     return subprocess.run(words, cwd=folder, env=env, stdin=subprocess.DEVNULL).returncode
 
 
@@ -75,6 +75,14 @@ def test_options_parse(script, gpus, tmp_path):
         assert server == ("node1", "23456")
         sizes = [env[f"HOROVOD_{name}SIZE"] for name in ("", "LOCAL_", "CROSS_")]
         assert sizes == [str(2 * ranks), str(ranks), "2"]
+
+
+@pytest.mark.parametrize("typed", ["--resume=x.pt", "--log-dir"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_the_file_gives_is_refused(script, typed, tmp_path):
+    """A typed checkpoint would be taken again whenever the job is queued again."""
+    assert batch(script, tmp_path, "touch called", more=[typed, "other"]) == 2
+    assert not (tmp_path / "called").exists()
 
 
 @pytest.mark.parametrize(

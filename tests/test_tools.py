@@ -303,7 +303,9 @@ def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, tool):
     for name, content in members(tmp_path / "tars" / "ILSVRC2012_img_val.tar").items():
         (folder / name).write_bytes(content)
     (tmp_path / "tars" / "ILSVRC2012_img_val.tar").unlink()
+    (folder / "valprep.sh").write_text("#!/bin/bash")  # which many have there
     tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val")
+    (folder / "valprep.sh").unlink()
     assert content_of(folder) == val
     shutil.rmtree(folder / CLASSES[1])
     line = tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val", status=2)

@@ -3,10 +3,10 @@
     python tools/convert_runs.py RUNS OUT                        # RUNS/<run>/events.out.tfevents.*
     python tools/convert_runs.py RUNS OUT --io BANDWIDTH IOPS    # and a file system's counters
 
-OUT/<run>.csv has a row for each epoch: its number, the seconds since the run began, and the scalars
-that were logged with it, to six digits; what is logged within epochs is left out. OUT/io.csv
-has minutes, MB read per second (10^6 bytes) and reads per second, of two exports of a monitoring
-system: "Time";"Read" in bytes/s and in reads/s.
+OUT/<run>.csv has a row for each epoch: its number, the seconds since the run began, the learning
+rate, and loss, accuracies and speed of train and val, to six digits; other scalars are left out.
+OUT/io.csv has minutes, MB read per second (10^6 bytes) and reads per second, of two exports of a
+monitoring system: "Time";"Read" in bytes/s and in reads/s.
 """
 
 import argparse
@@ -68,6 +68,9 @@ def main():
         folders = sorted({file.parent for file in args.runs.rglob("*tfevents*")})
         if not folders:
             raise read.BadInput(f"{args.runs} holds no event files")
+        names = [folder.name for folder in folders]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise read.BadInput(f"{args.runs}: two folders are called {twice[0]}")
         args.out.mkdir(parents=True, exist_ok=True)
         for folder in folders:
             epochs = convert(folder, args.out / f"{folder.name}.csv")

@@ -45,7 +45,8 @@ if [ ${#found[@]} -eq 0 ]; then
   fi
   [ -n "${HOROVOD_WITH_MPI:-}" ] || export HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO
   export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-    HOROVOD_WITH_GLOO=1 HOROVOD_LOCAL_VERSION=$label PATH="$(dirname "$(command -v "$python")"):$PATH"
+    HOROVOD_WITH_GLOO=1 HOROVOD_LOCAL_VERSION=$label CMAKE_POLICY_VERSION_MINIMUM=3.5 \
+    PATH="$(dirname "$(command -v "$python")"):$PATH"
   if ! "${pip[@]}" wheel --no-build-isolation --no-deps -w "$work" . >"$work/log" 2>&1; then
     tail -n 40 "$work/log" >&2
     echo "install_horovod.sh: the build failed, see above" >&2

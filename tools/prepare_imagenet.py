@@ -99,7 +99,8 @@ def prepare(tars, folder, part, classes, truth):
             raise BadInput(
                 f"{tars}: the tar file of {part} is cut off or damaged: {error}"
             ) from None
-    made = {path.name for path in (whole if whole.exists() else unfinished).iterdir()}
+    there = (whole if whole.exists() else unfinished).iterdir()
+    made = {path.name for path in there if path.is_dir()}
     if odd := sorted(made ^ classes):
         raise BadInput(f"{folder / part} and the devkit differ in {len(odd)} classes, as {odd[0]}")
     if not whole.exists():
