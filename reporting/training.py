@@ -97,15 +97,16 @@ def recipe_section(runs, figures):
     shown = {"plain": plain[0], best: found[best][0]}
     longer = {f"{run.epochs} epochs, {run.about['image_size']} pixels": run for run in others}
     shown |= dict([*longer.items()][: len(COLOURS) - len(shown)])
-    curves = []
-    for (name, run), colour in zip(shown.items(), COLOURS, strict=False):
-        series = run.series["Top1/val"]
-        line = {"x": series.seconds / 60, "y": series.values, "label": name, "color": colour}
-        curves.append(line)
     means = [mean_final(plain), mean_final(found[best]), *(final(run) for run in longer.values())]
-    means = [f"{name}: {mean:.1f} %" for name, mean in zip(shown, means, strict=False)]
-    times = {"title": " · ".join(means)}
+    labels = [f"{name}: {mean:.1f} %" for name, mean in zip(shown, means, strict=False)]
+    curves = []
+    for label, run, colour in zip(labels, shown.values(), COLOURS, strict=False):
+        series = run.series["Top1/val"]
+        line = {"x": series.seconds / 60, "y": series.values, "label": label, "color": colour}
+        curves.append(line)
+    times = {"title": f"{max(means):.1f} % in {curves[np.argmax(means)]['x'][-1]:.0f} minutes"}
     times |= {"xlabel": "minutes of training", "ylabel": "validation top-1, %", "lines": curves}
+    times["logx"] = bool(longer)
     figures["figures/page/recipe"] = chart([axes, times])
     rows = [
         [added or "plain", same[0].options["lr"], len(same)]
