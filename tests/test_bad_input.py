@@ -397,7 +397,8 @@ def test_without_horovod(images, tmp_path):
     assert "tools/install_horovod.sh" in complaint([*words, *TINY, images], tmp_path, env=env)
 
 
-def test_a_gpu_without_memory_left_is_one_line(capsys):
+def test_a_gpu_without_memory_left_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [ND])
     why = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB in all. Of it, ..."
     assert nd.complain(torch.OutOfMemoryError(why)) == 1
     line = the_line(capsys.readouterr().err)

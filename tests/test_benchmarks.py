@@ -324,17 +324,22 @@ def test_the_page_says_what_ways_to_be_parallel_send():
     text = "\n".join(parallel_section(benchmarks, figures))
     assert "| gather | 134 | 44.7 | 268 | 80.0 | 0.25 |" in text
     assert "| ring | 67.0 | 44.7 | 268 | 25.0 | 0.80 |" in text
-    assert "losses of all ways are within 0e+00 of each other" in text
+    assert "losses of all ways are within 0.0e+00 of each other: " in text
     assert "| resnet50, fsdp, 4 ranks | 76.7 | 76.7 |" in text
     links, speeds = figures["figures/page/exchange"][:2]
     assert links["title"] == "gather: 134 MB a step on one link, ring 67"
-    assert [line["y"] for line in speeds["lines"]] == [[1, 0.5, 0.25], [1, 20 / 30, 0.8]]
+    assert [[*line["y"]] for line in speeds["lines"]] == [[1, 0.5, 0.25], [1, 20 / 30, 0.8]]
+    least, most = speeds["lines"][0]["errors"]
+    assert ([*least], [*most]) == ([0, 0, 0], [0, 0, 0]), "each way took the same each time"
     stages = figures["figures/page/bubble"][0]
     assert stages["title"] == "Idle time of two stages: 31 % with 2, 12 % with 8 micro-batches"
     two = next(line for line in stages["lines"] if line["label"].startswith("2 stages"))
     assert (two["y"][0], two["y"][7]) == (pytest.approx(50), pytest.approx(100 / 9))
     rows[-1]["first losses"] = "2.5 2.3"
-    assert "within 4e-02 of each other" in "\n".join(parallel_section(benchmarks, {}))
+    for losses in "2.5 2.4", "2.5 2.0":  # of a smaller batch
+        rows.append({**rows[-1], "batch": "32", "first losses": losses})
+    text = "\n".join(parallel_section(benchmarks, {}))
+    assert "within 4.3e-02 of each other (2.0e-01 with 32)" in text
     assert parallel_section([benchmark()], {}) == []
 
 

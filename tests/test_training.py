@@ -252,7 +252,7 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     third += ["--resume", second / "checkpoint.pt", "--log-dir", "third", demo]
     output = run(third, tmp_path)
     assert re.search(r"Going on from .* at epoch 1 step 0\b", output)
-    assert "--batch-size (8, now 16)" in output, "options that differ are printed"
+    assert "batch-size (8, now 16)" in output, "options that differ are printed"
     losses = begun | {e.step: e.value for e in events(second).Scalars("Loss/step")}
     losses |= scalars(tmp_path / "third", "Loss/step")
     assert losses == pytest.approx(scalars(whole[0] / "runs", "Loss/step"), rel=1e-5)
