@@ -198,7 +198,8 @@ def _shard(model, args, place):
     """Makes each block a group, which is gathered and reduced at once, and all else another."""
     # Replicas of shards, or shards alone.
     sizes = (place.ranks // args.hybrid, args.hybrid) if args.hybrid else (place.ranks,)
-    mesh = init_device_mesh(place.device.type, sizes)
+    names = ("replicas", "shards")[-len(sizes) :]
+    mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
     inner = outer = MixedPrecisionPolicy()
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if args.param_dtype == "bfloat16":

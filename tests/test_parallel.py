@@ -50,7 +50,7 @@ def test_one_run_through_three_scripts(demo, tmp_path):
     words += ["--clip-grad", "0.5", "--lr", "1", demo, "--log-dir"]
     run([*command("imagenet_nd.py"), *words, "whole", "-b", "16"], tmp_path)
     ways = [
-        (FSDP, ["-b", "8", "--max-hours", "1e-6"]),
+        (FSDP, ["-b", "8", "--hybrid", "2", "--max-hours", "1e-6"]),
         (PIPELINE, ["-b", "16", "--schedule", "interleaved", "--max-hours", "1e-6"]),
         (EXCHANGE, ["-b", "8", "--exchange", "ring", "--bucket-mb", "0.01"]),
     ]
