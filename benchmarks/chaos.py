@@ -523,7 +523,8 @@ def frozen(folder, cells, timeout=10):
                 time.sleep(random.Random(f"{script} {stall}").uniform(0.5, 4))
         for process in chosen() or victims:  # a second look may find none
             kill(process, signum)
-        began, status = time.monotonic(), job.wait(timeout + 60)
+        # Python's time-out comes 30 s later, and torchrun kills a stopped rank after another 30 s.
+        began, status = time.monotonic(), job.wait(timeout + 90)
         seconds, left = time.monotonic() - began, job.left()
         lines = [*job.errors(), "no line says so"]
         said = f"status {status} after {seconds:.0f} s, {left} processes left: {lines[0][:100]}"
