@@ -363,7 +363,7 @@ def speed_panels(benchmarks):
                 plain = rates.get("imagenet_nd.py")  # by what pytorch/examples trains in
                 what += f" ({plain / base:.1f} times in float32)" if plain else ""
                 title = f"{what}:\n{own / base:.1f} times pytorch/examples"
-                title += f", {own / timm:.1f} times timm" if timm else ""
+                title += f", {own / timm:.2f} times timm" if timm else ""
                 cores, processor = (each["about"].get(name) for name in ("cores", "processor"))
                 note = f"{each['unit']}, medians; {cores} cores of {processor}"
                 bars.sort(key=lambda bar: bar[1])

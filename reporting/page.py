@@ -104,7 +104,7 @@ def sentences(cluster, benchmarks):
     own = max((trained[name] for name in trained if name.startswith("imagenet_")), default=None)
     if own and trained.get(base):
         timm = max((trained[name] for name in trained if "timm" in name), default=None)
-        beside = f", {own / timm:.1f} times timm at its best" if timm else ""
+        beside = f", {own / timm:.2f} times timm at its best" if timm else ""
         plain = trained.get("imagenet_nd.py")
         alike = f" ({plain / trained[base]:.1f} times in float32, as it trains)" if plain else ""
         lines.append(
