@@ -575,8 +575,8 @@ def parse_args(argv=None):
         parser.error("--resume and --weights need the name of a file")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
-    excluded = "gpu no_accel", "evaluate prof", "pretrained weights", "freeze sync_bn"
-    for names in map(str.split, (*excluded, "global_batch accumulation")):
+    pairs = "gpu no_accel|evaluate prof|pretrained weights|freeze sync_bn|global_batch accumulation"
+    for names in map(str.split, pairs.split("|")):
         if all(getattr(args, name) != parser.get_default(name) for name in names):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{names} exclude each other")

@@ -361,8 +361,8 @@ def speed_panels(benchmarks):
             if own and base:
                 timm = max((rate for name, rate, _ in bars if "timm" in name), default=None)
                 plain = rates.get("imagenet_nd.py")  # by what pytorch/examples trains in
-                what += f" ({plain / base:.1f} times in float32)" if plain else ""
-                title = f"{what}:\n{own / base:.1f} times pytorch/examples"
+                alike = f" ({plain / base:.1f} times in float32)" if plain else ""
+                title = f"{what}{alike}:\n{own / base:.1f} times pytorch/examples"
                 title += f", {own / timm:.2f} times timm" if timm else ""
                 cores, processor = (each["about"].get(name) for name in ("cores", "processor"))
                 note = f"{each['unit']}, medians; {cores} cores of {processor}"
@@ -457,10 +457,9 @@ def line_range(lines, name):
 
 def label_ends(figure, axes, chart):
     """Labels the lines of a chart: above their ends, or beside the axes, none over another."""
-    lines = [line for line in chart["lines"] if line["label"]]
+    lines = [line for line in chart["lines"] if line["label"]][::-1]  # from the lowest label up
     if not chart.get("listed"):  # else in the order of the lines, the first on top
-        lines = sorted(lines, key=lambda one: one["y"][-1], reverse=True)
-    lines = lines[::-1]
+        lines.sort(key=lambda one: one["y"][-1])
     figure.draw_without_rendering()
     ends = [axes.transData.transform((1, line["y"][-1]))[1] * 72 / figure.dpi for line in lines]
     places, high = [], 11  # points that a line of text takes

@@ -63,10 +63,10 @@ def exchange_part(benchmarks, figures):
         links.append({"x": ranks, "y": [row["busiest link, MB/step"] for row in mine], **look})
         if alone:
             ratios = np.array([1, *(alone / row["median"] for row in mine)])
-            least = ratios - [1, *(alone / max(row["values"]) for row in mine)]
-            most = [1, *(alone / min(row["values"]) for row in mine)] - ratios
+            below = ratios - [1, *(alone / max(row["values"]) for row in mine)]
+            above = [1, *(alone / min(row["values"]) for row in mine)] - ratios
             beside = [1, *(size + 0.04 * place for size in ranks)]  # bars side by side
-            speeds.append({"x": beside, "y": ratios, "errors": [least, most], **look})
+            speeds.append({"x": beside, "y": ratios, "errors": [below, above], **look})
         last = mine[-1]
         cells.append([way, significant(last["busiest link, MB/step"])])
         cells[-1] += [significant(last["by formula, MB/step"])]
@@ -76,9 +76,10 @@ def exchange_part(benchmarks, figures):
     least = min(busy, key=busy.get)
     title = f"gather: {busy.get('gather', 0):.0f} MB a step on one link, {least} {busy[least]:.0f}"
     same = [line for line in links if line["y"][-1] < 1.02 * busy[least]]
-    for line in same[1:]:  # which lie on each other
-        line["label"] = "all others" if line is same[-1] else ""
-    same[0]["label"] = "" if same[1:] else same[0]["label"]
+    if len(same) > 1:  # they lie on each other
+        for line in same:
+            line["label"] = ""
+        same[-1]["label"] = "all others" if len(same) < len(links) else "all ways"
     ticks = sorted({x for line in links for x in line["x"]})
     axes = {"xlabel": "ranks", "xticks": ticks, "zero": True}
     charts = [{**axes, "title": title, "ylabel": "busiest link, MB/step", "lines": links}]

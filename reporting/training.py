@@ -97,14 +97,13 @@ def recipe_section(runs, figures):
     shown = {"plain": plain[0], best: found[best][0]}
     longer = {f"{run.epochs} epochs, {run.about['image_size']} pixels": run for run in others}
     shown |= dict([*longer.items()][: len(COLOURS) - len(shown)])
-    means = [mean_final(plain), mean_final(found[best]), *(final(run) for run in longer.values())]
-    labels = [f"{name}: {mean:.1f} %" for name, mean in zip(shown, means, strict=False)]
-    curves = []
-    for label, run, colour in zip(labels, shown.values(), COLOURS, strict=False):
+    seeds, curves = {"plain": plain, best: found[best]}, []
+    for (name, run), colour in zip(shown.items(), COLOURS, strict=False):
         series = run.series["Top1/val"]
-        line = {"x": series.seconds / 60, "y": series.values, "label": label, "color": colour}
-        curves.append(line)
-    times = {"title": f"{max(means):.1f} % in {curves[np.argmax(means)]['x'][-1]:.0f} minutes"}
+        line = {"x": series.seconds / 60, "y": series.values, "color": colour}
+        curves.append({**line, "label": f"{name}: {mean_final(seeds.get(name, [run])):.1f} %"})
+    highest = max(curves, key=lambda line: line["y"][-1])
+    times = {"title": f"{highest['y'][-1]:.1f} % in {highest['x'][-1]:.0f} minutes"}
     times |= {"xlabel": "minutes of training", "ylabel": "validation top-1, %", "lines": curves}
     times["logx"] = bool(longer)
     figures["figures/page/recipe"] = chart([axes, times])

@@ -276,6 +276,11 @@ def test_the_page_says_what_each_component_gains(tmp_path):
     names = ["plain: 62.0 %", "@recipes/x.txt: 65.5 %", "3 epochs, 64 pixels: 80.0 %"]
     assert [line["label"] for line in curves["lines"]] == names
     assert curves["lines"][2]["x"].tolist() == pytest.approx([100 / 60, 200 / 60, 300 / 60])
+    for day, size, last in (10, 128, 70.0), (11, 96, 90.0):  # one more than there are colours
+        logged["Top1/val"] = [50.0, 60, last]
+        write_run(tmp_path / "recipe_x" / f"Jan{day}", logged, about=of | {"image_size": size})
+    curves = results(tmp_path)[1]["figures/page/recipe"][1]
+    assert len(curves["lines"]) == 4 and curves["title"].startswith("80.0 % in 5 minutes")
 
 
 def test_the_page_says_what_weights_are_worth(tmp_path):
