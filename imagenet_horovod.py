@@ -150,10 +150,10 @@ def precision(args, device):
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, criterion, optimizer, scaler, images, target, args):
-    """One update from this rank's images of one step, in `args.parts` equal parts."""
+def train_step(model, criterion, optimizer, scaler, parts, args):
+    """One update from this rank's images of one step: `args.parts` times (images, target)."""
     sums = 0
-    for x, y in zip(images.chunk(args.parts), target.chunk(args.parts), strict=True):
+    for x, y in parts:
         with precision(args, x.device):
             loss, measured = criterion(model(x), y)
         # The last one starts the exchange, layer by layer.
@@ -828,8 +828,8 @@ def open_data(args, place, global_batch):
 
 def schedule_batches(args, place, data, first_epoch, step):
     """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
-    each training step, ("val", number, indices) for each validation batch, as many for all shares;
-    once args.over is true, or after all epochs, ("test", number, indices).
+    each of the args.parts of a training step, ("val", number, indices) for each validation batch,
+    as many for all shares; once args.over is true, or after all epochs, ("test", number, indices).
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
     takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same images
@@ -857,7 +857,9 @@ def schedule_batches(args, place, data, first_epoch, step):
                 break
             images = order[each * distinct : (each + 1) * distinct]
             keys = np.concatenate([images + len(order) * n for n in range(args.repeated_aug)])
-            yield epoch, each, keys[place.share * share : (place.share + 1) * share].tolist()
+            mine = keys[place.share * share : (place.share + 1) * share]
+            for part in mine.reshape(args.parts, at_once).tolist():
+                yield epoch, each, part
         yield from whole("val", data.val)
         if args.over:
             break
@@ -874,17 +876,17 @@ def val_steps(args, place, source):
 def load_batches(args, place, data, schedule):
     """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, part, step), one for
     each batch of the schedule. Images lie in a buffer that is used again once the next batch is
-    asked for.
+    asked for; for CUDA it is pinned, so that copies from it need not be waited for.
 
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
-    largest = max(data.global_batch // place.shares, args.device_batch * place.devices)
-    size = 3 * largest * max(data.image_size, data.val_size) ** 2  # bytes
+    at_once = args.device_batch * place.devices
+    size = 3 * at_once * max(data.image_size, data.val_size) ** 2  # bytes
     places = functools.partial(view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
         made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
-        target = torch.randint(data.num_classes, (largest,), device=place.device)
+        target = torch.randint(data.num_classes, (at_once,), device=place.device)
         return (
             (places(made, part, len(keys)), target[: len(keys)], part, step)
             for part, step, keys in schedule
@@ -902,6 +904,9 @@ def load_batches(args, place, data, schedule):
         generator=torch.Generator(),  # or it would draw from the global one
     )
     started = iter(loader)
+    if place.device.type == "cuda":
+        cuda = torch.cuda.cudart()
+        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return (
@@ -954,7 +959,8 @@ def on_device(batches, args, device, waits):
     for *batch, part, step in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            images, target = (each.to(device) for each in batch)  # which waits for the copy alone
+            images, target = (each.to(device, non_blocking=bool(side)) for each in batch)
+            copied = side and side.record_event(torch.cuda.Event(blocking=True))
             images = images.permute(0, 3, 1, 2).to(memory_format=layout)
             images = images.float().mul_(scale).add_(shift)
             if (args.mixup or args.cutmix) and not isinstance(part, str):
@@ -966,6 +972,7 @@ def on_device(batches, args, device, waits):
             main.wait_stream(side)
             images.record_stream(main)  # or the next batch would get their memory too soon
             target.record_stream(main)
+            copied.synchronize()  # or the loader would write into what is being copied
         ready, asked = (part, images, target), time.perf_counter()
     if ready:
         yield ready
@@ -1011,7 +1018,8 @@ def build_model(args, data):
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if args.compile:
-        model.compile(mode=args.compile_mode)
+        # Else a ragged batch, or a second image size, would have all later ones run a slower graph.
+        model.compile(mode=args.compile_mode, dynamic=False)
     return model
 
 
@@ -1166,6 +1174,7 @@ class Meter:
         self.started, self.ended = time.perf_counter(), None
         # Over all ranks: loss, correct in top 1 and top 5, readable images, images, skipped steps.
         self.sums, self.seconds, self.steps = [0.0] * 6, 0.0, 0
+        self.waited = 0.0  # seconds for data, the mean of the ranks, since this start
         if state:  # of an epoch that was interrupted
             self.sums, self.seconds = state["sums"], state["seconds"]
         run.waits.clear()
@@ -1175,9 +1184,10 @@ class Meter:
         done = int(self.sums[4])
         self.bar = tqdm(desc=title, total=images, initial=done, disable=not live, **options)
 
-    def add(self, sums):
+    def add(self, sums, waited):
         """Adds a step's sums, already over all ranks and on the host."""
         self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
+        self.waited += waited / self.run.place.ranks
         self.steps += 1
         self.bar.update(sums[4])
 
@@ -1202,12 +1212,12 @@ class Meter:
         return {"sums": self.sums, "seconds": seconds}
 
     def values(self):
-        """Returns {tag: value} of the steps so far, over all ranks; the wait is rank 0's."""
+        """Returns {tag: value} of the steps so far, over all ranks."""
         loss, top1, top5, readable, images, _ = self.sums
         readable, seconds = max(1, readable), self.state()["seconds"]
         values = {"Loss": loss / readable, "Top1": 100 * top1 / readable}
         values |= {"Top5": 100 * top5 / readable, "Throughput": images / seconds}
-        waited = sum(self.run.waits) / (seconds - self.seconds)  # of this start alone
+        waited = self.waited / (seconds - self.seconds)
         return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
 
 
@@ -1275,7 +1285,7 @@ class Run:
     scaler: object  # torch.amp.GradScaler, or what has its methods
     watch: Watch
     batches: Iterator  # (part, images, target) on the device, from here to the end of the run
-    waits: list  # seconds that each batch of the epoch was waited for
+    waits: list  # seconds that each batch since the last step was waited for
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
     epoch: int = 0  # epochs done
@@ -1307,13 +1317,13 @@ def train_one_epoch(run, end=None):
     for step in range(run.step, data.steps if end is None else end):
         if args.over:
             break
-        images, target = next_batch(run, epoch)
+        parts = (next_batch(run, epoch) for _ in range(args.parts))
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)  # on the device
-        sums = train_step(run.model, measure, run.optimizer, run.scaler, images, target, args)
+        sums = train_step(run.model, measure, run.optimizer, run.scaler, parts, args)
         number = epoch * data.steps + step + 1
         if run.average and (number < 32 or number % 32 == 0):  # at first the average is a copy
             follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
@@ -1325,7 +1335,7 @@ def train_one_epoch(run, end=None):
     read, calls, sent, received = traffic() - before
     seconds, steps = run.meter.ended - run.meter.started, max(1, run.step - first)
     return run.meter.values() | {
-        "Lr": rate(epoch + max(0, run.step - 0.5) / data.steps),
+        "Lr": run.optimizer.param_groups[0]["lr"],
         "IO/read_MBps": read / 1e6 / seconds,
         "IO/read_iops": calls / seconds,
         "Network/sent_MB_per_step": sent / 1e6 / steps,
@@ -1397,35 +1407,39 @@ def is_spent(run):
     return time.perf_counter() - run.started > 3600 * (run.args.budget_hours or math.inf)
 
 
-def finish_step(run, meter, sums, skipped=False):
+def finish_step(run, meter, sums, skipped=None):
     """Adds up all ranks' sums and flags of a step, and acts on those of the step before.
 
     Those have long been copied to the host, so that nothing waits for the device; and since all
     ranks read the same sums at the same step, all of them take the same decisions.
     """
     cuda = sums.device.type == "cuda"
-    flags = [*run.watch.flags(), run.place.rank == 0 and is_spent(run)]
+    flags = [sum(run.waits), *run.watch.flags(), run.place.rank == 0 and is_spent(run)]
+    run.waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
-    skip = torch.as_tensor(skipped, device=sums.device).to(sums.dtype) / run.place.ranks
-    total = sum_over_ranks(torch.cat([sums, skip[None], flags])).to("cpu", non_blocking=cuda)
-    # To wait for this event is to wait for the copy alone, not for the step after it.
-    copied = torch.cuda.current_stream().record_event() if cuda else None
+    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    total = sum_over_ranks(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    # To wait for this event is to wait for the copy alone, not for the step after it; without
+    # `blocking` the wait would take a core.
+    event = torch.cuda.Event(blocking=True) if cuda else None
+    copied = cuda and torch.cuda.current_stream().record_event(event)
     before, run.late = run.late, (total, copied)
-    arm_timeout(run.args)
     if before:
         stop, save = read_step(run, meter, *before)
         if stop or save:
             settle(run, meter, stop, save)
+    # Until the first step is read, another rank may be compiling still.
+    arm_timeout(run.args, compiling=run.args.compile and not before)
 
 
 def read_step(run, meter, total, copied):
     """Counts a step; returns how many ranks want to end, and to save."""
     if copied:
         copied.synchronize()
-    *sums, stop, save, spent = total.tolist()
+    *sums, waited, stop, save, spent = total.tolist()
     run.args.over = run.args.over or bool(spent)
     step = f"{meter.title}, step {meter.steps}"
-    meter.add(sums)
+    meter.add(sums, waited)
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
     size = len(meter.source.target)
@@ -1660,6 +1674,7 @@ def optimizer_pairs(optimizer, saved):
     if sizes[0] != from_rank_0(sizes[1]):
         raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
     for own, old in zip(optimizer.param_groups, groups, strict=False):
+        own["lr"] = old["lr"]  # of the last step, to be logged where the epoch has no other left
         if "step" in own:  # timm's, a number or a tensor
             own["step"] = 0 * own["step"] + from_rank_0(old["step"] if saved else 0)
     saved = saved["state"] if saved else {}
@@ -1826,13 +1841,13 @@ def log_epoch(run, done, train, val):
 def set_up(args):
     """Returns the Run, ready to train: every rank with the same weights and state."""
     arm_timeout(args)
+    torch.backends.cudnn.benchmark = not args.deterministic
+    if args.deterministic:  # before join(), since a communicator settles on its algorithms
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     place = join(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
-    torch.backends.cudnn.benchmark = not args.deterministic
-    if args.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     args.typed = {name: value for name, value in vars(args).items() if name != "same_run"}
