@@ -19,6 +19,7 @@ import difflib
 import faulthandler
 import fcntl
 import functools
+import gc
 import hashlib
 import importlib.util
 import io
@@ -30,9 +31,11 @@ import os
 import platform
 import random
 import re
+import resource
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -186,8 +189,8 @@ def sum_over_ranks(tensor):
 
 
 def from_rank_0(value):
-    """Returns rank 0's small Python object on every rank."""
-    return hvd.broadcast_object(value, name="value")  # its type may be another on each
+    """Returns rank 0's small value on every rank, as JSON."""
+    return json.loads(hvd.broadcast_object(json.dumps(value), name="value"))
 
 
 def trained_state(run):
@@ -230,6 +233,7 @@ class Place(NamedTuple):
     devices: int = 1  # that this process drives
     share: int = 0  # which part of every batch this process trains on
     shares: int = 1  # of how many
+    precision: str | None = None  # where the device decides it, and no option
 
 
 class BadInput(Exception):
@@ -393,6 +397,8 @@ def parse_args(argv=None):
         parser.error("--optimizer nesterov needs a --momentum above 0")
     if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
         parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if "" in (args.resume, args.weights):
@@ -416,12 +422,18 @@ def read_recipes(argv, parser):
         if word.startswith("@"):
             parser.prog = f"{program}: {word}"  # named in its errors
             try:
-                text = re.sub(r"(^|\s)#.*", "", Path(word[1:]).read_text("utf-8-sig"))
-                found = shlex.split(text)
+                text = Path(word[1:]).read_text("utf-8-sig")
+                # Within quotes # begins no comment, and \ is a character anywhere.
+                text = re.sub(r"""("[^"]*"|'[^']*')|(?<!\S)#.*""", r"\1", text)
+                lexer = shlex.shlex(text, posix=True)
+                lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+                found = [*lexer]
             except (OSError, ValueError) as error:
                 parser.error(getattr(error, "strerror", None) or str(error))
             if any(each.startswith("@") for each in found):
                 parser.error("an option file cannot name another")
+            if {"--", "\\"} & {*found} or "\0" in text:
+                parser.error("neither -- nor a line that ends in \\, nor a byte of 0 can be read")
             parser.parse_args(found)
             parser.prog, recipes[word] = program, shlex.join(found)
         words += found
@@ -434,6 +446,10 @@ def pick_device(args, local_rank=0, local_ranks=1):
     if args.no_accel or accelerator is None:
         if args.gpu is not None:
             raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            report(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
         return torch.device("cpu")
     found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
     if index >= found or (args.gpu is not None and local_ranks > 1):
@@ -441,6 +457,21 @@ def pick_device(args, local_rank=0, local_ranks=1):
         raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
     torch.accelerator.set_device_index(index)
     return torch.device(accelerator.type, index)
+
+
+EMULATED = "bfloat16 is emulated here: on a CPU 8 to 50 times slower than float32"
+
+
+@functools.cache
+def emulates_bfloat16(device):
+    """Returns whether the device has no bfloat16 arithmetic of its own."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) < (8, 0)  # before Ampere
+    cpuinfo = Path("/proc/cpuinfo")
+    if device.type != "cpu" or not cpuinfo.exists():
+        return False
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo.read_text(), re.MULTILINE)
+    return bool(flags) and not {"avx512_bf16", "amx_bf16", "bf16"} & {*flags[1].split()}
 
 
 def cores_per_rank(place):
@@ -495,9 +526,23 @@ class Source(NamedTuple):
 
     def read(self, index):
         """Returns the bytes of an image."""
-        with open(self.path(index), "rb", buffering=0) as file:
-            file.seek(self.offset[index])
-            return file.read(self.length[index])
+        if self.length[index] < 0:
+            with open_file(self.path(index)) as file:
+                return file.read()
+        shard = open_shard(self.path(index)).fileno()
+        return os.pread(shard, self.length[index], self.offset[index])
+
+
+def open_file(path):
+    """Opens a file to read; what is none, such as a pipe or a device, might never end."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise OSError("is no regular file")
+    return file
+
+
+# Each worker opens a shard once: on a network's file system an open takes longer than a read.
+open_shard = functools.lru_cache(512)(open_file)
 
 
 def open_source(folder):
@@ -528,6 +573,14 @@ def open_shards(folder):
         for name, size in zip(source.names, sizes, strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
                 raise ValueError(f"{os.fsdecode(name)} is another file now")
+        least, ends = np.stack(arrays[1:]).min(axis=1, initial=0), source.offset + source.length
+        if (
+            any(array.dtype.kind not in "iu" for array in arrays[1:])
+            or min(least) < 0
+            or max(source.target, default=0) >= len(classes)
+            or (ends > sizes[source.file]).any()
+        ):
+            raise ValueError("classes, files or places that there are not")
     except Exception as error:  # a damaged file may raise anything
         why = f"does not match its tar files ({first_line(error)})"
         anew = "remove it, and run tools/make_shards.py --index"
@@ -607,6 +660,11 @@ def decode(encoded, choose):
     if image is None:
         try:
             with PIL.Image.open(io.BytesIO(encoded)) as opened:
+                if opened.mode in ("I", "F"):
+                    raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
+                if opened.mode.startswith("I;16"):  # which convert() would clip at 255
+                    grey = (np.asarray(opened) >> 8).astype(np.uint8)
+                    opened = PIL.Image.fromarray(grey)
                 image = np.asarray(opened.convert("RGB"))
         except Exception as error:  # Pillow's decoders raise errors of any kind
             raise OSError(first_line(error).split(" <_io")[0]) from None
@@ -768,11 +826,45 @@ def preset_of(arch):
     return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
 
 
-def open_data(args, place, global_batch):
-    """Returns the Data that the options name."""
-    preset = preset_of(args.arch)
-    folder, demo = Path(args.dir or "demo_data"), not (args.dir or args.dummy)
-    own_size = preset.crop_size[0]
+def list_sources(args, place):
+    """Returns (train, val, test or None), as DIR, the demo set or --dummy has them."""
+    if args.dummy:  # as many images as ImageNet has
+        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
+        train, val = (
+            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
+            for part in sizes
+        )
+        return train, val, None
+    folder = Path(args.dir or "demo_data")
+    try:
+        if not args.dir and place.rank == 0:
+            report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+        if not args.dir and not folder.exists():
+            make_demo_set(folder)
+    except OSError as error:
+        raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
+    for part in folder, folder / "train", folder / "val":
+        if not part.is_dir():
+            what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
+            if part.name == "val" and (folder / "validation").is_dir():
+                what += "; rename validation/ to val/"
+            raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
+    parts = ["val"]
+    inside = [] if args.evaluate else (folder / "test").glob("*")
+    if any(each.is_dir() or each.name == "index.npz" for each in inside):
+        parts.append("test")
+    train, *others = (open_source(folder / name) for name in ("train", *parts))
+    for name, source in zip(parts, others, strict=True):
+        if odd := sorted(set(train.classes) ^ set(source.classes)):
+            both = f"train/ and {name}/ differ in {len(odd)} classes"
+            raise BadInput(f"{folder}: {both}, as {odd[0]}")
+    return train, *others, *[None] * (2 - len(others))
+
+
+def open_data(args, place, sources, global_batch):
+    """Returns the Data that the options name, in batches of this size."""
+    preset, (train, val, test) = preset_of(args.arch), sources
+    own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     image_size = args.image_size or (64 if small else own_size)
     val_size = args.val_size or image_size
@@ -783,36 +875,9 @@ def open_data(args, place, global_batch):
         raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
     if global_batch % args.repeated_aug:
         raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
-    if demo and place.rank == 0:
-        report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
-    if demo and not folder.exists():
-        make_demo_set(folder)
-    test = []
-    if args.dummy:  # as many images as ImageNet has
-        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
-        train, val = (
-            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
-            for part in sizes
-        )
-    else:
-        for part in folder, folder / "train", folder / "val":
-            if not part.is_dir():
-                what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
-                if part.name == "val" and (folder / "validation").is_dir():
-                    what += "; rename validation/ to val/"
-                raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
-        parts = ["val"]
-        inside = [] if args.evaluate else (folder / "test").glob("*")
-        if any(each.is_dir() or each.name == "index.npz" for each in inside):
-            parts.append("test")
-        train, val, *test = (open_source(folder / name) for name in ("train", *parts))
-        for name, source in zip(parts, (val, *test), strict=True):
-            if odd := sorted(set(train.classes) ^ set(source.classes)):
-                both = f"train/ and {name}/ differ in {len(odd)} classes"
-                raise BadInput(f"{folder}: {both}, as {odd[0]}")
     num_classes = args.num_classes or len(train.classes) or 1000
     if num_classes < len(train.classes):
-        raise BadInput(f"--num-classes {num_classes}: {folder} has {len(train.classes)}")
+        raise BadInput(f"--num-classes {num_classes}: there are {len(train.classes)} in train/")
     images = len(train.target)
     steps = min(images // global_batch, args.steps_per_epoch or images)
     if steps == 0 and not args.evaluate:
@@ -822,8 +887,7 @@ def open_data(args, place, global_batch):
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     sizes = (image_size, val_size, val_resize)
-    sources = train, val, *(test or [None])
-    return Data(*sources, num_classes, steps, global_batch, *sizes, workers)
+    return Data(train, val, test, num_classes, steps, global_batch, *sizes, workers)
 
 
 def schedule_batches(args, place, data, first_epoch, step):
@@ -997,8 +1061,9 @@ def build_model(args, data):
         model = make_model(args.arch, num_classes=data.num_classes, **args.model_options)
         for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
             images = torch.empty(args.device_batch, 3, size, size, device="meta")
-            copy.deepcopy(model).to("meta")(images)  # fails where images are too small
-    except (ValueError, AssertionError, RuntimeError) as error:
+            trial = copy.deepcopy(model).to("meta").train(not args.evaluate)
+            trial(images)  # fails where images are too small
+    except (ValueError, AssertionError, RuntimeError, TypeError) as error:
         sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
     if args.pretrained or args.weights:
@@ -1039,6 +1104,22 @@ def weights_in(saved):
     found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
     found = found if isinstance(found, dict) else {}
     return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
+
+
+# What model_options() returns, and the type of it or of its numbers.
+MODEL_OPTIONS = {"zero_init_residual": bool, "aux_logits": bool, "init_weights": bool}
+MODEL_OPTIONS |= {"transform_input": bool, "image_size": int, "input_size": int}
+
+
+def checked_model_options(saved):
+    """Returns a checkpoint's model_options, if they are of those above: others may name a file,
+    which a library would load, and run what is in it."""
+    options = saved.get("model_options") or {}
+    for name, value in options.items():
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if type(each) is not MODEL_OPTIONS.get(name) or not 0 <= each < 10**5:
+                raise BadInput(f"model_options {name}: {value} is none that these scripts write")
+    return options
 
 
 def model_options(args, data):
@@ -1232,7 +1313,8 @@ class Watch:
     def __init__(self, args, place):
         self.args, self.place = args, place
         self.signal, self.since = None, 0.0  # its name, and when it came
-        self.saved, self.deadline = time.monotonic(), math.inf
+        # When the last checkpoint was begun, and the seconds that it took.
+        self.saved, self.took, self.deadline = time.monotonic(), 0.0, math.inf
         if args.max_hours:
             seconds = args.max_hours * 3600
             # Of the launcher, where it may start its ranks anew, or else of this process.
@@ -1286,6 +1368,7 @@ class Run:
     watch: Watch
     batches: Iterator  # (part, images, target) on the device, from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
+    trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
     epoch: int = 0  # epochs done
@@ -1312,7 +1395,7 @@ def train_one_epoch(run, end=None):
     title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     run.meter, run.partial = Meter(title, data.train, images, run, run.partial), None
     run.meter.steps = first = run.step
-    before = traffic()
+    before = traffic(run.place)
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
         if args.over:
@@ -1332,7 +1415,7 @@ def train_one_epoch(run, end=None):
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
     run.meter.close()
-    read, calls, sent, received = traffic() - before
+    read, calls, sent, received = traffic(run.place) - before
     seconds, steps = run.meter.ended - run.meter.started, max(1, run.step - first)
     return run.meter.values() | {
         "Lr": run.optimizer.param_groups[0]["lr"],
@@ -1469,6 +1552,7 @@ def settle(run, meter, stop=0, save=0):
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
+RECORD = "run.json"  # what a folder's checkpoints train: Run.trains
 HEAD = {"arch": str, "num_classes": int, "epoch": int, "global_batch": int, "scaler": dict}
 HEAD |= {"args": dict, "seconds": float, "best_acc1": float, "best_acc5": float}
 TENSORS = {"state_dict": dict, "optimizer": dict}
@@ -1480,10 +1564,15 @@ def in_float32(tree):
         return {key: in_float32(value) for key, value in tree.items()}
     if not isinstance(tree, torch.Tensor):
         return tree
-    if not tree.isfinite().all():
-        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
     dtype = torch.float32 if tree.is_floating_point() else tree.dtype
     return tree.detach().to("cpu", dtype, copy=True)
+
+
+def all_finite(tree):
+    """Returns whether no tensor in nested dicts holds an infinity or NaN."""
+    if isinstance(tree, dict):
+        return all(map(all_finite, tree.values()))
+    return not isinstance(tree, torch.Tensor) or bool(tree.isfinite().all())
 
 
 def save_checkpoint(run, is_best=False):
@@ -1512,13 +1601,16 @@ def save_checkpoint(run, is_best=False):
         "best_acc5": run.best_top5,
         "best_loss": run.best_loss,
         "seconds": time.perf_counter() - run.started,
-        "args": run.args.typed,
+        "args": run.args.typed | run.trains["options"],
+        "data": run.trains["data"],
         **full_state(run),
     }
     if validating:
         swap_averages(run)
     if run.folder is None:
         return
+    if not all_finite(checkpoint):  # not before all ranks have given what they hold
+        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
     newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
     try:
         if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
@@ -1529,6 +1621,7 @@ def save_checkpoint(run, is_best=False):
                 older.unlink(missing_ok=True)
                 os.link(newer, older)
         write(newest, checkpoint)
+        run.watch.took = time.monotonic() - run.watch.saved
     except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
         why = getattr(error, "strerror", None) or "disk full?"
         raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
@@ -1543,7 +1636,8 @@ def write(path, checkpoint):
         os.fsync(file.fileno())
     os.replace(temporary, path)
     directory = os.open(path.parent, os.O_RDONLY)
-    os.fsync(directory)
+    with contextlib.suppress(OSError):  # some file systems have no fsync() of folders
+        os.fsync(directory)
     os.close(directory)
 
 
@@ -1570,66 +1664,139 @@ def load_file(path):
 
 def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
-    saved, held = load_file(path), HEAD | TENSORS
-    good = isinstance(saved, dict) and all(type(saved.get(name)) is held[name] for name in held)
-    numbers = [saved[name] for name in held if held[name] in (int, float)] if good else []
-    if not good or not all(0 <= each < 1e12 for each in numbers):  # nor NaN, which is in no range
+    saved = load_file(path)
+    try:
+        whole = is_checkpoint(saved)
+    except Exception:  # a file that others wrote may hold anything
+        whole = False
+    if not whole:
         others = "--weights takes the weights of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved
 
 
-def find_checkpoint(args):
-    """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none."""
-    given, auto, reason = Path(args.resume), args.resume == "auto", None
+def is_checkpoint(saved):
+    """Returns whether what a file holds has the types and ranges that save_checkpoint() writes; may
+    raise anything where it has not."""
+    held, optimizer, partial = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
+    states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
+    step, numbers = saved.get("step", 0), ("num_classes", "epoch", "global_batch", "seconds")
+    return (
+        all(type(saved[name]) is held[name] for name in held)
+        and type(step) is int
+        and all(0 <= each < 1e9 for each in (step, *map(saved.get, numbers)))  # NaN is in no range
+        and saved["epoch"] <= saved["args"]["epochs"]
+        and saved["global_batch"] > 0
+        and all(0 <= saved[name] <= 100 for name in ("best_acc1", "best_acc5"))
+        and saved.get("best_loss", math.inf) >= 0
+        and (partial is None or math.isfinite(sum(partial["sums"], partial["seconds"])))
+        and (partial is None or len(partial["sums"]) == 6)
+        and all(math.isfinite(each) for each in saved["scaler"].values())
+        and all(type(name) is str for state in states for name in state)
+        and all(torch.is_tensor(each) for state in states for each in state.values())
+        and all(math.isfinite(group["lr"]) for group in optimizer["param_groups"])
+        and all(type(group["params"]) is list for group in optimizer["param_groups"])
+        and all(type(each) is dict for each in optimizer["state"].values())
+        and is_plain([*states, optimizer])
+        and checked_model_options(saved) is not None
+    )
+
+
+def is_plain(tree):
+    """Returns whether nested dicts and lists hold dense real tensors, numbers and text alone."""
+    if isinstance(tree, dict):
+        return all(map(is_plain, tree.values()))
+    if isinstance(tree, list | tuple):
+        return all(map(is_plain, tree))
+    if isinstance(tree, torch.Tensor):
+        dense = tree.layout is torch.strided and tree.device.type == "cpu"
+        return dense and not (tree.is_complex() or tree.is_quantized)
+    return tree is None or isinstance(tree, str | int | float)
+
+
+def find_checkpoint(args, trains):
+    """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none.
+
+    auto takes the run of these options and data that saved last. What a folder's run trains stands
+    in its RECORD, so that of all checkpoints one is read. In a folder the names have an order,
+    which no clock can change; a best model may be older than any other checkpoint, and comes last.
+    """
+    given, auto = Path(args.resume), args.resume == "auto"
     if not auto and not given.is_dir():
         return given, read_checkpoint(given)
-    found = Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt")
-    found = [path for path in found if path.name in CHECKPOINTS and path.exists()]
-    found.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for folder in dict.fromkeys(path.parent for path in found):  # in it the names have an order
-        for path in (folder / name for name in CHECKPOINTS if (folder / name).exists()):
-            try:
-                saved = read_checkpoint(path)
-            except BadInput as error:
-                report(f"--resume {args.resume} passes over a checkpoint: {error}")
-                continue
-            odd = different_options(args, saved) if auto else []
-            if not odd:
-                return path, saved
-            reason = reason or f"the newest run, {folder.name}, differs in {', '.join(odd)}"
-            break
+    *last_three, best = CHECKPOINTS
+    saved_at = {}  # of a folder: whether more than the best, and when
+    for path in Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt"):
+        if path.name in CHECKPOINTS:
+            newest = path.name != best, path.stat().st_mtime_ns
+            saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
+    folders, odd = sorted(saved_at, key=saved_at.get, reverse=True), {}
+    for folder in folders:
+        record = recorded(folder) if auto else trains
+        odd[folder] = differing(args, trains, record) if record else None
+    paths = [folder / name for folder in folders for name in last_three]
+    for path in (*paths, *(folder / best for folder in folders)):
+        folder = path.parent
+        if odd[folder] or not path.exists():
+            continue
+        try:
+            saved = read_checkpoint(path)
+        except BadInput as error:
+            report(f"--resume {args.resume} passes over a checkpoint: {error}")
+            continue
+        if odd[folder] is None:  # of a script that wrote no RECORD
+            odd[folder] = differing(args, trains, trained_by(saved))
+        if not odd[folder]:
+            return path, saved
     if not auto:
         raise BadInput(f"--resume {given}: holds no good checkpoint")
-    reason = f"{reason or 'no checkpoint'} in {args.log_dir}"
+    reason = f"no checkpoint in {args.log_dir}"
+    if folders and odd[folders[0]]:
+        others = ", ".join(odd[folders[0]])
+        reason = f"the newest run in {args.log_dir}, {folders[0].name}, differs in {others}"
     if args.evaluate:
         raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
     report(f"--resume auto starts a new run: {reason}")
     return None, None
 
 
-def different_options(args, saved):
-    """Returns the options, as typed, by which a checkpoint's run trained something else."""
-    before, now = args.same_run | saved["args"], vars(args)  # an older script had fewer
-    odd = [name for name in args.same_run if before[name] != now[name]]
+def recorded(folder):
+    """Returns what a folder's run trains, or None where it does not say so."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        record = json.loads((folder / RECORD).read_text())
+        return {"options": {**record["options"]}, "data": str(record["data"])}
+    return None
+
+
+def trained_by(saved):
+    """Returns the same of a checkpoint; an older one does not say on what data."""
+    return {"options": saved["args"], "data": saved.get("data")}
+
+
+def differing(args, trains, saved):
+    """Returns in what options, as typed, and data another run {"options", "data"} differs."""
+    before, now = args.same_run | saved["options"], trains["options"]  # an older script had fewer
+    odd = [name for name in now if before[name] != now[name]]
     odd = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in odd]
-    if (before.get("dir") is None) != (args.dir is None):  # it may have moved, but is no demo set
-        odd.append("DIR")
+    if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
+        odd += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
+    elif saved["data"] != trains["data"]:
+        images = [str(each).split(" ")[0] for each in (trains["data"], saved["data"])]
+        odd.append("other data ({} images, not {})".format(*images))
     return odd
 
 
-def choose_checkpoint(args, place):
+def choose_checkpoint(args, place, trains):
     """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
     ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
     head = tensors = error = None
     if args.resume and place.rank == 0:
         try:
-            path, head = find_checkpoint(args)
+            path, head = find_checkpoint(args, trains)
         except (BadInput, OSError) as bad:
             error = str(bad)
         if head:
-            odd = different_options(args, head)
-            if odd:
+            if odd := differing(args, trains, trained_by(head)):
                 report(f"--resume {path}: trained with other options: {', '.join(odd)}")
             tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
             if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
@@ -1638,7 +1805,11 @@ def choose_checkpoint(args, place):
                 tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
             head["path"] = str(path)
             head.pop("buffers", None)  # of older checkpoints: each rank's
-    head, error = from_rank_0((head, error))
+            try:
+                json.dumps(head)  # which from_rank_0() sends
+            except (TypeError, ValueError, RecursionError):
+                head, error = None, f"--resume {path}: holds what these scripts did not write"
+    head, error = from_rank_0([head, error])
     if error:
         raise BadInput(error)
     return head, tensors
@@ -1676,7 +1847,7 @@ def optimizer_pairs(optimizer, saved):
     for own, old in zip(optimizer.param_groups, groups, strict=False):
         own["lr"] = old["lr"]  # of the last step, to be logged where the epoch has no other left
         if "step" in own:  # timm's, a number or a tensor
-            own["step"] = 0 * own["step"] + from_rank_0(old["step"] if saved else 0)
+            own["step"] = 0 * own["step"] + from_rank_0(float(old["step"]) if saved else 0)
     saved = saved["state"] if saved else {}
     for number, weight in enumerate(weights):
         for name, value in optimizer.state[weight].items():
@@ -1700,12 +1871,16 @@ def go_on(run, head, tensors):
 
 
 def report(line, file=None):
-    """Prints a line. That it cannot be printed ends no run: from then on nothing is printed."""
+    """Prints a line, of which no name of a file or class can send a terminal commands. That it
+    cannot be printed ends no run: from then on nothing is printed."""
     try:
-        print(line, file=file, flush=True)
+        print(line.translate(CONTROL), file=file, flush=True)
     except OSError:  # a closed pipe, or a full disk
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), (file or sys.stdout).fileno())
+
+
+CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
 
 
 def device_name(device):
@@ -1721,15 +1896,19 @@ def open_log(run, head):
     """Makes this run's folder, locks it, and opens its log. A run that goes on from a checkpoint in
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
-    runs, before = Path(args.log_dir), Path(head["path"] if head else "none").resolve()
+    runs = Path(args.log_dir)
     what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
-    what += f"_cpu{data.workers}_opt{args.precision}"
+    what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
-    # Not from the best, which may be older than others.
-    known = before.name in CHECKPOINTS[:3] and args.prof is None
     try:
-        if known and before.parent.parent == runs.resolve() and what in before.parent.name:
+        before = Path(head["path"] if head else os.devnull).resolve()
+        best = before.with_name(CHECKPOINTS[-1])
+        # Not from the best, which may be older than others, unless it is alone.
+        known = before.name in CHECKPOINTS[:3] or not before.with_name(CHECKPOINTS[0]).exists()
+        known = known and not differing(args, run.trains, recorded(before.parent) or run.trains)
+        known = known and what in before.parent.name and args.prof is None
+        if known and before.parent.parent == runs.resolve():
             run.folder = runs / before.parent.name
         else:
             for run.folder in (runs / each for each in names):
@@ -1740,9 +1919,11 @@ def open_log(run, head):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
-        best = before.with_name(CHECKPOINTS[-1])
         if head and best.exists() and before.parent != run.folder.resolve():
-            shutil.copy(best, run.folder)
+            copied = run.folder / f"{CHECKPOINTS[-1]}.tmp"
+            shutil.copy2(best, copied)  # with its time, and whole or not at all
+            copied.replace(run.folder / CHECKPOINTS[-1])
+        (run.folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
@@ -1756,16 +1937,21 @@ def open_log(run, head):
     run.log.add_text("options", markdown(args.typed))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
-    options = {
-        name: each for name, each in args.typed.items() if isinstance(each, int | float | str)
-    }
+    options = {name: each for name, each in args.typed.items() if isinstance(each, int | float)}
+    options |= {n: encodable(each) for n, each in args.typed.items() if isinstance(each, str)}
     # Without a summary of the experiment HPARAMS has the options and scalars of all runs.
     run.log.file_writer.add_summary(hparams(options, {})[1])
 
 
+def encodable(text):
+    """Returns a text, such as the name of a file, without what UTF-8 cannot hold."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def markdown(values):
     """Returns {name: value} as a table."""
-    texts = {name: str(values[name]).replace("\n", " ").replace("|", "\\|") for name in values}
+    texts = {name: encodable(str(values[name])).replace("\n", " ") for name in values}
+    texts = {name: texts[name].replace("|", "\\|") for name in texts}
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {texts[name]} |" for name in texts)])
 
 
@@ -1790,6 +1976,7 @@ def describe(run, head):
         "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
         "place": {**run.place._asdict(), "device": str(run.place.device)},
         "device": device_name(run.place.device),
+        "decoder": region_decoder() and f"nvImageCodec {region_decoder()[0].__version__}",
         "node": platform.node(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -1797,18 +1984,21 @@ def describe(run, head):
         "system": platform.platform(),
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
         "commit": commit.strip(),
     }
 
 
-def traffic():
+def traffic(place):
     """Returns, by the kernel's counters, the bytes and calls that this process and its workers have
-    read, from the page cache too, and the bytes that the interfaces of its node sent and received.
+    read, from the page cache too, and the bytes that the interfaces of its node sent and received:
+    on CPUs, since what GPUs exchange by NVLink or InfiniBand passes these counters by.
     """
-    counts = np.full(4, np.nan)  # what the system does not count
+    counts = np.full(4, np.nan)  # what is not counted
     with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        counts[2:] = psutil.net_io_counters()[:2]
+        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
+            counts[2:] = psutil.net_io_counters()[:2]
         processes = psutil.Process(), *psutil.Process().children()
         read = [process.io_counters() for process in processes]
         counts[:2] = sum(each.read_chars for each in read), sum(each.read_count for each in read)
@@ -1852,9 +2042,17 @@ def set_up(args):
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     args.typed = {name: value for name, value in vars(args).items() if name != "same_run"}
     args.over = False  # whether the run ends before --epochs
-    options = {name: args.typed[name] for name in (*args.same_run, *SAME_RANKS)}
-    require_equal(place, options | {"device": place.device.type})
-    head, tensors = choose_checkpoint(args, place)
+    options = {name: args.typed[name] for name in args.same_run}
+    options["precision"] = place.precision or args.precision
+    others = {name: args.typed[name] for name in SAME_RANKS}
+    require_equal(place, options | others | {"device": place.device.type})
+    arm_timeout(args)
+    sources = list_sources(args, place)
+    digests = [digest(source) for source in sources]
+    require_equal(place, dict(zip(("train/", "val/", "test/"), digests, strict=True)))
+    trains = {"options": options, "data": digests[0]}
+    arm_timeout(args)
+    head, tensors = choose_checkpoint(args, place, trains)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
     args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
     split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
@@ -1863,8 +2061,7 @@ def set_up(args):
     if args.compile and args.compile_mode != "default" and (args.parts > 1 or args.start_size):
         no_graphs = "its graphs cannot accumulate parts, nor change their size"
         raise BadInput(f"--compile-mode {args.compile_mode}: {no_graphs}")
-    data = open_data(args, place, global_batch)
-    require_equal(place, {f"{part}/": digest(getattr(data, part)) for part in data._fields[:3]})
+    data = open_data(args, place, sources, global_batch)
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
@@ -1885,10 +2082,10 @@ def set_up(args):
     schedule, waits = schedule_batches(args, place, data, epoch, step), []
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
-    args.model_options = (head or {}).get("model_options") or model_options(args, data)
+    args.model_options = checked_model_options(head or {}) or model_options(args, data)
     trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *trained, Watch(args, place), batches, waits)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains)
     if args.ema:
         for name, each in trained_state(run).items():
             run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
@@ -1931,7 +2128,9 @@ def greet(run, head):
     for name, options in args.recipes.items():
         report(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    report(f"{args.arch} ({args.precision}) on {on}")
+    report(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
+    if "bfloat16" in args.typed.values() and emulates_bfloat16(place.device):
+        report(EMULATED)
     sizes = f"{args.device_batch} images x {shares} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
@@ -1960,10 +2159,14 @@ def fit(run):
         run.best_loss = min(run.best_loss, val["Loss"])
         run.best_top1 = max(run.best_top1, val["Top1"])
         run.best_top5 = max(run.best_top5, val["Top5"])
-        save_checkpoint(run, is_best)
+        args.over = args.over or run.best_top1 >= wanted
+        # Where epochs are short, saving each of them would take much of the time.
+        young = time.monotonic() - run.watch.saved < 10 * run.watch.took
+        ends = args.over or run.epoch == args.epochs
+        if is_best or ends or not from_rank_0(young):
+            save_checkpoint(run, is_best)
         if run.log:
             log_epoch(run, done, train, val)
-        args.over = args.over or run.best_top1 >= wanted
         if args.over:
             break
     if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
@@ -2006,9 +2209,14 @@ def worker(args):
         stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
     # When the log's thread fails on a full disk, the next line that is logged raises its error.
     threading.excepthook = lambda failure: None
-    status = 0
+    # Rank 0 has a connection to each rank, and a worker some files.
+    with contextlib.suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    status, failed = 0, None
     try:
         run = set_up(args)
+        gc.freeze()  # what is there stays: no collection goes through it in a step
         try:
             if args.evaluate:
                 val = validate(run)
@@ -2026,10 +2234,15 @@ def worker(args):
                 (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
                 run.log.close()
                 report(f"ended by {why} at step {run.step}, saved: --resume auto goes on from here")
+            elif run.place.rank == 0:
+                report(
+                    f"ended by {run.watch.why() or 'a signal to another rank'}: nothing is saved"
+                )
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         leave()
     except Exception as error:
-        status = complain(error)
+        failed = error  # kept: to free a half-made loader would be to wait for its workers
+    status = complain(failed) if failed else status
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
     for stream in sys.stdout, sys.stderr:
@@ -2042,10 +2255,12 @@ def worker(args):
 MEANINGS = {
     r"DataLoader worker \(pid": "a loader worker died: out of memory? lower -j",
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
-    r"Connection (closed|re)|reset by peer|Broken pipe|been shut down": "another rank is gone",
+    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": "another rank is gone",
+    r"Failed to recv|remote process exited": "another rank is gone",
+    r"open files|temporarily unavailable|new thread|File too large": "raise a limit of `ulimit -a`",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
     r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b, -j or --image-size",
-    r"shared memory": "too little of it for the loader: docker run --shm-size=8g, or lower -j",
+    r"unable to .*shared mem": "too little for the loader: docker run --shm-size=8g, or lower -j",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }
 
@@ -2062,7 +2277,8 @@ def complain(error):
         # Rank 0 prints the same, or the launcher, which ends this process meanwhile.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
-    line = f"{Path(sys.argv[0]).name}: error: {line}" if line else traceback.format_exc()
+    line = f"{Path(sys.argv[0]).name}: error: {line}" if line else None
+    line = line or "".join(traceback.format_exception(error))
     report(line, sys.stderr)
     return status
 

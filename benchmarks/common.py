@@ -65,7 +65,10 @@ def loader_of(script, words):
         return begin
     args.device_batch, args.parts, global_batch = script.split_batch(args, place)
     args.over = False
-    data = script.open_data(args, place, global_batch)
+    if hasattr(script, "list_sources"):
+        data = script.open_data(args, place, script.list_sources(args, place), global_batch)
+    else:
+        data = script.open_data(args, place, global_batch)
     schedule = script.schedule_batches(args, place, data, 0, 0)
     training = (job for job in schedule if isinstance(job[0], int))  # an epoch
     batches = script.load_batches(args, place, data, training)

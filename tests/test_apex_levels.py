@@ -92,8 +92,8 @@ def reference(level, half, keep_bn, scale, data):
 def prepared(apex, net, *options):
     """Returns the script's Run of a model, what there is of it, in one process on the CPU."""
     args = apex.parse_args(["--no-accel", *options])
-    args.parts = args.accumulation
-    place = apex.Place(torch.device("cpu"))
+    args.device_batch, args.parts = 8, args.accumulation
+    place = apex.Place(torch.device("cpu"), precision=args.precision)
     sgd = functools.partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WD)
     with mock.patch.multiple(
         apex,
@@ -112,7 +112,8 @@ def ours(apex, options, data):
     losses, weights, scales = [], [], []
     for x, target in data:
         criterion, scaler = apex.criterion, run.scaler
-        sums = apex.train_step(run.model, criterion, run.optimizer, scaler, x, target, run.args)
+        parts = zip(x.chunk(run.args.parts), target.chunk(run.args.parts), strict=True)
+        sums = apex.train_step(run.model, criterion, run.optimizer, scaler, parts, run.args)
         losses.append((sums[0] / sums[3]).item())
         state = apex.full_state(run)["state_dict"]
         weights.append({name: state[name].clone() for name, _ in Net().named_parameters()})
@@ -218,10 +219,10 @@ def test_masters_survive_saving_and_loading(apex):
     for seed in 0, 1:
         torch.manual_seed(seed)
         pair.append(prepared(apex, Net(), "--opt-level", "O2", "--half-dtype", "float16"))
-        pair[-1].data = SimpleNamespace(global_batch=8, image_size=8)
+        pair[-1].data = SimpleNamespace(image_size=8)
     for x, target in batches(3, ()):
         first = pair[0]
-        words = apex.criterion, first.optimizer, first.scaler, x, target, first.args
+        words = apex.criterion, first.optimizer, first.scaler, [(x, target)], first.args
         apex.train_step(first.model, *words)
     with torch.no_grad():
         pair[1].model.module.fc.weight.fill_(torch.nan)

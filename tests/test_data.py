@@ -85,12 +85,12 @@ def whole(height, width):
 def open_batches(folder, share=0, shares=1, workers=0, epoch=0, step=0, words=()):
     """Returns (schedule, iterator over batches) of a share of a global batch of 12."""
     nd.region_decoder.cache_clear()
-    words = ["-b", 6, "--global-batch", 12, "-j", workers, "--image-size", 24, *words, folder]
+    words = ["-b", 12, "--global-batch", 12, "-j", workers, "--image-size", 24, *words, folder]
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
     place = place._replace(rank=share, ranks=shares, share=share, shares=shares)
     args.device_batch, args.parts, global_batch = nd.split_batch(args, place, args.global_batch)
     args.over = False
-    data = nd.open_data(args, place, global_batch)
+    data = nd.open_data(args, place, nd.list_sources(args, place), global_batch)
     schedule = [*nd.schedule_batches(args, place, data, epoch, step)]
     return schedule, nd.load_batches(args, place, data, iter(schedule))
 
@@ -175,13 +175,29 @@ def test_validation_has_every_image_once(size, shares, batch, pictures, monkeypa
     args.device_batch, args.over, found, counts = batch, False, [], set()
     for share in range(shares):
         place = nd.Place(CPU, share=share, shares=shares)
-        data = nd.open_data(args, place, batch * shares)
+        data = nd.open_data(args, place, nd.list_sources(args, place), batch * shares)
         batches = [*nd.schedule_batches(args, place, data, 0, 0)]
         counts |= {len(batches), nd.val_steps(args, place, data.val)}
         assert all(part == "val" and len(indices) <= batch for part, _, indices in batches)
         found += itertools.chain(*(indices for *_, indices in batches))
     assert sorted(found) == [*range(size)]
     assert len(counts) == 1, "as many batches for every share"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_step_in_parts_has_the_same_images(workers, pictures):
+    """The parts of a step are loaded one at a time: -b is what memory has to hold."""
+    for shares in 1, 2:
+        sizes = {"workers": workers, "shares": shares}
+        expected = [images.clone() for images, *_ in open_batches(pictures, **sizes)[1]]
+        schedule, batches = open_batches(pictures, **sizes, words=["-b", 3])
+        found = {}
+        for (epoch, step, _), (images, *_) in zip(schedule, batches, strict=True):
+            assert len(images) <= 3
+            found.setdefault((epoch, step if epoch != "val" else 0), []).append(images.clone())
+        steps = [torch.cat(parts) for (epoch, _), parts in found.items() if epoch != "val"]
+        assert len(steps[0]) == 12 // shares
+        assert all(map(torch.equal, steps, expected))
 
 
 @pytest.mark.parametrize("fewer", [0, 1])

@@ -493,8 +493,7 @@ def test_a_test_folder_counts_where_it_has_classes(demo, tmp_path):
 
     def opened(*words):
         args = nd.parse_args([*words, str(data)])
-        args.device_batch = 8
-        return nd.open_data(args, nd.Place(CPU), 8).test
+        return nd.list_sources(args, nd.Place(CPU))[2]
 
     assert opened() is None
     shutil.rmtree(data / "test")
