@@ -1617,6 +1617,7 @@ def is_checkpoint(saved):
     held, optimizer, partial = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
     states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
     step, numbers = saved.get("step", 0), ("num_classes", "epoch", "global_batch", "seconds")
+    scales = [*saved["scaler"].values(), *saved["scaler"].get("loss_scaler0", {}).values()]
     return (
         all(type(saved[name]) is held[name] for name in held)
         and type(step) is int
@@ -1627,7 +1628,7 @@ def is_checkpoint(saved):
         and saved.get("best_loss", math.inf) >= 0
         and (partial is None or math.isfinite(sum(partial["sums"], partial["seconds"])))
         and (partial is None or len(partial["sums"]) == 6)
-        and all(math.isfinite(each) for each in saved["scaler"].values())
+        and all(math.isfinite(each) for each in scales if type(each) is not dict)
         and all(type(name) is str for state in states for name in state)
         and all(torch.is_tensor(each) for state in states for each in state.values())
         and all(math.isfinite(group["lr"]) for group in optimizer["param_groups"])

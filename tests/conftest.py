@@ -15,6 +15,7 @@ from pathlib import Path
 
 import PIL.Image
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # Where a CPU has float16 arithmetic of its own (AVX512-FP16), kernels round in orders of their own,
@@ -129,6 +130,8 @@ def complaint_here(tmp_path, monkeypatch, capfd):
             for each, handler in handlers.items():
                 signal.signal(each, handler)
             faulthandler.cancel_dump_traceback_later()
+            if torch.distributed.is_initialized():  # the script would have ended with its process
+                torch.distributed.destroy_process_group()
         output = "".join(capfd.readouterr())
         assert ended.value.code == 2, output
         assert not list(tmp_path.glob("runs/*")), "no run is begun"

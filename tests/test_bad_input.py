@@ -57,6 +57,7 @@ OPTIONS = {
         ("--timeout -1", "--timeout"),
         ("--amp int8", "bfloat16"),
         ("--lr-schedule square", "cosine"),
+        ("--warmup-epochs 2", "--warmup-epochs 2 is beyond --epochs 1"),
         ("--mixup -0.1", "--mixup"),
         ("--mixup 0.2 -b 3", "a batch of 3 on a device is odd"),
         ("--cutmix 1 --global-batch 6 -b 1", "a batch of 1 on a device is odd"),
@@ -127,6 +128,7 @@ OPTIONS = {
         ("--nproc-per-node -1", "1 or more"),
         ("--nproc-per-node 0", "1 or more"),
     ],
+    "imagenet_fsdp.py": [("--compile --compile-mode reduce-overhead", "gathered ones do not")],
     "imagenet_horovod.py": [
         ("--use-adasum --amp float16", "bfloat16"),
         ("--use-adasum --gradient-predivide-factor 2", "--use-adasum"),
@@ -154,12 +156,25 @@ def test_options(script, options, words, images, complaint_here):
         ("--weights 'x.pt", "No closing quotation"),
         ("@other.txt", "cannot name another"),
         ("\xff", "can't decode"),
+        ("--epochs 2 \\\n--lr 1\n", "a line that ends in \\"),
+        ("--epochs 2 --\n", "neither -- nor"),
+        ("--log-dir a\0b\n", "a byte of 0"),
     ],
 )
 def test_an_option_file(text, words, images, tmp_path, complaint_here):
     (tmp_path / "my.txt").write_bytes(text.encode("latin1"))
     line = complaint_here(ND, *TINY, "@my.txt", images)
     assert line.startswith("imagenet_nd.py: @my.txt: error: ") and words in line
+
+
+def test_an_option_file_may_quote_and_comment(tmp_path):
+    text = """\ufeff# it's a "comment
+    --log-dir "run #1"  # another
+    --weights C:\\new\\x.pt --resume runs#2/y.pt
+    """
+    (tmp_path / "my.txt").write_text(text, "utf-8")
+    args = nd.parse_args([f"@{tmp_path / 'my.txt'}"])
+    assert (args.log_dir, args.weights, args.resume) == ("run #1", "C:\\new\\x.pt", "runs#2/y.pt")
 
 
 @pytest.mark.parametrize("words", ["-a timm/resnet18", "--optimizer lamb", "--optimizer lars"])
@@ -283,6 +298,59 @@ def test_checkpoints(trained, images, tmp_path, complaint_here):
         line = complaint_here(*resume, trained, *other, only=False)  # which options differ, too
         assert "squeezenet1_1 of 2 classes" in line
     assert trained.read_bytes() == whole
+
+
+BY_HAND = {  # names of a checkpoint and what they are made to hold
+    "a step below 0": {"step": -5},
+    "a step of text": {"step": "x"},
+    "sums of another number": {"partial": {"sums": [1.0], "seconds": 1.0}},
+    "sums of text": {"partial": {"sums": ["x"] * 6, "seconds": 1.0}},
+    "more epochs than the run had": {"epoch": 10**6},
+    "a best accuracy above 100 %": {"best_acc1": 1e11},
+    "a best loss that is no number": {"best_loss": float("nan")},
+    "a best loss of text": {"best_loss": "x"},
+    "more seconds than a life has": {"seconds": 9e11},
+    "no options": {"args": {}},
+    "a scale of text": {"scaler": {"scale": "x"}},
+    "a scale of text, as Apex names it": {"scaler": {"loss_scaler0": {"loss_scale": "x"}}},
+    "averages in a list": {"ema": [1]},
+    "weights in a list": {"state_dict": [1]},
+    "names that are numbers": {"state_dict": {1: torch.zeros(1)}},
+    "complex weights": {"state_dict": {"a": torch.zeros(1, dtype=torch.complex64)}},
+    "sparse weights": {"state_dict": {"a": torch.zeros(2).to_sparse()}},
+    "weights without values": {"state_dict": {"a": torch.zeros(2, device="meta")}},
+    "groups of text": {"optimizer": {"state": {}, "param_groups": ["x"]}},
+    "moments of text": {"optimizer": {"state": {0: "x"}, "param_groups": []}},
+    "another file": {"model_options": {"checkpoint_path": "x.bin"}},
+    "an option of another type": {"model_options": {"image_size": "32"}},
+    "options in a list": {"model_options": [1]},
+    "what JSON cannot hold": {"classes": torch.zeros(2)},
+}
+
+
+@pytest.mark.parametrize("held", BY_HAND)
+def test_checkpoints_made_by_hand(held, trained, images, tmp_path, complaint_here):
+    """Checksums find damage; this finds what these scripts never write."""
+    saved = torch.load(trained, weights_only=True)
+    torch.save(saved | BY_HAND[held], tmp_path / "bad.pt")
+    line = complaint_here(ND, *TINY, images, "--resume", tmp_path / "bad.pt")
+    assert "bad.pt is no checkpoint of these scripts" in line or "did not write" in line
+
+
+def test_a_place_for_no_demo_set():
+    assert "a demo set cannot be written" in complaint([*command(ND), *TINY], "/proc", only=False)
+
+
+def test_limits_of_the_system(images, tmp_path):
+    """Rank 0 has a connection for each rank and a worker some files: the hard limit is taken. Where
+    that is too low, a loader that has begun to start is not waited for."""
+    train = [*command(ND), *TINY, images, "-j", "16"]
+    words = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "bash", *train]
+    run(words, tmp_path)
+    words[2] = 'ulimit -n 64; exec "$@"'
+    output = run(words, tmp_path, status=1, timeout=120)
+    assert "a limit of `ulimit -a` ([Errno 24] Too many open files)" in output
+    assert "Traceback" not in output
 
 
 def test_weights_of_another_architecture(trained, images, complaint_here):

@@ -8,6 +8,7 @@ import importlib
 import io
 import itertools
 import multiprocessing
+import os
 import re
 import resource
 import shutil
@@ -189,8 +190,9 @@ def test_a_step_in_parts_has_the_same_images(workers, pictures):
     """The parts of a step are loaded one at a time: -b is what memory has to hold."""
     for shares in 1, 2:
         sizes = {"workers": workers, "shares": shares}
-        expected = [images.clone() for images, *_ in open_batches(pictures, **sizes)[1]]
-        schedule, batches = open_batches(pictures, **sizes, words=["-b", 3])
+        batches = itertools.islice(open_batches(pictures, **sizes)[1], 4)  # an epoch
+        expected = [images.clone() for images, *_ in batches]
+        schedule, batches = open_batches(pictures, **sizes, words=["-b", 3, "--epochs", 1])
         found = {}
         for (epoch, step, _), (images, *_) in zip(schedule, batches, strict=True):
             assert len(images) <= 3
@@ -341,7 +343,35 @@ def test_crops_are_distributed_as_torchvisions(height, width):
         assert scipy.stats.ks_2samp(measure(*ours), measure(*expected)).pvalue > 1e-3, name
 
 
+def test_images_of_more_than_8_bits(tmp_path):
+    """16 bits are shifted, not clipped, as Pillow does; of more, nobody knows what is white."""
+    pixels = np.arange(0, 65536, 16, dtype=np.uint16).reshape(64, 64)
+    encoded = encode(PIL.Image.fromarray(pixels), "PNG")
+    assert PIL.Image.open(io.BytesIO(encoded)).mode == "I;16"
+    assert (nd.decode(encoded, whole) == (pixels >> 8)[:, :, None]).all()
+    for kind in np.int32, np.float32:
+        with pytest.raises(OSError, match="whose range is not known"):
+            nd.decode(encode(PIL.Image.fromarray(pixels.astype(kind)), "TIFF"), whole)
+
+
 # ------------------------------------------------------------------------------ unreadable images
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_an_unreadable_image(kind, tmp_path, capsys):
+    """Reading it would never end."""
+    path = write_images(tmp_path) / "train" / "cat" / "0.jpg"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    words = ["-b", "2", "-j", "0", "--image-size", "16", "--max-bad-images", "1", str(tmp_path)]
+    args, place = nd.parse_args(words), nd.Place(CPU)
+    source = nd.list_sources(args, place)[0]
+    with pytest.raises(OSError, match="is no regular file"):
+        source.read(0)
+    assert source.read(1)[:2] == b"\xff\xd8"
 
 
 def grown(work):

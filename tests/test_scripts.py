@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -11,7 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BIN, HOROVOD, ROOT, SCRIPTS, checkpoint, command, free_port, run, scalars
+from conftest import (
+    BIN,
+    HOROVOD,
+    ROOT,
+    SCRIPTS,
+    checkpoint,
+    command,
+    free_port,
+    needs_horovod,
+    run,
+    scalars,
+)
 
 sync_copies = argparse.Namespace(**runpy.run_path(str(ROOT / "tools" / "sync_copies.py")))
 TEXTS = {name: (ROOT / name).read_text() for name in SCRIPTS}
@@ -175,7 +187,7 @@ OWN = {
         "local_rank": None,
     },
     "imagenet_ddp_apex.py": {
-        "precision": "O1", "keep_batchnorm_fp32": None, "loss_scale": None, "half_dtype": None,
+        "precision": None, "keep_batchnorm_fp32": None, "loss_scale": None, "half_dtype": None,
         "local_rank": None, "dist_backend": None,
     },
     "imagenet_horovod.py": {
@@ -287,3 +299,113 @@ def test_alone_in_an_empty_folder_it_learns_the_demo_set(script, tmp_path):
     words += ["--opt-level", "O2"] if "apex" in script else ["--amp", "bfloat16"]
     assert "desired accuracy reached" in run(words, tmp_path)
     assert max(scalars(tmp_path / "runs", "Top1/val").values()) >= 90
+
+
+# ------------------------------------------------------------------------------ what is sent
+
+VALUES = """
+import importlib, json, math, os, sys
+
+script = importlib.import_module(os.environ["SCRIPT"])
+
+
+def train(args):
+    place = script.join(args)
+    values = [math.inf, -math.inf, math.nan, 2**63, "\\udcff", None, [[1, [2]], {"a": (3,)}], True]
+    print("got", json.dumps(script.from_rank_0(values if place.rank == 0 else None)), flush=True)
+    script.sum_over_ranks(script.torch.zeros(1)).item()
+    script.leave()
+
+
+script.worker = train
+if __name__ == "__main__":
+    script.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(each, marks=needs_horovod if "horovod" in each else ()) for each in SCRIPTS],
+)
+def test_what_rank_0_sends_is_the_same_everywhere(script, tmp_path):
+    """As JSON has it, in scripts of one process too; and nothing that could be run."""
+    ranks = 1 if script in ONE_PROCESS else 2
+    (tmp_path / "values.py").write_text(VALUES)
+    words = [word.replace(str(ROOT / script), "values.py") for word in command(script, ranks)]
+    env = {"SCRIPT": script.removesuffix(".py"), "PYTHONPATH": str(ROOT)}
+    output = run([*words, "--no-accel"], tmp_path, env=env)
+    expected = (
+        '[Infinity, -Infinity, NaN, 9223372036854775808, "\\udcff", null, [[1, [2]], {"a": [3]}]'
+    )
+    assert output.count(f"got {expected}, true]") == ranks
+    text = (ROOT / script).read_text()
+    assert not re.search(r"pickle\.|_object\((?!json)|object_list", text), (
+        "nothing is sent as pickle"
+    )
+
+
+# ------------------------------------------------------------------------------ what a device can do
+
+
+FLAGS = {
+    "a Xeon of 2021": ("flags\t\t: fpu avx512f avx512_bf16\n", False),
+    "a Xeon of 2023": ("flags\t\t: fpu amx_bf16\n", False),
+    "an EPYC of 2021": ("flags\t\t: fpu avx2\nbugs: bf16\n", True),
+    "a Graviton 3": ("Features\t: fp asimd bf16\n", False),
+    "a Graviton 2": ("Features\t: fp asimd\n", True),
+    "what says nothing": ("processor : 0\n", False),
+}
+
+
+@pytest.mark.parametrize("processor", FLAGS)
+def test_who_emulates_bfloat16(processor, monkeypatch):
+    nd = importlib.import_module("imagenet_nd")
+    flags, emulated = FLAGS[processor]
+    monkeypatch.setattr(Path, "read_text", lambda self: flags)
+    assert nd.emulates_bfloat16.__wrapped__(torch.device("cpu")) == emulated
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert nd.emulates_bfloat16.__wrapped__(torch.device("cuda", 0)), "a T4"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert not nd.emulates_bfloat16.__wrapped__(torch.device("cuda", 0)), "an A100"
+
+
+def on_a_cpu_that_emulates(script, words, folder, **options):
+    """Runs a script as on a CPU without bfloat16."""
+    (folder / "fake.py").write_text(
+        f"import {script} as script, functools, sys\n"
+        "script.emulates_bfloat16 = lambda device: True\n"
+        f"sys.argv[0] = '{script}.py'\nscript.main()\n"
+    )
+    return run(
+        [sys.executable, "fake.py", *words], folder, env={"PYTHONPATH": str(ROOT)}, **options
+    )
+
+
+def test_apexs_default_level_where_bfloat16_is_emulated(demo, tmp_path):
+    """It is O0, by name: in the folder, in the log, and in what --resume auto compares."""
+    apex = "imagenet_ddp_apex"
+    words = ["-a", "squeezenet1_1", "--image-size", "32", "-b", "8", "--steps-per-epoch", "1"]
+    words += ["--epochs", "1", "-j", "0", "--no-accel", "--resume", "auto", demo]
+    output = on_a_cpu_that_emulates(apex, words, tmp_path)
+    assert "bfloat16 is emulated here" in output and "this is O0" in output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("_optO0")
+    assert json.loads((folder / "run.json").read_text())["options"]["precision"] == "O0"
+    output = run([*command(f"{apex}.py"), "--opt-level", "O3", *words], tmp_path)
+    assert f"{folder.name}, differs in precision (O0, now O3)" in output
+    output = run([*command(f"{apex}.py"), "--opt-level", "O0", *words], tmp_path)
+    assert f"Going on from {folder.resolve()}" in output.replace("runs/", f"{tmp_path}/runs/")
+
+
+def test_a_gpu_that_pytorch_cannot_use_is_named(monkeypatch, capsys):
+    nd = importlib.import_module("imagenet_nd")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **options: None)
+    for found, words, printed in (
+        (False, [], False),
+        (True, [], True),
+        (True, ["--no-accel"], False),
+    ):
+        monkeypatch.setattr(nd.os.path, "exists", lambda path, found=found: found)
+        args = nd.argparse.Namespace(no_accel=bool(words), gpu=None)
+        assert nd.pick_device(args).type == "cpu"
+        assert ("cannot use this machine's GPU" in capsys.readouterr().err) == printed

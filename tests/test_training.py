@@ -75,6 +75,7 @@ def test_log_and_output_agree(whole, demo):
         "checkpoint-1.pt",
         "checkpoint-2.pt",
         "model_best.pt",
+        "run.json",
     }
     log = events(logs)
     both = {f"{tag}/{part}" for tag in TAGS for part in ("train", "val")}
