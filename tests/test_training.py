@@ -297,6 +297,39 @@ def test_resume_auto_with_other_options_starts_a_new_run(whole, demo, tmp_path):
     assert load(second / "checkpoint.pt")["epoch"] == 1
 
 
+def test_resume_auto_takes_what_was_saved_last_of_the_same_run(whole, demo, tmp_path):
+    """Not a best model, which may be older than all that was trained since; and it opens no
+    checkpoint of another run."""
+    runs = shutil.copytree(whole[0] / "runs", tmp_path / "runs")
+    first = the_run(runs)
+    new, other, anew = runs / "new", runs / "other", runs / "anew"
+    new.mkdir()  # as a run that went on in it leaves it, killed before it saved
+    for name in "model_best.pt", "run.json":
+        shutil.copy(first / name, new)
+    other.mkdir()
+    (other / "checkpoint.pt").write_text("to be read by nobody")
+    record = json.loads((first / "run.json").read_text())
+    options = record["options"] | {"momentum": 0.5}
+    (other / "run.json").write_text(json.dumps(record | {"options": options}))
+    words = [*command(ND), *RUN, "-b", "16", "--resume", "auto"]
+    output = run([*words, demo], tmp_path)
+    assert f"Going on from runs/{first.name}/checkpoint.pt (epoch 3" in output
+    assert "passes over" not in output
+    anew.mkdir()  # begun anew with equal options: the newer one, although its epoch is lower
+    shutil.copy(first / "run.json", anew)
+    shutil.copy(first / "checkpoint-2.pt", anew / "checkpoint.pt")
+    output = run([*words, demo], tmp_path)
+    assert "Going on from runs/anew/checkpoint.pt (epoch 1" in output
+    data = shutil.copytree(demo, tmp_path / "moved")
+    (data / "train" / "class3" / "0.jpg").unlink()
+    output = run([*words, "--epochs", "1", data], tmp_path)
+    assert "differs in other data (1279 images, not 1280)" in output and "Going on" not in output
+    resume = [*command(ND), *RUN, "-b", "16", "--resume", first / "checkpoint.pt", data]
+    output = run(resume, tmp_path)
+    assert "trained with other options: other data (1279 images, not 1280)" in output
+    assert "Going on" in output
+
+
 def test_resume_file_takes_the_command_lines_rates_and_keeps_the_best(whole, demo, tmp_path):
     """Peers forget the best accuracy, or take the file's learning rate for the typed one."""
     saved = load(checkpoint(whole[0] / "runs", "checkpoint-2.pt"))
