@@ -21,6 +21,7 @@ from reporting.draw import draw_any, is_stale, read_fingerprint
 from reporting.page import make_results
 from reporting.read import BadInput, read_io_csv, read_runs, read_study_io
 from reporting.report import read_benchmarks
+from reporting.text import code, visible
 
 
 def find_stale(text, figures, out):
@@ -42,7 +43,9 @@ def left_over(figures, out):
 def main():
     """Reads the logs; writes RESULTS.md and figures/, or with --check compares them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.error = lambda message: parser.exit(2, f"{parser.prog}: error: {message}\n")
+    parser.error = lambda message: parser.exit(
+        2, f"{parser.prog}: error: {visible(str(message))}\n"
+    )
     add = parser.add_argument
     add("logs", nargs="+", type=Path, metavar="LOGS", help="folders of runs, at any depth")
     add("--out", type=Path, help="folder for RESULTS.md and figures/ (here)")
@@ -63,29 +66,30 @@ def main():
         benchmarks, more_warnings = read_benchmarks(args.logs)
         ios, odd = read_study_io(args.logs)
         warnings += more_warnings + odd
-        if not (runs or benchmarks):
-            where = ", ".join(map(str, args.logs))
-            why = f" ({'; '.join(warnings)})" if warnings else ""
-            wanted = "give folders of event files or of run-RUN-tag-TAG.csv"
-            raise BadInput(f"no run with values under {where}{why}: {wanted}")
         io_csv = read_io_csv(*args.io_csv) if args.io_csv else None
     except BadInput as error:
         parser.error(error)
-    for warning in warnings:
-        print(f"{parser.prog}: warning: {warning}", file=sys.stderr)
     words = [str(path) for path in args.logs]
     words += ["--io-csv", *map(str, args.io_csv)] if args.io_csv else []
     words += ["--desired-acc", f"{args.desired_acc:g}"] if args.desired_acc else []
     command = shlex.join(["python", "make_results.py", *words])
     text, figures = make_results(runs, warnings, io_csv, command, benchmarks, ios)
+    if not (runs or benchmarks):
+        where = ", ".join(map(str, args.logs))
+        why = f" ({'; '.join(warnings)})" if warnings else ""
+        wanted = "give folders of event files or of run-RUN-tag-TAG.csv"
+        parser.error(f"no run with values under {where}: {wanted}{why}")
+    for warning in warnings:
+        print(f"{parser.prog}: warning: {visible(warning)}", file=sys.stderr)
     out = args.out or Path(".")
     before = out / "RESULTS.md"
     if not (args.out or args.check) and before.exists():
-        if f"`{command}`" not in before.read_text(encoding="utf-8"):
+        if code(command) not in before.read_text(encoding="utf-8"):
             parser.error("RESULTS.md here is of other logs: give --out FOLDER, or --out . if so")
     if args.check:
         if stale := find_stale(text, figures, out):
-            parser.exit(1, f"stale, `make results` mends it: {', '.join(stale)}\n")
+            stale = visible(", ".join(stale))
+            parser.exit(1, f"stale, `make results` mends it: {stale}\n")
         print(f"RESULTS.md and {len(figures)} figures are what the logs give")
         return
     try:

@@ -25,6 +25,7 @@ from reporting.report import (
     unused,
 )
 from reporting.scaling import prediction_errors, study_scaling
+from reporting.text import code, escape, image, reason
 from reporting.training import recipe_section, transfer_section
 
 # What benchmarks/chaos.py tries, in the words of a reader.
@@ -73,6 +74,11 @@ def rates(benchmarks, title):
     return {}, None, {}
 
 
+def place_of(about):
+    """Returns the Markdown of where a benchmark was measured."""
+    return escape(f"{about.get('cores')} cores of {about.get('processor')}")
+
+
 def sentences(cluster, benchmarks):
     """Returns the Markdown list of what the logs say, a line each; what is not logged is absent."""
     lines = []
@@ -81,9 +87,11 @@ def sentences(cluster, benchmarks):
         share = efficiency(last, first)
         gain = share * last.devices / first.devices
         lines.append(
-            f"**{last.throughput[0]:,.0f} images/s**: {last.arch} on {last.devices} "
-            f"{last.hardware}, {gain:.1f} times {first.devices} of them, {100 * share:.0f} % of "
-            f"ideal ({last.data}, {last.precision})."
+            f"**{last.throughput[0]:,.0f} images/s**: "
+            + escape(
+                f"{last.arch} on {last.devices} {last.hardware}, {gain:.1f} times {first.devices} "
+                f"of them, {100 * share:.0f} % of ideal ({last.data}, {last.precision})."
+            )
         )
         best = max(cluster, key=lambda run: run.values("Top1/val").max())
         lines.append(
@@ -97,8 +105,8 @@ def sentences(cluster, benchmarks):
     if own and loaded.get(base):
         beside = f", {own / dali:.1f} times NVIDIA DALI's on the CPU" if dali else ""
         lines.append(
-            f"**{own / loaded[base]:.1f} times the images/s of {base}** in loading plain JPEGs"
-            f"{beside} ({about.get('cores')} cores of {about.get('processor')})."
+            f"**{own / loaded[base]:.1f} times the images/s of {escape(base)}** in loading plain "
+            f"JPEGs{beside} ({place_of(about)})."
         )
     trained, base, about = rates(benchmarks, "Training resnet18 on JPEGs")
     own = max((trained[name] for name in trained if name.startswith("imagenet_")), default=None)
@@ -108,8 +116,8 @@ def sentences(cluster, benchmarks):
         plain = trained.get("imagenet_nd.py")
         alike = f" ({plain / trained[base]:.1f} times in float32, as it trains)" if plain else ""
         lines.append(
-            f"**{own / trained[base]:.1f} times the images/s of {base}** in training ResNet-18 on "
-            f"them{alike}{beside} ({about.get('cores')} cores of {about.get('processor')})."
+            f"**{own / trained[base]:.1f} times the images/s of {escape(base)}** in training "
+            f"ResNet-18 on them{alike}{beside} ({place_of(about)})."
         )
     if trials := count_trials(benchmarks):
         tried, held = (sum(each[place] for each in trials) for place in (1, 2))
@@ -348,7 +356,8 @@ def page(runs, benchmarks, ios, figures, speed):
         figures |= {f"figures/page/{name}": each for name, each in drawn.items()}
         name = f"{cluster[0].arch}, {cluster[0].data or 'data not logged'}"
         source = f" Source: {facts['source']}. {facts.get('what', '')}" if "source" in facts else ""
-        lines += ["## How accurate", "", f"{name}; best epoch of each run below.{source}", ""]
+        lines += ["## How accurate", ""]
+        lines += [escape(f"{name}; best epoch of each run below.{source}"), ""]
         lines += ["![top-1 over epochs and hours](figures/page/accuracy.svg)", ""]
         lines += ["![training and validation](figures/page/top1_top5.svg)", ""]
         lines += components
@@ -363,7 +372,7 @@ def page(runs, benchmarks, ios, figures, speed):
             lines += [MODEL, *scaling_lines(scaling)]
         if "io" in drawn:
             lines += [
-                f"{facts.get('io', 'What its file system delivered')}:",
+                f"{escape(facts.get('io', 'What its file system delivered'))}:",
                 "",
                 "![reads over time](figures/page/io.svg)",
                 "",
@@ -392,13 +401,48 @@ left out, since what they took from each other is no communication.
 
 def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
     """Returns (text of RESULTS.md, {path of a figure without suffix: its panels}); `ios` holds the
-    file systems' counters of studies."""
+    file systems' counters of studies.
+
+    Whatever logs hold, the others are shown: runs and benchmarks of which no page can be made,
+    alone or beside others, are taken out of their lists, each with a warning.
+    """
+
+    def make(count):
+        """Makes it of the first `count` runs and benchmarks."""
+        some = benchmarks[: max(0, count - len(runs))]
+        return _make(runs[:count], warnings, io_csv, command, some, ios or {})
+
+    while True:
+        works, fails = 0, len(runs) + len(benchmarks)
+        try:
+            return make(fails)
+        except Exception as raised:
+            error = raised
+        while fails - works > 1:
+            middle = (works + fails) // 2
+            try:
+                make(middle)
+                works = middle
+            except Exception as raised:
+                fails, error = middle, raised
+        if fails == 0:  # it is none of them
+            raise error
+        if fails <= len(runs):
+            name = runs.pop(fails - 1).name
+        else:
+            name = benchmarks.pop(fails - 1 - len(runs))["title"]
+        why = f"{type(error).__name__}: {reason(error)}"
+        warnings.append(f"{name}: cannot be shown ({why}): left out")
+
+
+def _make(runs, warnings, io_csv, command, benchmarks, ios):
+    """Returns what make_results() does, of all that it is given."""
     style_runs(runs)
     studies = defaultdict(list)
     for run in runs:
         studies[run.study].append(run)
-    figures, ios = {}, ios or {}
-    made = f"Made by `{command}` from the logs; nothing here is written by hand."
+    figures = {}
+    made = f"Made by {code(command)} from the logs; nothing here is written by hand."
     lines, speed = ["# Results", "", made, ""], speed_panels(benchmarks)
     if speed:
         figures["figures/speed"] = speed
@@ -411,7 +455,7 @@ def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
     if len(studies) > 1:
         for study, members in sorted(studies.items()):
             name = study or "other"
-            folder = unused(f"figures/{name}", figures)
+            folder = unused("figures", name, figures)
             lines += study_section(f"Study {name}", members, folder, ios.get(study), figures)
     elif runs:
         lines += study_section("All runs", runs, "figures", io_csv, figures)
@@ -425,10 +469,10 @@ def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
         lines += run_section(run)
         panels = run_figure(run) if len(runs) <= OWN_FIGURES else []
         if panels:
-            path = unused(f"figures/runs/{run.name.replace('/', '_')}", figures)
-            lines += [f"![{run.name}]({path}.png)", ""]
+            path = unused("figures/runs", run.name, figures)
+            lines += [image(run.name, f"{path}.png"), ""]
             figures[path] = panels
     if warnings:
-        lines += ["## Warnings", "", *(f"- {warning}" for warning in warnings), ""]
+        lines += ["## Warnings", "", *(f"- {escape(warning)}" for warning in warnings), ""]
     lines += ["</details>", ""] if first else []
     return "\n".join(lines), figures

@@ -4,6 +4,7 @@ import numpy as np
 
 from reporting.draw import chart
 from reporting.report import digits, significant, table
+from reporting.text import escape
 
 COLOURS = {  # told apart in grey, and by the colour-blind
     "gather": "#d95f02",
@@ -51,7 +52,7 @@ def exchange_part(benchmarks, figures):
     apart = [f"{spread_of_losses(of_size[size], many):.1e} with {size}" for size in smaller]
     others = f" ({', '.join(apart)})" if apart else ""
     (about,) = (each["about"] for each in benchmarks if each["title"] == TITLES["exchange"])
-    cores = about["cores"]
+    cores = escape(str(about["cores"]))
     (alone,) = [row["median"] for row in rows if row["ranks"] == "1"] or [None]
     cells, links, speeds = [], [], []
     several = sorted((row for row in rows if row["ranks"] != "1"), key=lambda r: int(r["ranks"]))

@@ -1,10 +1,10 @@
 """Reads training logs: event files, CSV exports, compact CSV; a Run is what one of them says."""
 
+import contextlib
 import csv
 import dataclasses
 import datetime
 import functools
-import json
 import math
 import os
 import re
@@ -14,10 +14,11 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto import event_pb2
 from tensorboard.util.tensor_util import make_ndarray
+
+from reporting.text import read_json, reason, visible
 
 RUN_NAME = re.compile(
     r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)_b(?P<batch>\d+)"
@@ -31,6 +32,19 @@ PER_EPOCH = [
 NETWORK = [f"Network/{each}_MB_per_step" for each in ("sent", "received", "expected")]
 KNOWN = {*PER_EPOCH, *NETWORK, "Lr", "Loss/step", "Data/wait", "Steps/skipped"}
 KNOWN |= {f"IO/{each}" for each in ("read_MBps", "disk_MBps", "read_iops")}
+# Of "about" and "end" what is used here: where it stands, it is of this type.
+WRITTEN = {
+    dict: "place environment options options.recipes resumed",
+    str: "place.device device data options.arch options.precision options.half_dtype reason "
+    "environment.OMP_NUM_THREADS environment.IMAGENET_DIR environment.SLURM_STEP_NUM_TASKS",
+    int: "place.ranks place.devices place.local_ranks place.shares cores threads num_classes "
+    "image_size steps_per_epoch global_batch options.batch_size",
+    (int, float): "gradient_bytes resumed.epoch resumed.seconds options.desired_acc options.lr "
+    "options.budget_hours epochs test_top1",
+}
+# Beyond what any training logs; figures cannot be drawn of much larger numbers.
+LARGEST_FILE, LARGEST_TEXT = 2**24, 2**20  # bytes of CSV or JSON; characters in an event file
+LARGEST_NUMBER, LARGEST_TIME = 1e15, 1e11  # the latter in seconds
 
 
 class BadInput(Exception):
@@ -125,20 +139,22 @@ class Run:
     @property
     def hardware(self):
         """The device, and on the CPU the cores of a node and the threads of a process."""
-        about = self.about
-        if not (self.on_cpu and "cores" in about and "threads" in about):
-            return about.get("device") or self.facts.get("device", "")
-        cores, threads = about["cores"], about["threads"]
+        device = self.about.get("device") or self.facts.get("device", "")
+        cores, threads = self.about.get("cores"), self.about.get("threads")
+        if not (self.on_cpu and cores and threads):
+            return device
         plural = "s" if threads != 1 else ""
-        return f"{about['device']}, {cores} cores, {threads} thread{plural} per process"
+        return f"{device}, {cores} cores, {threads} thread{plural} per process"
 
     @property
     def data(self):
         """What was trained on."""
         if not self.about.get("data"):
             return self.facts.get("data", "")
-        sizes = f"{self.about['num_classes']} classes, {self.about['image_size']} pixels"
-        return f"{Path(self.about['data']).name} ({sizes})"
+        sizes = ("num_classes", "classes"), ("image_size", "pixels")
+        known = [f"{self.about[name]} {what}" for name, what in sizes if self.about.get(name)]
+        name = Path(self.about["data"]).name
+        return f"{name} ({', '.join(known)})" if known else name
 
     @property
     def learns(self):
@@ -236,6 +252,8 @@ def read_event_file(path, points, texts):
     what the scripts log of themselves to texts[tag]; returns a complaint, or None."""
     began, intact = None, 0
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return "is no file: not used"
         size = path.stat().st_size
         for record in RawEventFileLoader(str(path)).Load():
             intact += len(record) + 16  # a record's length and two checksums
@@ -248,20 +266,36 @@ def read_event_file(path, points, texts):
                     point = event.step, event.wall_time, value.simple_value, began
                     points[value.tag].append(point)
                 elif kind == "tensor" and plugin == "scalars":  # as TensorFlow 2 writes them
-                    number = make_ndarray(value.tensor).item()
+                    number = float(only_value(value.tensor))
                     points[value.tag].append((event.step, event.wall_time, number, began))
                 elif kind == "tensor" and plugin == "text" and text in ("about", "end"):
                     if text == "about":  # a run that goes on has not ended as it did before
                         texts.pop("end", None)
-                    content = make_ndarray(value.tensor).ravel()[0].decode()
-                    texts.setdefault(text, []).append(content)
-    except (OSError, ValueError, IndexError, DecodeError) as error:
-        return f"cannot be read further ({(str(error) or repr(error)).splitlines()[0]})"
+                    texts.setdefault(text, []).append(only_value(value.tensor).decode())
+    except Exception as error:  # of the libraries that decode it, any
+        return f"cannot be read further ({reason(error)})"
     if began is None:
         return "empty" if size == 0 else "damaged from the start: not used"
     if intact < size:
         return f"damaged or cut off after {intact} of {size} bytes: used up to there"
     return None
+
+
+def only_value(tensor):
+    """Returns what a tensor of one element holds; a few bytes can claim any number of them."""
+    claimed = math.prod(each.size for each in tensor.tensor_shape.dim)
+    if claimed != 1:
+        raise ValueError(f"a tensor of {claimed} values, not of one")
+    return make_ndarray(tensor).item()
+
+
+def read_text(path):
+    """Returns the text of a file, which is no pipe, and not too large to be of these programs."""
+    if not path.is_file():
+        raise OSError("it is no file")
+    if path.stat().st_size > LARGEST_FILE:
+        raise OSError(f"it is larger than {LARGEST_FILE >> 20} MiB")
+    return path.read_text(encoding="utf-8-sig")
 
 
 def read_csv(path, wanted):
@@ -271,7 +305,7 @@ def read_csv(path, wanted):
     may have a decimal comma.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path).splitlines()
         separator = max(",;\t|", key=(lines or [""])[0].count)
         rows = [row for row in csv.reader(lines, delimiter=separator) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -310,7 +344,7 @@ def read_compact(path, points):
     """Adds a run as tools/convert_runs.py writes it to points[tag], as (epoch, seconds since the
     run began, value, 0); returns a complaint, or None."""
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        rows = list(csv.DictReader(read_text(path).splitlines()))
         for row in rows:
             epoch, seconds = int(row.pop("epoch")), float(row.pop("seconds"))
             if not math.isfinite(seconds) or None in row or None in row.values():
@@ -348,15 +382,16 @@ def find_logs(paths):
     """Returns {folder: (folders above it in LOGS, event files, {run: [(CSV export, tag)]})}."""
     logs, seen = {}, set()
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise BadInput(f"{path}: there is no such file or folder")
         for file in sorted(walk(path)):
             export = re.fullmatch(r"run-(.+)-tag-(.+?)(?: \(\d+\))?\.csv", file.name)
             compact = file.suffix == ".csv" and RUN_NAME.search(file.stem) and not export
-            if not (export or compact or "tfevents" in file.name) or file.resolve() in seen:
+            if not (export or compact or "tfevents" in file.name) or os.path.realpath(file) in seen:
                 continue
-            seen.add(file.resolve())
+            seen.add(os.path.realpath(file))
             inside = file.parent.relative_to(path).parts if path.is_dir() else ()
+            inside = tuple(map(visible, inside))
             if compact:  # as if it lay in a folder of its name
                 logs[file.with_suffix("").absolute()] = ((*inside, file.stem), [file], {})
                 continue
@@ -394,26 +429,32 @@ def join_exports(logs):
 
 def walk(path):
     """Yields the files of a folder, at any depth, through links to folders too; or the file."""
-    folders = set()
-    for folder, below, names in os.walk(path, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in folders:  # a link to a folder above, or a second one to it
-            below.clear()
-        else:
-            folders.add(real)
-            yield from (Path(folder, name) for name in names)
     if path.is_file():
         yield path
+    folders, seen = [path], set()
+    while folders:  # os.walk() would recurse
+        folder = folders.pop()
+        real = os.path.realpath(folder)
+        if real in seen or not os.path.isdir(folder):
+            continue  # a link to a folder above, or a second one to it
+        seen.add(real)
+        with contextlib.suppress(OSError):  # one that may not be read
+            for name in os.listdir(folder):
+                found = os.path.join(folder, name)
+                inside = os.path.isdir(found)
+                folders += [found] if inside else []
+                if not inside or name.startswith("events.out.tfevents."):
+                    yield Path(found)
 
 
 @functools.cache
 def read_facts(folder):
     """Returns what study.json says of the runs in a folder, for logs that do not say it; or {}."""
     try:
-        facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+        facts = read_json(read_text(folder / "study.json"))
         facts = facts if isinstance(facts, dict) else {}
         return {name: text for name, text in facts.items() if isinstance(text, str)}
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError, MemoryError):
         return {}
 
 
@@ -426,23 +467,17 @@ def read_runs(paths, desired=None):
             found = {f"{name} (CSV)": files for name, files in found.items()}
             found[folder.name] = (events, [], inside[:-1])
         for name, (event_files, csv_files, inside) in found.items():
-            points, texts = defaultdict(list), {}
-            complaints = [
-                (file, read_compact(file, points))
-                if file.suffix == ".csv"
-                else (file, read_event_file(file, points, texts))
-                for file in event_files
-            ]
-            complaints += [(file, read_export(file, points[tag])) for file, tag in csv_files]
-            warnings += [f"{file}: {complaint}" for file, complaint in complaints if complaint]
-            run = make_run(name, inside, points, texts, warnings)
-            run.desired = run.options.get("desired_acc") or desired
-            run.facts = read_facts(folder.parent)
-            if run.series:
-                runs.append(run)
-            else:
-                where = complaints[0][0].parent
-                warnings.append(f"{where}: {name} has no values: left out")
+            where = [*event_files, *(file for file, _ in csv_files)][0].parent
+            try:
+                run = read_run(visible(name), inside, event_files, csv_files, warnings)
+                run.desired = run.options.get("desired_acc") or desired
+                run.facts = read_facts(folder.parent)
+                if run.series:
+                    runs.append(run)
+                else:
+                    warnings.append(f"{where}: {name} has no values: left out")
+            except Exception as error:  # whatever one log does, the others are shown
+                warnings.append(f"{where}: {name} cannot be read ({reason(error)}): left out")
     names = Counter(run.name for run in runs)
     for run in runs:  # runs of one name get the folders they are in, then a number
         if names[run.name] > 1:
@@ -455,28 +490,70 @@ def read_runs(paths, desired=None):
     return runs, warnings
 
 
+def read_run(name, inside, event_files, csv_files, warnings):
+    """Returns the Run of these files; adds to warnings."""
+    points, texts = defaultdict(list), {}
+    complaints = [
+        (file, read_compact(file, points))
+        if file.suffix == ".csv"
+        else (file, read_event_file(file, points, texts))
+        for file in event_files
+    ]
+    complaints += [(file, read_export(file, points[tag])) for file, tag in csv_files]
+    warnings += [f"{file}: {complaint}" for file, complaint in complaints if complaint]
+    return make_run(name, inside, points, texts, warnings)
+
+
+def is_possible(point):
+    """Returns whether a step, a wall time, a value and when its file began can be of a log."""
+    step, wall, value, began = point
+    times = 0 <= wall < LARGEST_TIME and (math.isnan(began) or 0 <= began < LARGEST_TIME)
+    return times and 0 <= step < LARGEST_NUMBER and abs(value) < 1e30
+
+
+def check_text(tag, content):
+    """Raises an error where "about" or "end" is not as these scripts write it."""
+    for kind, names in WRITTEN.items():
+        for name in names.split():
+            *folders, last = name.split(".")
+            inside = content
+            for folder in folders:
+                inside = inside.get(folder) or {}
+            value = inside.get(last)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} is {value!r}")
+            if isinstance(value, (int, float)) and not 0 <= value < LARGEST_NUMBER:
+                raise ValueError(f"{name} is {value}")
+    if tag == "about":
+        place, command = content["place"], content["command"]
+        if not min(place["ranks"], place["devices"], place["local_ranks"]) > 0:
+            raise ValueError("a place of no ranks")
+        if not (command[1] and all(isinstance(word, str) for word in command)):
+            raise TypeError("a command of something else than words")
+
+
 def make_run(name, inside, points, texts, warnings):
     """Returns the Run of points[tag] and texts; adds to warnings."""
     series = {}
     for tag, of_tag in points.items():
-        finite = [point for point in of_tag if math.isfinite(point[2])]
-        if len(finite) < len(of_tag):
-            lost = len(of_tag) - len(finite)
-            warnings.append(f"{name}: {lost} values of {tag} are not finite: left out")
-        if finite:
-            series[tag] = stitch(finite, sampled=tag not in PER_EPOCH)
+        possible = [point for point in of_tag if is_possible(point)]
+        if len(possible) < len(of_tag):
+            lost = len(of_tag) - len(possible)
+            why = "not finite, or out of range by their step or time"
+            warnings.append(f"{name}: {lost} values of {tag} are {why}: left out")
+        if possible:
+            series[tag] = stitch(possible, sampled=tag not in PER_EPOCH)
     parsed = {"about": [], "end": []}
     for tag, contents in texts.items():
         for text in contents:
             try:
-                content = json.loads(text.strip("`json\n"))
-                if tag == "about":  # an error where it is not as these scripts write it
-                    place, _ = content["place"], content["command"][1]
-                    place["ranks"] * place["devices"] // place["local_ranks"]
-                dict(content, **content.get("options", {}))  # an error where these are no dicts
+                if len(text) > LARGEST_TEXT:
+                    raise ValueError(f"longer than {LARGEST_TEXT:,} characters")
+                content = read_json(text.strip("`json\n"))
+                check_text(tag, content)
                 parsed[tag].append(content)
-            except (ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError):
-                why = "is not as these scripts write it: not used"
+            except Exception as error:
+                why = f"is not as these scripts write it ({reason(error)}): not used"
                 warnings.append(f'{name}: its text "{tag}" {why}')
     if not set(series) & set(PER_EPOCH) and series:
         tags = ", ".join(sorted(series))
@@ -504,7 +581,7 @@ def read_io_csv(bandwidth, iops):
             times = np.array([read_time(time) for time, _ in rows])
             empty = ("", "null", "undefined")
             reads = np.array([float("nan" if read in empty else read) for _, read in rows])
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             complaint = str(error)
         if complaint or not (np.isfinite(reads).any() and np.isfinite(times).all()):
             raise BadInput(f"--io-csv {path}: {complaint or 'lacks values or times'}")
@@ -522,13 +599,13 @@ def read_study_io(paths):
             columns = np.array(rows, dtype=np.float64).T
         except ValueError as error:
             complaint = str(error)
-        if complaint or not len(rows) or not np.isfinite(columns).all():
+        if complaint or not len(rows) or not (np.abs(columns) < 1e30).all():
             warnings.append(
                 f"{path}: {complaint or 'has no values, or some that are none'}: not used"
             )
         else:
             minutes, rates, reads = columns
-            found[path.parent.name] = [(minutes, 1e6 * rates), (minutes, reads)]
+            found[visible(path.parent.name)] = [(minutes, 1e6 * rates), (minutes, reads)]
     return found, warnings
 
 

@@ -1,8 +1,8 @@
 """RESULTS.md: its sections and tables, and which figures stand where."""
 
 import collections
-import json
 import math
+import os
 import re
 import shlex
 from collections import defaultdict
@@ -18,8 +18,9 @@ from reporting.draw import (
     model_figure,
     study_figures,
 )
-from reporting.read import NETWORK, PER_EPOCH, walk
+from reporting.read import NETWORK, PER_EPOCH, read_text, walk
 from reporting.scaling import by_script, prediction_errors, study_scaling
+from reporting.text import Markdown, code, escape, fence, file_name, image, read_json, reason
 
 
 def read_benchmarks(paths):
@@ -33,26 +34,19 @@ def read_benchmarks(paths):
         files = sorted(walk(path))
         of_runs = {file.parent for file in files if "tfevents" in file.name}
         for file in files:
-            if file.suffix != ".json" or file.parent in of_runs or file.resolve() in seen:
+            if file.suffix != ".json" or file.parent in of_runs or os.path.realpath(file) in seen:
                 continue
-            seen.add(file.resolve())
+            seen.add(os.path.realpath(file))
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
+                content = read_json(read_text(file))
                 shapes = {"title", "rows"}, {"title", "trials"}
                 if isinstance(content, dict) and any(each <= set(content) for each in shapes):
                     if not isinstance(content["title"], str):
                         raise TypeError("its title is no text")
                     benchmark_section(content)  # an error where it is not as it should be
                     benchmarks.append(content)
-            except (
-                OSError,
-                ValueError,
-                LookupError,
-                TypeError,
-                ArithmeticError,
-                AttributeError,
-            ) as error:
-                why = f"{type(error).__name__}: {error}".splitlines()[0]
+            except Exception as error:  # whatever one file does, the others are shown
+                why = f"{type(error).__name__}: {reason(error)}"
                 warnings.append(f"{file}: damaged, or no benchmark ({why}): not used")
     return benchmarks, warnings
 
@@ -60,8 +54,12 @@ def read_benchmarks(paths):
 def table(header, rows):
     """Returns a Markdown table, without the columns that are empty in all rows."""
     kept = [place for place in range(len(header)) if any(row[place] != "–" for row in rows)]
-    lines = [[header[place] for place in kept], ["---"] * len(kept)]
-    lines += [[str(row[place]).replace("|", "\\|") for place in kept] for row in rows]
+    lines = [[line[place] for place in kept] for line in (header, *rows)]
+    lines = [
+        [cell if isinstance(cell, Markdown) else escape(str(cell)) for cell in line]
+        for line in lines
+    ]
+    lines.insert(1, ["---"] * len(kept))
     return ["".join(f"| {cell} " for cell in line) + "|" for line in lines]
 
 
@@ -78,7 +76,7 @@ def anchor(text):
 def link(run):
     """Returns a link to the run's section, by the date and time in its name if there are any."""
     began = re.search(r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d(?=_.*_gpux)", run.name)
-    return f"[{began[0] if began else run.name}](#{anchor(run.name)})"
+    return Markdown(f"[{began[0] if began else escape(run.name)}](#{anchor(run.name)})")
 
 
 def last_and_best(run, tag):
@@ -205,6 +203,8 @@ def traffic_table(runs):
 
 def significant(number):
     """Returns a number as text, to three significant digits, all of them before the point."""
+    if number is not None and not abs(number) < 1e30:
+        raise ValueError(f"{number} is nothing measured")
     size = math.floor(math.log10(abs(number))) if number else 0
     return digits(number, max(0, 2 - size))
 
@@ -229,12 +229,12 @@ def benchmark_table(benchmark):
 
 
 # Whether a trial of benchmarks/chaos.py holds what was promised.
-HOLDS = {True: "yes", False: "**no**", None: "not tried"}
+HOLDS = {True: "yes", False: Markdown("**no**"), None: "not tried"}
 
 
 def benchmark_section(benchmark):
     """Returns the Markdown lines of a benchmark: table, note, and how to repeat it."""
-    about, lines = benchmark["about"], [f"### {benchmark['title']}", ""]
+    about, lines = benchmark["about"], [f"### {escape(benchmark['title'])}", ""]
     if "trials" in benchmark:  # of benchmarks/chaos.py
         rows = [row for rows in benchmark["trials"].values() for row in rows]
         rows = [[what, became, HOLDS[holds]] for what, became, holds in rows]
@@ -243,14 +243,15 @@ def benchmark_section(benchmark):
         for name, commit in benchmark["commits"].items():
             ran[commit].append(name)
         ran = "; ".join(f"{commit}: {', '.join(names)}" for commit, names in ran.items())
-        lines += ["", f"{benchmark['note']} Commits, and the trials that ran with them: {ran}."]
+        note = f"{benchmark['note']} Commits, and the trials that ran with them: {ran}."
+        lines += ["", escape(note)]
     else:
         rounds = max(len(row["values"]) for row in benchmark["rows"])
         note = f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}"
-        lines += [*benchmark_table(benchmark), "", note.strip()]
-    lines += ["", "```bash", shlex.join(about["command"]), "```", ""]
+        lines += [*benchmark_table(benchmark), "", escape(note)]
+    lines += ["", *fence([shlex.join(about["command"])]), ""]
     known = [f"{name} {value}" for name, value in about.items() if name != "command" and value]
-    return [*lines, f"{'; '.join(known)}.", ""]
+    return [*lines, f"{escape('; '.join(known))}.", ""]
 
 
 def repeat(about):
@@ -275,7 +276,7 @@ def repeat(about):
 
 def run_section(run):
     """Returns the Markdown lines of one run: all that its log tells of it."""
-    lines = [f"### {run.name}", ""]
+    lines = [f"### {escape(run.name)}", ""]
     if about := run.about:
         place, commands = about["place"], [repeat(each) for each in run.starts]
         words = {device_word([run]): run.devices, "nodes": place["ranks"] // place["local_ranks"]}
@@ -284,25 +285,25 @@ def run_section(run):
         words |= {"seed": run.options.get("seed"), "commit": about.get("commit") or "not known"}
         known = "; ".join(f"{name} {value}" for name, value in words.items() if value is not None)
         options = ", ".join(f"{name}={value}" for name, value in run.options.items())
-        lines += ["```bash", *dict.fromkeys(commands), "```", "", f"{known}.", ""]
+        lines += [*fence(dict.fromkeys(commands)), "", f"{escape(known)}.", ""]
         if len(commands) > 1:
             lines += [f"Started {len(commands)} times.", ""]
-        lines += ["<details><summary>all options</summary>", "", f"`{options}`", "", "</details>"]
+        lines += ["<details><summary>all options</summary>", "", code(options), "", "</details>"]
     else:
         lines += ["Arguments, versions, hardware and command: not in the log."]
         named = {"arch": run.arch, "GPUs": run.devices, "batch per GPU": run.batch}
         named |= {"loader processes": run.named.get("workers"), "precision": run.precision}
         if run.named:
             known = "; ".join(f"{name} {value}" for name, value in named.items())
-            lines += ["", f"From its name: {known}."]
+            lines += ["", f"From its name: {escape(known)}."]
     missing = [tag for tag in [*PER_EPOCH, "Lr"] if tag not in run.series]
     lines += ["", f"Not logged: {', '.join(missing)}."] if missing else []
     return [*lines, ""]
 
 
-def unused(path, figures):
-    """Returns a path as Markdown and all file systems take it, which no figure has or is under."""
-    path = re.sub(r"[^\w./-]+", "_", path)
+def unused(folder, name, figures):
+    """Returns a path in a folder, which no figure has or is under."""
+    path = f"{folder}/{file_name(name)}"
     while any(name == path or name.startswith(f"{path}/") for name in figures):
         path += "_"
     return path
@@ -314,22 +315,23 @@ ON_PAGE = ("parity", "recipe", "transfer")
 
 def study_section(title, runs, folder, io_csv, figures):
     """Returns the Markdown lines of runs that one study compares; adds its figures."""
-    lines, groups, most = [f"## {title}", ""], defaultdict(list), 0
+    lines, groups, most = [f"## {escape(title)}", ""], defaultdict(list), 0
     for run in runs:
         groups[run.group].append(run)
     for group in groups.values():
-        lines += [f"**{group_title(group[0])}**", "", *group_table(group), ""]
+        lines += [f"**{escape(group_title(group[0]))}**", "", *group_table(group), ""]
         if runs[0].study.startswith(ON_PAGE):
             continue
         for script, members in by_script(group).items():
             sizes, scaling = study_scaling(members)
-            most, of = max(most, len(sizes)), f" of imagenet_{script}.py" if script else ""
+            most = max(most, len(sizes))
+            of = f" of {escape(f'imagenet_{script}.py')}" if script else ""
             if scaling:
                 name = f"scaling_model_{script}" if script else "scaling_model"
-                path = unused(f"{folder}/{name}", figures)
+                path = unused(folder, name, figures)
                 figures[path] = model_figure(scaling)
                 lines += [f"Scaling model{of}:", *scaling_lines(scaling)]
-                lines += [f"![scaling model]({path}.png)", ""]
+                lines += [image("scaling model", f"{path}.png"), ""]
             elif len(sizes) > 1:
                 why = f"it takes three sizes, and there are {' and '.join(map(str, sizes))}"
                 if any(run.crowded for run in members):
@@ -343,7 +345,7 @@ def study_section(title, runs, folder, io_csv, figures):
     absent = []
     for name, panels in study_figures(runs, io_csv).items():
         if panels:
-            lines += [f"![{name}]({folder}/{name}.png)", ""]
+            lines += [image(name, f"{folder}/{name}.png"), ""]
             figures[f"{folder}/{name}"] = panels
         else:
             absent.append(name)

@@ -8,6 +8,7 @@ import numpy as np
 
 from reporting.draw import chart
 from reporting.report import digits, table
+from reporting.text import escape
 
 COLOURS = ("#440154", "#21918c", "#d95f02", "#3b528b")  # told apart in grey, by the colour-blind
 
@@ -125,7 +126,7 @@ def recipe_section(runs, figures):
         f"{one.facts.get('what', '')}"
     ).strip()
     picture = ["![gains of components](figures/page/recipe.svg)", ""]
-    return ["### By component", "", what, "", *picture, *table(header, rows), ""]
+    return ["### By component", "", escape(what), "", *picture, *table(header, rows), ""]
 
 
 WAYS = ("from scratch", "fine-tuned", "last layer alone")
@@ -184,8 +185,8 @@ def transfer_section(runs, figures):
         f"{one.facts.get('what', '')}"
     ).strip()
     picture = ["![accuracy by number of images](figures/page/transfer.svg)", ""]
-    lines = ["### By transfer", "", note, "", *picture, *table(["images a class", *WAYS], rows), ""]
-    return lines + budget_part(budget)
+    lines = ["### By transfer", "", escape(note), "", *picture]
+    return [*lines, *table(["images a class", *WAYS], rows), "", *budget_part(budget)]
 
 
 def budget_part(runs):
