@@ -22,6 +22,7 @@ from reporting.scaling import prediction_errors
 
 CROWD = 40  # runs whose faint curves and labels would cover each other
 OWN_FIGURES = 100  # runs, above which a run has no figure of its own
+LABEL = 100  # characters of a label: a longer one leaves no room to draw in
 
 
 def style_runs(runs):
@@ -40,6 +41,7 @@ def style_runs(runs):
     lines, marks = ["-", "--", "-.", ":"], "os^Dv*XP"
     for place, (run, label) in enumerate(zip(runs, labels, strict=True)):
         run.label = label if label and labels.count(label) == 1 else run.name
+        run.label = run.label[:LABEL]
         run.style = {
             "color": matplotlib.colors.to_hex(shades[place]),
             "linestyle": lines[place % len(lines)],

@@ -430,7 +430,7 @@ def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
         if fails <= len(runs):
             name = runs.pop(fails - 1).name
         else:
-            name = benchmarks.pop(fails - 1 - len(runs))["title"]
+            name = benchmarks.pop(fails - 1 - len(runs))["file"]
         why = f"{type(error).__name__}: {reason(error)}"
         warnings.append(f"{name}: cannot be shown ({why}): left out")
 

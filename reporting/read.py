@@ -336,7 +336,7 @@ def read_export(path, points):
             wrong.append(", ".join(row))
     points += added
     if wrong:
-        complaint = f"{len(wrong)} rows, as {wrong[0]}, are no numbers: not used"
+        complaint = f"{len(wrong)} rows, as {wrong[0][:80]}, are no numbers: not used"
     return complaint or (None if added else "empty")
 
 
@@ -434,11 +434,11 @@ def walk(path):
     folders, seen = [path], set()
     while folders:  # os.walk() would recurse
         folder = folders.pop()
-        real = os.path.realpath(folder)
-        if real in seen or not os.path.isdir(folder):
-            continue  # a link to a folder above, or a second one to it
-        seen.add(real)
         with contextlib.suppress(OSError):  # one that may not be read
+            about = os.stat(folder)
+            if (about.st_dev, about.st_ino) in seen:
+                continue  # a link to a folder above, or a second one to it
+            seen.add((about.st_dev, about.st_ino))
             for name in os.listdir(folder):
                 found = os.path.join(folder, name)
                 inside = os.path.isdir(found)
@@ -534,15 +534,16 @@ def check_text(tag, content):
 
 def make_run(name, inside, points, texts, warnings):
     """Returns the Run of points[tag] and texts; adds to warnings."""
-    series = {}
+    series, lost = {}, []
     for tag, of_tag in points.items():
         possible = [point for point in of_tag if is_possible(point)]
         if len(possible) < len(of_tag):
-            lost = len(of_tag) - len(possible)
-            why = "not finite, or out of range by their step or time"
-            warnings.append(f"{name}: {lost} values of {tag} are {why}: left out")
+            lost.append(f"{len(of_tag) - len(possible)} values of {tag}")
         if possible:
             series[tag] = stitch(possible, sampled=tag not in PER_EPOCH)
+    if lost:
+        why = "are not finite, or out of range by their steps or times"
+        warnings.append(f"{name}: {', '.join(lost)} {why}: left out")
     parsed = {"about": [], "end": []}
     for tag, contents in texts.items():
         for text in contents:

@@ -44,7 +44,7 @@ def read_benchmarks(paths):
                     if not isinstance(content["title"], str):
                         raise TypeError("its title is no text")
                     benchmark_section(content)  # an error where it is not as it should be
-                    benchmarks.append(content)
+                    benchmarks.append({**content, "file": str(file)})
             except Exception as error:  # whatever one file does, the others are shown
                 why = f"{type(error).__name__}: {reason(error)}"
                 warnings.append(f"{file}: damaged, or no benchmark ({why}): not used")

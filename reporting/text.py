@@ -58,8 +58,8 @@ def file_name(text):
 
 
 def reason(error):
-    """Returns what an exception says, in one line."""
-    return (str(error).splitlines() or [repr(error)])[0]
+    """Returns what an exception says, in one short line."""
+    return (str(error).splitlines() or [repr(error)])[0][:200]
 
 
 def read_json(text):

@@ -1,6 +1,7 @@
 """make_results.py: what it reads from logs, good and damaged, and what it makes of them."""
 
 import contextlib
+import html
 import importlib
 import io
 import json
@@ -9,9 +10,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import urllib.parse
+import xml.etree.ElementTree
 from pathlib import Path
 
 import conftest
+import markdown
 import numpy as np
 import PIL.Image
 import PIL.PngImagePlugin
@@ -25,7 +29,11 @@ from torch.utils.tensorboard import summary as torch_summary
 
 import imagenet_nd as nd
 import make_results
-from reporting import draw, page, read, training
+from reporting import draw, page, read, text, training
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import chaos_logs  # noqa: E402
 
 V100 = ROOT.parent / "shared" / "data" / "v100_logs"
 needs_v100 = pytest.mark.skipif(not V100.exists(), reason=f"{V100} is not here")
@@ -547,7 +555,7 @@ def test_values_that_are_not_finite(tmp_path):
     write_run(tmp_path / NAME.format(1), tags | {"Top5/val": [10, 30, float("nan"), 20]})
     text, _, (run,), warnings = results(tmp_path)
     assert run.values("Loss/train").tolist() == [2, 1]
-    assert "2 values of Loss/train are not finite" in warnings[0]
+    assert "2 values of Loss/train, " in warnings[0]
     (row,) = rows(text)
     assert row["val top-5, last / best, %"] == "20.00 / 30.00"
     assert "nan" not in json.dumps(row).lower()
@@ -825,6 +833,131 @@ def test_io_csv_that_is_none(text, tmp_path):
         path.write_text(text)
     (line,) = cli(tmp_path / "runs", "--io-csv", path, path, status=2).splitlines()
     assert str(path) in line
+
+
+# ------------------------------------------------------------------------------- logs of strangers
+
+UNDRAWN = [sys.executable, "-c", "import sys, make_results; sys.argv[0] = 'make_results.py'; "]
+UNDRAWN[2] += "make_results.draw_any = lambda *_: None; make_results.main()"  # drawing takes long
+
+
+def test_hostile_logs(tmp_path, monkeypatch):
+    """All of them in one start: each is named or shown as text, and the others are shown."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    rows = chaos_logs.hostile_logs(tmp_path, UNDRAWN)
+    assert len(rows) > 50 and not [what for what, held in rows if not held]
+
+
+def test_hostile_texts_are_drawn(tmp_path):
+    """Names become files in the folder of figures, links lead to them, and SVGs are XML."""
+    names = f"é {chaos_logs.IMAGE}", "\x1b[31m", "x" * 255
+    for name in names:
+        write_run(tmp_path / "logs" / name, {"Top1/val": [1, 2]})
+    (tmp_path / "logs" / "run-..-tag-Lr.csv").write_text(EXPORTS["comma"])
+    (tmp_path / "logs" / "run-..-tag-Loss_val.csv").write_text(EXPORTS["comma"])
+    assert "\x1b" not in cli(tmp_path / "logs", "--out", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"logs", "out"}
+    page = (tmp_path / "out" / "RESULTS.md").read_text()
+    links = re.findall(r"!\[.*\]\((\S+)\)", page)
+    assert len([link for link in links if "/runs/" in link]) == 4 and "/%C3%A9_" in page
+    for link in links:
+        made = tmp_path / "out" / urllib.parse.unquote(link)
+        assert (tmp_path / "out" / "figures") in made.resolve().parents
+        assert PIL.Image.open(made).size[0] > 400
+        xml.etree.ElementTree.parse(made.with_suffix(".svg"))
+
+
+ODD_TEXTS = [
+    chaos_logs.IMAGE,
+    "[x](javascript:alert(1))",
+    "[x]: javascript:alert(1)",
+    "<javascript:alert(1)>",
+    "\\<b>",
+    "a\n\n# b",
+    "# b",
+    "- b",
+    "1. b",
+    "---",
+    "===",
+    "> b",
+    "    b",
+    "```",
+    "`b`",
+    "a | b | c",
+    "a\\b",
+    "*b* __b__ _b_",
+    "&lt;b&gt;",
+    "{: onclick=alert(1) }",
+    "plain_name-of_a run, 1.5 (x)",
+]
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS)
+def test_text_is_shown_as_text(odd):
+    """By a renderer that sanitises nothing: the same text, no elements but those around it."""
+    shown = text.visible(odd).strip()
+    for before, after, tags in (
+        ("", "", ["p"]),
+        ("### ", "", ["h3"]),
+        ("x\n\n", ": (y)", ["p", "p"]),
+        ("| a |\n| --- |\n| ", " |", "table thead tr th tbody tr td".split()),
+    ):
+        source = before + text.escape(odd) + after
+        made = markdown.markdown(source, extensions=["tables", "fenced_code", "attr_list"])
+        assert re.findall(r"<(\w+)", made) == tags, source
+        plain = html.unescape(re.sub(r"<[^>]+>", "", made))
+        assert shown in re.sub(r"\\(?=[|~=])", "", plain).replace("\n", ""), source
+    assert text.escape("Nov22_gpux2_b8, 1.5 % (-3)") == "Nov22_gpux2_b8, 1.5 % (-3)"
+
+
+def test_a_block_of_code_has_no_end_within():
+    lines = text.fence(["python x.py '", "````", "<b>'"])
+    assert lines[0] == "`````bash" and lines[-1] == "`````"
+    assert text.code("a") == "`a`" and "`" not in text.code("a`<b>").replace("\\`", "")
+
+
+def test_mutated_texts(tmp_path):
+    """Each value of "about" and "end", absent and of other types, in one start: all runs that are
+    as they should be are shown, and no exception ends it."""
+    full = chaos_logs.ABOUT | {"resumed": {"epoch": 1, "seconds": 5}, "cores": 2, "threads": 1}
+    full["options"] = full["options"] | {"lr": 0.1, "desired_acc": 0.5, "recipes": {}, "mixup": 0}
+    full["environment"] = {"OMP_NUM_THREADS": "1"}
+    whole = {"about": full, "end": {"reason": "done", "epochs": 2, "test_top1": 5.0}}
+    paths = [(tag, name) for tag in whole for name in whole[tag]]
+    paths += [("about", *each) for each in [("place", name) for name in full["place"]]]
+    paths += [("about", "options", name) for name in full["options"]]
+    odd = [None, "x", -1, 1e400, [[]], {"x": []}, "absent"]
+    for serial, (path, value) in enumerate((path, value) for path in paths for value in odd):
+        texts = json.loads(json.dumps(whole))
+        *above, last = path
+        inside = texts
+        for name in above:
+            inside = inside[name]
+        inside.pop(last) if value == "absent" else inside.update({last: value})
+        study = ("parity", "recipe_x", "transfer_cpu", "scaling")[serial % 4]
+        write_run(tmp_path / study / f"run{serial}", usual(2) | {"Loss/step": [1.0, 0]}, **texts)
+    for devices in 1, 2, 4:
+        write_run(tmp_path / "scaling" / NAME.format(devices), usual(2))
+    page, _, runs, warnings = results(tmp_path)
+    shown = re.findall(r"(?m)^### run(\d+)", page)
+    named = set(re.findall(r"\brun(\d+)\b", " ".join(warnings)))
+    assert named | {*shown} == set(map(str, range(serial + 1))) and len(shown) > serial / 2
+    assert all(f"### {NAME.format(devices)}" in page for devices in (1, 2, 4))
+
+
+def test_traffic_that_is_not_counted(tmp_path):
+    """On GPUs nothing says what was sent: the other counters are shown, old logs' traffic too."""
+    expected = {"Network/expected_MB_per_step": [50.0, 50], "IO/read_MBps": [7.0, 7]}
+    write_run(tmp_path / "new", usual(2) | expected, about=about("ddp", 2))
+    page, _, (run,), warnings = results(tmp_path)
+    (row,) = rows(page, "run | what | read, MB/s")
+    assert row["read, MB/s"] == "7.00" and not [name for name in row if "MB/step" in name]
+    assert not warnings and run.mean(NETWORK) is None
+    sent = {NETWORK: [60.0, 60], "Network/received_MB_per_step": [55.0, 55]}
+    write_run(tmp_path / "old", usual(2) | expected | sent, about=about("ddp", 2))
+    new, old = rows(results(tmp_path)[0], "run | what | read, MB/s")
+    assert (old["sent, MB/step"], old["sent / expected"]) == ("60.00", "1.200")
+    assert new["sent, MB/step"] == new["received, MB/step"] == "–"
 
 
 # ------------------------------------------------------------------------------------- staleness
