@@ -114,15 +114,6 @@ def sparse(path):
         file.truncate(2**33)
 
 
-def deep(folder):
-    """Makes 1,200 folders in each other, with a run that is damaged in the last."""
-    folder.mkdir(parents=True)
-    for _ in range(1200):
-        folder /= "d"
-        folder.mkdir()
-    (folder / "events.out.tfevents.1.host.1.0").write_bytes(b"x")
-
-
 ODD = {  # what is in a log or beside it, and how it is written: each is named in a line
     "data that are a number": with_about(data=7),
     "data that are a list": with_about(data=["x"]),
@@ -174,7 +165,6 @@ ODD = {  # what is in a log or beside it, and how it is written: each is named i
     "a benchmark whose rows lack columns": benchmark(
         title="Exchange of gradients", about={"command": ["odd-columns"]}
     ),
-    "a run below 1,200 folders": deep,
     "a name that is not UTF-8": lambda folder: write_run(folder / "\udcff"),
 }
 MARKUP = {  # names of runs, and how they are written: each is shown as the text that it is
