@@ -30,8 +30,8 @@ def test_shellcheck():
 
 
 def batch(script, folder, srun, gpus=None, more=()):
-    """Runs a file as Slurm would on two nodes, with an srun that does what is given; returns its
-    exit status."""
+    """Runs a file as Slurm would on two nodes, with a soft limit of 256 open files and an srun that
+    does what is given; returns its exit status, and writes what it prints into `folder`/output."""
     sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2"}
     sets |= {"NTASKS_PER_NODE": "4", "CPUS_PER_TASK": "3"}
     sets |= {"GPUS_ON_NODE": gpus} if gpus else {}
@@ -42,16 +42,22 @@ def batch(script, folder, srun, gpus=None, more=()):
     env = environment(**{f"SLURM_{name}": value for name, value in sets.items()})
     env["PATH"] = f"{folder}:{os.environ['PATH']}"
     file = ROOT / "slurm" / script.replace(".py", ".sbatch")
-    words = ["bash", "-u", file, "-a", "resnet50", "--epochs", "3", "a folder", *more]
-    return subprocess.run(words, cwd=folder, env=env, stdin=subprocess.DEVNULL).returncode
+    limited = ["bash", "-c", 'ulimit -Sn 256; exec bash -u "$@"', "batch"]
+    words = [*limited, file, "-a", "resnet50", "--epochs", "3", "a folder", *more]
+    with open(folder / "output", "w") as output:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        return subprocess.run(words, cwd=folder, env=env, **streams).returncode
 
 
 @pytest.mark.parametrize("gpus", [None, "2"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_options_parse(script, gpus, tmp_path):
     """srun is called with words that it, the launcher and the script understand."""
-    does = "printf '%s\\0' \"$@\" > words; env -0 > env"
+    does = "printf '%s\\0' \"$@\" > words; env -0 > env; ulimit -Sn > open_files"
     assert batch(script, tmp_path, does, gpus) == 0
+    assert script not in (tmp_path / "output").read_text()
+    most = subprocess.check_output(["bash", "-c", "ulimit -Hn"], text=True)
+    assert (tmp_path / "open_files").read_text() == most
     words = (tmp_path / "words").read_text().split("\0")[:-1]
     env = dict(each.split("=", 1) for each in (tmp_path / "env").read_text().split("\0") if each)
     first = words.index(script)
@@ -83,6 +89,23 @@ def test_what_the_file_gives_is_refused(script, typed, tmp_path):
     """A typed checkpoint would be taken again whenever the job is queued again."""
     assert batch(script, tmp_path, "touch called", more=[typed, "other"]) == 2
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_option_file_does_not_take_the_place_of_auto(script, tmp_path, monkeypatch):
+    """With a checkpoint of its own, the job would begin there again whenever it is queued again."""
+    (tmp_path / "one.txt").write_text("--lr 0.2  # not --resume\n")
+    (tmp_path / "two.txt").write_text("--resume x.pt\n--log-dir elsewhere\n")
+    does = "printf '%s\\0' \"$@\" > words"
+    assert batch(script, tmp_path, does, more=["@one.txt", "@two.txt"]) == 0
+    lines = (tmp_path / "output").read_text().splitlines()
+    (line,) = (line for line in lines if script in line)
+    assert line.startswith(f"{script}: @two.txt: its --resume or --log-dir is passed over")
+    words = (tmp_path / "words").read_text().split("\0")[:-1]
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(script.removesuffix(".py"))
+    args = module.parse_args(words[words.index(script) + 1 :])
+    assert (args.resume, args.log_dir, args.lr) == ("auto", "runs", 0.2)
 
 
 @pytest.mark.parametrize(
