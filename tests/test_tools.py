@@ -1,16 +1,20 @@
 """Tools beside training: shards, and ILSVRC2012's tar files into folders."""
 
 import io
+import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tarfile
+import time
 
 import numpy as np
 import PIL.Image
 import pytest
 import scipy.io
-from conftest import ROOT, run
+from conftest import ROOT, environment, run
 
 import imagenet_nd as nd
 
@@ -149,7 +153,9 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
         ("data", "give DIR and OUT to make shards, OUT alone for --index or --check"),
         ("--check data out", "give DIR and OUT to make shards, OUT alone for --index or --check"),
         ("data out --raw 3 --resize 3", "--resize: not allowed with argument --raw"),
-        ("data out --images 0", "--images: 0 is not a whole number above 0"),
+        ("data out --images 0", "--images: 0 is not from 1 to "),
+        ("data out --quality 1000", "--quality: 1000 is not from 1 to 95"),
+        ("data out -j 100000", "-j/--workers: 100000 is not from 1 to 1024"),
         ("absent out", "absent/train: No such file"),
     ],
 )
@@ -157,6 +163,50 @@ def test_shards_of_bad_words(words, message, tmp_path, tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = tool("make_shards", *words.split(), status=2)
     assert line.startswith("make_shards.py: error: ") and message in line
+
+
+def test_shards_among_the_images_are_refused(tmp_path, tool):
+    """They would be a class."""
+    folder = write_set(tmp_path / "data")
+    (tmp_path / "link").symlink_to(folder / "val")
+    for out in folder / "train" / "x", folder / "train" / "a" / "x", tmp_path / "link" / "x":
+        assert "give a folder beside it" in tool("make_shards", folder, out, status=2)
+        assert not out.exists()
+    assert tool("make_shards", folder, folder / "x").endswith("x: 14 images")
+
+
+def test_a_shard_has_ten_thousand_images(tmp_path, tool):
+    """So that ImageNet is 129 files, which a loader process can keep open."""
+    folder = write_set(tmp_path / "data", names=["a"], train=1, val=1)
+    for number in range(1, 10_001):
+        os.link(folder / "train" / "a" / "0.JPEG", folder / "train" / "a" / f"{number}.JPEG")
+    assert tool("make_shards", folder, tmp_path / "out").endswith("out: 10002 images")
+    source = nd.open_source(tmp_path / "out" / "train")
+    assert np.bincount(source.file).tolist() == [10_000, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_shards_leave_nothing(number, tmp_path):
+    """Ctrl-C reaches all processes, SIGTERM the first alone; none of them lives on."""
+    folder = write_set(tmp_path / "data", names=["a"], train=1, sizes=(1000, 800))
+    for other in range(1, 5000):  # a minute's work at least
+        os.link(folder / "train" / "a" / "0.JPEG", folder / "train" / "a" / f"{other}.JPEG")
+    words = [sys.executable, ROOT / "tools" / "make_shards.py", "data", "out", "--raw", "700"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(
+        [*words, "--images", "100", "-j", "2"],
+        cwd=tmp_path,
+        env=environment(),
+        start_new_session=True,
+        **streams,
+    )
+    while not [*tmp_path.glob("out.unfinished/train/000000.tar")] and process.poll() is None:
+        time.sleep(0.05)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    # The end of the pipe comes when no process has it.
+    assert process.communicate(timeout=300)[0] == f"make_shards.py: ended by {number.name}\n"
+    assert process.returncode == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def existing(folder, content):
@@ -192,6 +242,9 @@ def test_index_of_tars_that_exist(tmp_path, tool):
     (tmp_path / "names").write_text("ant\nbee\nbee\n")
     line = tool("make_shards", "--index", folder, "--classes", tmp_path / "names", status=2)
     assert "names needs 3 names or more, no two alike" in line
+    (tmp_path / "names").write_bytes(b"\xff\xfe\x00")
+    line = tool("make_shards", "--index", folder, "--classes", tmp_path / "names", status=2)
+    assert line.endswith("names is no text in UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +254,9 @@ def test_index_of_tars_that_exist(tmp_path, tool):
         ({"a.jpg": b"x", "a.cls": b"0", "b.cls": b"0"}, "1 without an image or a .cls, as b"),
         ({"a.jpg": b"x", "a.png": b"x", "a.cls": b"0"}, "there are two of a"),
         ({"a.jpg": b"x", "a.cls": b"cat"}, "no uncompressed, whole tar file of images"),
-        ({"a.jpg": b"x", "a.cls": b"-1"}, "no uncompressed, whole tar file of images"),
+        ({"a.jpg": b"x", "a.cls": b"-1"}, "its classes are not all numbers from 0 to 999999"),
+        ({"a.jpg": b"x", "a.cls": b"200000000"}, "its classes are not all numbers from 0 to"),
+        ({"a.jpg": b"x", "a.cls": b"1" + b"0" * 30}, "its classes are not all numbers from 0 to"),
         ("compressed", "no uncompressed, whole tar file of images"),
         ("cut off in an image", "no uncompressed, whole tar file of images"),
         ("cut off after an image", "no uncompressed, whole tar file of images"),

@@ -17,9 +17,11 @@ import concurrent.futures
 import functools
 import hashlib
 import io
+import multiprocessing
 import os
 import re
 import shutil
+import signal
 import sys
 import tarfile
 import zipfile
@@ -36,6 +38,8 @@ import imagenet_nd as nd
 
 PARTS = ("train", "val")
 PER_IMAGE = ("offset", "length", "target")  # arrays of index.npz; the others are per tar file
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MOST_CLASSES = 1_000_000  # of them the index has a list of names
 
 
 def convert(encoded, size, quality, raw):
@@ -94,8 +98,10 @@ def read_tar(path):
                 entry = member.offset_data, member.size
                 found[named[1]] = entry if found is images else int(tar.extractfile(member).read())
             tar.fileobj.seek(tar.offset)
-            if tar.fileobj.read(512) != bytes(512) or min(targets.values(), default=0) < 0:
-                raise ValueError("it is cut off, or has a negative class")
+            if tar.fileobj.read(512) != bytes(512):
+                raise ValueError("it is cut off")
+            if not all(0 <= target < MOST_CLASSES for target in targets.values()):
+                raise ValueError(f"its classes are not all numbers from 0 to {MOST_CLASSES - 1}")
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise nd.BadInput(f"{path} is no uncompressed, whole tar file of images: {error}") from None
     if alone := sorted(images.keys() ^ targets.keys()):
@@ -145,6 +151,9 @@ def make(args, pool):
     for there in args.out, unfinished:
         if there.exists():
             raise nd.BadInput(f"{there} is there already: nothing is overwritten; remove it first")
+    for part in PARTS:  # where it would be a class
+        if args.out.resolve().is_relative_to((args.dir / part).resolve()):
+            raise nd.BadInput(f"{args.out} lies in {args.dir / part}: give a folder beside it")
     if args.raw or args.resize:
         size = args.raw or args.resize
         change = functools.partial(convert, size=size, quality=args.quality, raw=args.raw)
@@ -163,10 +172,11 @@ def make(args, pool):
         for part in PARTS:
             write_index(unfinished / part, classes, *written[part])
         unfinished.rename(args.out)
-    except BaseException:
+    except Exception:
         pool.shutdown(cancel_futures=True)
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     return sum(len(source.target) for source in sources.values())
 
 
@@ -183,7 +193,10 @@ def make_index(args, pool):
         largest = max([largest, *(tar["target"].max(initial=0) for tar in tars)])
     classes = [str(label) for label in range(largest + 1)]
     if args.classes:
-        classes = args.classes.read_text().splitlines()
+        try:
+            classes = args.classes.read_text("utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise nd.BadInput(f"{args.classes} is no text in UTF-8") from None
         if len(set(classes)) < len(classes) or len(classes) <= largest:
             raise nd.BadInput(f"{args.classes} needs {largest + 1} names or more, no two alike")
     for part in PARTS:
@@ -206,17 +219,28 @@ def check(out):
     return "sizes and checksums" if len(sums) else "sizes (of checksums, --index keeps none)"
 
 
-def count(text):
-    """Returns a whole number above 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
-    return int(text)
+def stop(signum, _):
+    """Ends the processes at once, then this one in order."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+    sys.exit(128 + signum)
+
+
+def start_worker():
+    """Leaves Ctrl-C to the process that started this one, and ends with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    nd.end_with_parent(signal.SIGKILL)
 
 
 def main():
     """Reads the options, makes or checks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     parser.usage = argparse.SUPPRESS  # errors of one line
+    count = nd.number(int, 1, 2**31)
     add, add_one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("dir", metavar="DIR", type=Path, nargs="?", help="has train/ and val/, class by class")
     add("out", metavar="OUT", type=Path, help="has train/*.tar and val/*.tar, or is made")
@@ -224,10 +248,12 @@ def main():
     add_one("--raw", type=count, help="write PPMs, the shorter side so many pixels at most")
     add_one("--index", action="store_true", help="write the index of OUT's tar files alone")
     add_one("--check", action="store_true", help="compare OUT with its index, write nothing")
-    add("--quality", type=count, default=90, help="of --resize's JPEGs, 1 to 95 (%(default)s)")
+    quality = "of --resize's JPEGs, 1 to 95 (%(default)s)"
+    add("--quality", type=nd.number(int, 1, 95), default=90, help=quality)
     add("--classes", type=Path, help="of --index: a name on each line (default: the numbers)")
-    add("--images", type=count, default=1000, help="per tar file (%(default)s)")
-    add("-j", "--workers", type=count, help="processes (default: as many as cores)")
+    add("--images", type=count, default=10_000, help="per tar file (%(default)s)")
+    processes = nd.number(int, 1, 1024)
+    add("-j", "--workers", type=processes, help="processes (default: as many as cores)")
     args = parser.parse_args()
     if (args.dir is None) != (args.index or args.check):
         parser.error("give DIR and OUT to make shards, OUT alone for --index or --check")
@@ -235,11 +261,18 @@ def main():
         if args.check:
             print(f"{args.out}: {check(args.out)} are as they were written")
             return
-        with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
-            print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
+        pool = concurrent.futures.ProcessPoolExecutor(args.workers, initializer=start_worker)
+        print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
+        pool.shutdown()
     except (nd.BadInput, OSError, RuntimeError) as error:
         parser.error(str(error))
+    except SystemExit as ended:  # of stop()
+        name = signal.Signals(ended.code - 128).name
+        print(f"{parser.prog}: ended by {name}", file=sys.stderr, flush=True)
+        os._exit(ended.code)  # a normal end would wait for what the processes were given to do
 
 
 if __name__ == "__main__":
+    for each in SIGNALS:
+        signal.signal(each, stop)
     main()
