@@ -166,6 +166,37 @@ def test_some_of_the_classes_by_name(tmp_path, look):
     assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]
 
 
+def test_names_send_a_terminal_no_commands(tmp_path, look):
+    """Neither those of a checkpoint nor those of folders."""
+    names, seen = ["a\x1b[2Jt", "b\nee", "c\x9b2J", "dog"], [r"a\x1b[2Jt", r"b\nee", r"c\x9b2J"]
+    checkpoint = write(tmp_path / "model.pt", make(), classes=names)
+    folder = tmp_path / "data"
+    paths = write_pictures(folder / "val", names)
+    for words in ["predict", checkpoint, paths[0], paths[3]], ["classes", checkpoint, folder]:
+        output, _ = look(*words)
+        assert all(name in output for name in seen), output
+        assert not set("\x1b\x9b") & set(output)
+    assert re.search(r"^b\\nee +3 +\d", output, re.M)
+    write_pictures(tmp_path / "other" / "val", ["e\x1bl"], 1)
+    (line,) = look("classes", checkpoint, "other", status=2)[1].splitlines()
+    assert r"as e\x1bl, are not those of" in line and line.endswith(r"as a\x1b[2Jt")
+
+
+def test_a_checkpoint_names_no_other_file(tmp_path, look):
+    """timm would load it, older releases with the code that it holds."""
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("resnet10t", num_classes=4)
+    torch.save(model.state_dict(), "other.pt")
+    (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    checkpoint = write(tmp_path / "model.pt", model, "timm/resnet10t", model_options={})
+    assert look("predict", checkpoint, picture)[0]
+    for options in {"checkpoint_path": "other.pt"}, {"pretrained_cfg": {"file": "other.pt"}}:
+        write(checkpoint, model, "timm/resnet10t", model_options=options)
+        (line,) = look("predict", checkpoint, picture, status=2)[1].splitlines()
+        what = f"model.pt cannot be used: model_options {[*options][0]}"
+        assert line.startswith("look.py: error: ") and what in line
+
+
 @pytest.mark.parametrize("arch", ["resnet18", "squeezenet1_1", "densenet121", "mobilenet_v2"])
 def test_maps_are_the_features_weighted(arch, tmp_path, look):
     """By the definition (Zhou et al. 2016), whether the mean is a module's or a function's; and

@@ -1,5 +1,6 @@
 """Tools beside training: shards, and ILSVRC2012's tar files into folders."""
 
+import contextlib
 import io
 import os
 import re
@@ -200,12 +201,16 @@ def test_interrupted_shards_leave_nothing(number, tmp_path):
         start_new_session=True,
         **streams,
     )
-    while not [*tmp_path.glob("out.unfinished/train/000000.tar")] and process.poll() is None:
-        time.sleep(0.05)
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    # The end of the pipe comes when no process has it.
-    assert process.communicate(timeout=300)[0] == f"make_shards.py: ended by {number.name}\n"
-    assert process.returncode == 128 + number
+    try:
+        while not [*tmp_path.glob("out.unfinished/train/000000.tar")] and process.poll() is None:
+            time.sleep(0.05)
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        # The end of the pipe comes when no process has it.
+        assert process.communicate(timeout=120)[0] == f"make_shards.py: ended by {number.name}\n"
+        assert process.returncode == 128 + number
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 

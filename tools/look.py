@@ -78,10 +78,11 @@ def open_checkpoint(path, arch=None):
         # Without options of its own it is taken for published weights.
         published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
         options = nd.model_options(published, SimpleNamespace(image_size=size))
-        options = saved.get("model_options", options)
+        if "model_options" in saved:
+            options = nd.checked_model_options(saved)
         model = nd.make_model(arch, num_classes=count, **options).eval()
         with contextlib.redirect_stdout(sys.stderr):
-            weights = nd.fitting(model.state_dict(), weights, str(path))
+            weights = nd.fitting(model.state_dict(), weights, path.name)
         model.load_state_dict(weights, strict=False)
         scale = [saved.get("mean") or preset.mean, saved.get("std") or preset.std]
         scale = torch.tensor(scale, dtype=torch.float64)
@@ -93,16 +94,20 @@ def open_checkpoint(path, arch=None):
         classes = classes + [str(each) for each in range(len(classes), count)]
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
-    except nd.BadInput:
-        raise
     except Exception as error:  # of a file that may hold anything
         raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
     return Trained(path, saved, arch, model, classes, size, resize, *scale.tolist())
 
 
+def shown(text):
+    """Returns a text on one line, of which nothing can send a terminal commands."""
+    return text.replace("\n", r"\n").translate(nd.CONTROL)
+
+
 def shown_name(trained, label):
     """Returns the name of a class; of ImageNet's, which are folders as n02123045, the word too."""
-    name, words = trained.classes[label], torchvision.models.ResNet50_Weights.DEFAULT.meta
+    name = shown(trained.classes[label])
+    words = torchvision.models.ResNet50_Weights.DEFAULT.meta
     named = len(trained.classes) == 1000 and re.fullmatch(r"n\d{8}", name)
     return f"{words['categories'][label]} ({name})" if named else name
 
@@ -170,7 +175,7 @@ def predict(args):
             likely = [
                 f"{shown_name(trained, label)} {100 * chance:.1f} %" for chance, label in pairs
             ]
-            print(f"{args.images[number]}: {', '.join(likely)}")
+            nd.report(f"{shown(args.images[number])}: {', '.join(likely)}")
     return odd
 
 
@@ -187,8 +192,8 @@ def classes(args):
     if not trained.saved.get("classes") and len(source.classes) == len(trained.classes):
         known = {name: label for label, name in enumerate(source.classes)}  # in their order
     if strange := [name for name in source.classes if name not in known]:
-        what = f"{len(strange)} classes, as {strange[0]}, are not those of {args.checkpoint}"
-        raise nd.BadInput(f"{folder}: {what}, as {trained.classes[0]}")
+        what = f"{len(strange)} classes, as {shown(strange[0])}, are not those"
+        raise nd.BadInput(f"{folder}: {what} of {args.checkpoint}, as {shown_name(trained, 0)}")
     target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
     paths = [source.path(index) for index in range(len(target))]
     reads = [functools.partial(source.read, index) for index in range(len(target))]
@@ -199,22 +204,22 @@ def classes(args):
     several = slice(len(trained.classes))  # torchmetrics counts two classes at least
     matrix = count.compute().numpy()[several, several]  # of a class (row), taken for (column)
     images, right = matrix.sum(axis=1), matrix.diagonal()
-    if not images.sum():
+    if not (total := images.sum()):
         raise nd.BadInput(f"{folder} has no picture that can be read")
     names = [shown_name(trained, label) for label in range(len(matrix))]
     wide = max(len(name) for name in names)
-    print(f"{folder}: top-1 {100 * right.sum() / images.sum():.3f} % of {images.sum():,} images")
-    print(f"{'class':{wide}}  images  top-1, %")
+    nd.report(f"{folder}: top-1 {100 * right.sum() / total:.3f} % of {total:,} images")
+    nd.report(f"{'class':{wide}}  images  top-1, %")
     there = [label for label in range(len(matrix)) if images[label]]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
         share = 100 * right[label] / images[label]
-        print(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
+        nd.report(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
-    print("most often confused:")
+    nd.report("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:
-            print(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
+            nd.report(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
     figure = matplotlib.figure.Figure(figsize=(8, 7), layout="constrained")
     axes = figure.add_subplot()
     shares = 100 * matrix[np.ix_(there, there)] / images[there, None]
@@ -226,8 +231,8 @@ def classes(args):
         axes.set_yticks(range(len(there)), labels)
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(args.out, dpi=150)
-    print(f"confusion matrix: {args.out}")
-    return len(target) - int(images.sum())
+    nd.report(f"confusion matrix: {args.out}")
+    return len(target) - int(total)
 
 
 @torch.no_grad()
@@ -309,7 +314,7 @@ def cam(args):
         for axes in grid.flat:
             axes.set_axis_off()
         figure.savefig(args.out, dpi=150)
-        print(f"class activation maps: {args.out}")
+        nd.report(f"class activation maps: {args.out}")
     return len(pictures) - len(rows)
 
 
@@ -355,8 +360,8 @@ def export(args):
                 raise nd.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
     os.replace(unproven, args.out)
     size = f"(N, 3, {trained.size}, {trained.size})"
-    print(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
-    print(f"relative error of its output against the checkpoint's: {error:.1g}")
+    nd.report(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
+    nd.report(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0
 
 
@@ -385,7 +390,8 @@ def average(args):
     what |= {"image_size": first.size, "val_resize": first.resize}
     what |= {"mean": first.mean, "std": first.std}
     nd.write(args.out, what)
-    print(f"{args.out}: the mean of {len(states)} checkpoints; --weights and this program take it")
+    what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
+    nd.report(f"{args.out}: {what}")
     return 0
 
 
@@ -429,7 +435,7 @@ def main():
             raise nd.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
         odd = args.way(args)
     except (nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError) as error:
-        parser.error(nd.first_line(error))
+        parser.error(shown(nd.first_line(error)))
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(2 if odd else 0)

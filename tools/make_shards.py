@@ -71,7 +71,7 @@ def write_tar(path, first, source, change):
                     suffix, content = change(content) if change else (suffix, content)
                 except OSError as error:  # training passes over it, as it would in DIR
                     why = f"is written as it is, unreadable: {nd.first_line(error)}"
-                    print(source.path(index), why, file=sys.stderr, flush=True)
+                    nd.report(f"{source.path(index)} {why}", sys.stderr)
                 for ending, inside in (suffix, content), (".cls", b"%d" % target):
                     member = tarfile.TarInfo(f"{first + index:08}{ending}")
                     member.size = len(inside)
@@ -265,7 +265,7 @@ def main():
         print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
         pool.shutdown()
     except (nd.BadInput, OSError, RuntimeError) as error:
-        parser.error(str(error))
+        parser.error(str(error).translate(nd.CONTROL))
     except SystemExit as ended:  # of stop()
         name = signal.Signals(ended.code - 128).name
         print(f"{parser.prog}: ended by {name}", file=sys.stderr, flush=True)
