@@ -291,34 +291,34 @@ CLASSES = {1: "n02119789", 2: "n02100735", 3: "n02110185"}  # as in ILSVRC2012: 
 TRUTH = [2, 3, 1, 1, 2, 3, 3]  # of the validation images
 
 
-def write_archives(folder):
+def write_archives(folder, classes=CLASSES, truth=TRUTH):
     """Writes small tars in ILSVRC2012's layout; returns ({path: bytes} of train/, of val/)."""
     kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("gloss", "O")]
     kinds += [("num_children", "O"), ("children", "O"), ("wordnet_height", "O")]
-    rows = [(each, name, "word", "gloss", 0, [], 0) for each, name in CLASSES.items()]
-    rows.append((4, "n00001740", "entity", "gloss", 2, [1, 2], 1))
+    rows = [(each, name, "word", "gloss", 0, [], 0) for each, name in classes.items()]
+    rows.append((len(rows) + 1, "n00001740", "entity", "gloss", 2, [1, 2], 1))
     synsets = np.empty((len(rows), 1), kinds)
     for number, row in enumerate(rows):
         synsets[number, 0] = row
     mat = io.BytesIO()
     scipy.io.savemat(mat, {"synsets": synsets})
-    truth = "".join(f"{each}\n" for each in TRUTH).encode()
+    labels = "".join(f"{each}\n" for each in truth).encode()
     inside = "ILSVRC2012_devkit_t12/data"
     kit = {f"{inside}/meta.mat": mat.getvalue()}
-    kit[f"{inside}/ILSVRC2012_validation_ground_truth.txt"] = truth
+    kit[f"{inside}/ILSVRC2012_validation_ground_truth.txt"] = labels
     write_tar(folder / "ILSVRC2012_devkit_t12.tar.gz", kit, "w:gz")
     train, outer = {}, {}
-    for name in sorted(CLASSES.values()):
+    for name in sorted(classes.values()):
         images = {f"{name}_{each}.JPEG": f"{name} {each}".encode() * 300 for each in (18, 2, 7)}
         train |= {f"{name}/{image}": content for image, content in images.items()}
         outer[f"{name}.tar"] = write_tar(folder / "inner.tar", images).read_bytes()
     (folder / "inner.tar").unlink()
     write_tar(folder / "ILSVRC2012_img_train.tar", outer)
-    numbers = range(1, len(TRUTH) + 1)
+    numbers = range(1, len(truth) + 1)
     flat = {f"ILSVRC2012_val_{each:08}.JPEG": f"{each}".encode() * 500 for each in numbers}
     write_tar(folder / "ILSVRC2012_img_val.tar", flat)
-    named = zip(flat, TRUTH, strict=True)
-    return train, {f"{CLASSES[label]}/{image}": flat[image] for image, label in named}
+    named = zip(flat, truth, strict=True)
+    return train, {f"{classes[label]}/{image}": flat[image] for image, label in named}
 
 
 def content_of(folder):
@@ -370,6 +370,63 @@ def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, tool):
     shutil.rmtree(folder / CLASSES[1])
     line = tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val", status=2)
     assert f"val and the devkit differ in 1 classes, as {CLASSES[1]}" in line
+
+
+def test_a_class_cut_off_between_two_images(tmp_path, tool):
+    """tarfile takes it for whole."""
+    train, _ = write_archives(tmp_path / "tars")
+    path, data = tmp_path / "tars" / "ILSVRC2012_img_train.tar", tmp_path / "data"
+    whole = path.read_bytes()
+    classes = members(path)
+    with tarfile.open(fileobj=io.BytesIO(classes["n02110185.tar"])) as tar:
+        third = tar.getmembers()[2].offset
+    classes["n02110185.tar"] = classes["n02110185.tar"][:third]
+    write_tar(path, classes)
+    line = tool("prepare_imagenet", path.parent, data, "--only", "train", status=2)
+    assert line.endswith("img_train.tar: n02110185.tar in it is cut off or damaged")
+    assert len([*data.glob("train.unfinished/n02110185/*.JPEG")]) == 2
+    path.write_bytes(whole)
+    tool("prepare_imagenet", path.parent, data, "--only", "train")
+    assert content_of(data / "train") == train
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_images_that_a_power_loss_has_emptied(part, tmp_path, tool):
+    train, val = write_archives(tmp_path / "tars")
+    wanted, data = {"train": train, "val": val}[part], tmp_path / "data"
+    words = "prepare_imagenet", tmp_path / "tars", data, "--only", part
+    tool(*words)
+    (data / part).rename(data / f"{part}.unfinished")
+    emptied = data / f"{part}.unfinished" / [*wanted][1]
+    emptied.write_bytes(b"")
+    tool(*words)
+    assert content_of(data / part) == wanted
+
+
+def test_an_unpacking_ends_by_ctrl_c_in_one_line(tmp_path, tool):
+    train, _ = write_archives(tmp_path / "tars")
+    path, data = tmp_path / "tars" / "ILSVRC2012_img_train.tar", tmp_path / "data"
+    path.rename(tmp_path / "whole")
+    os.mkfifo(path)  # it waits for
+    words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", path.parent, data]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen([*words, "--only", "train"], env=environment(), **streams)
+    while not (data / "train.unfinished").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    line = "prepare_imagenet.py: interrupted: start it again, and it goes on\n"
+    assert process.communicate(timeout=120)[0] == line and process.returncode == 130
+    (tmp_path / "whole").rename(path)
+    tool("prepare_imagenet", path.parent, data, "--only", "train")
+    assert content_of(data / "train") == train
+
+
+def test_what_is_not_all_of_ilsvrc2012_is_named(tmp_path, tool):
+    """With its thousand classes, a set is taken for it."""
+    classes = {each: f"n{each:08}" for each in range(1, 1001)}
+    write_archives(tmp_path / "tars", classes, [*classes])
+    line = tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val")
+    assert "data/val is not whole, or not ILSVRC2012's, which has 50000 images" in line
 
 
 def test_tars_that_lack_something_end_in_one_line(tmp_path, tool):

@@ -7,7 +7,7 @@ TARS holds ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and ILSVRC2012_devki
 image-net.org hands them out: the devkit, which names the classes, and what is to be made. Each
 image comes to <part>/<class>/, where the part is named train.unfinished or val.unfinished until it
 is whole: if this program is interrupted, start it again, and it goes on. In the end, train/ has
-1,281,167 images, val/ 50,000.
+1,281,167 images, val/ 50,000; where it does not, a line says so.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT, DATA = "ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_devkit_t12/data"
+CLASSES, IMAGES = 1000, {"train": 1_281_167, "val": 50_000}  # (Russakovsky et al. 2015, table 2)
 
 
 class BadInput(Exception):
@@ -44,8 +45,9 @@ def read_devkit(path):
 
 
 def write(tar, member, path):
-    """Writes a tar's member to a path, unless it is there: whole, or not at all."""
-    if not path.exists():
+    """Writes a tar's member to a path, unless it is there: whole, or not at all. A file that had
+    its name before a power loss may have lost its content: its size tells."""
+    if not path.exists() or path.stat().st_size != member.size:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path.with_suffix(".tmp"), "wb") as file:
             shutil.copyfileobj(tar.extractfile(member), file)
@@ -62,6 +64,9 @@ def unpack_train(tars, folder, classes):
             with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
                 for image in filter(tarfile.TarInfo.isreg, inner):
                     write(inner, image, folder / name / Path(image.name).name)
+                inner.fileobj.seek(inner.offset)
+                if inner.fileobj.read(512) != bytes(512):  # tarfile takes any end for the end
+                    raise BadInput(f"{tars / TRAIN}: {member.name} in it is cut off or damaged")
 
 
 def unpack_val(tars, folder, truth):
@@ -70,7 +75,8 @@ def unpack_val(tars, folder, truth):
         if (folder / name).exists():
             (folder / label).mkdir(exist_ok=True)
             os.rename(folder / name, folder / label / name)
-    if all((folder / label / name).exists() for name, label in truth.items()):
+    made = [folder / label / name for name, label in truth.items()]
+    if all(path.exists() and path.stat().st_size for path in made):
         return
     with tarfile.open(tars / VAL, "r:") as tar:
         for image in tqdm(filter(tarfile.TarInfo.isreg, tar), "val", len(truth), disable=None):
@@ -78,8 +84,7 @@ def unpack_val(tars, folder, truth):
             if name not in truth:
                 raise BadInput(f"{tars / VAL} holds {image.name}, no image of the devkit")
             write(tar, image, folder / truth[name] / name)
-    missing = [name for name, label in truth.items() if not (folder / label / name).exists()]
-    if missing:
+    if missing := [path.name for path in made if not path.exists()]:
         raise BadInput(f"{tars / VAL} lacks {len(missing)} images, as {missing[0]}")
 
 
@@ -104,8 +109,12 @@ def prepare(tars, folder, part, classes, truth):
     if odd := sorted(made ^ classes):
         raise BadInput(f"{folder / part} and the devkit differ in {len(odd)} classes, as {odd[0]}")
     if not whole.exists():
+        os.sync()  # all images are on the disk before the folder has its name
         os.rename(unfinished, whole)
-    print(f"{whole}: {sum(1 for _ in whole.glob('*/*'))} images of {len(classes)} classes")
+    count = sum(1 for _ in whole.glob("*/*"))
+    print(f"{whole}: {count} images of {len(classes)} classes")
+    if len(classes) == CLASSES and count != IMAGES[part]:
+        print(f"{whole} is not whole, or not ILSVRC2012's, which has {IMAGES[part]} images")
 
 
 def main():
@@ -122,6 +131,8 @@ def main():
             prepare(args.tars, args.dir, part, classes, truth)
     except (BadInput, OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: interrupted: start it again, and it goes on\n")
 
 
 if __name__ == "__main__":
