@@ -1,6 +1,7 @@
 """Tools beside training: shards, and ILSVRC2012's tar files into folders."""
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -410,7 +411,9 @@ def test_an_unpacking_ends_by_ctrl_c_in_one_line(tmp_path, tool):
     os.mkfifo(path)  # it waits for
     words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", path.parent, data]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen([*words, "--only", "train"], env=environment(), **streams)
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also behind `&`
+    words = [*words, "--only", "train"]
+    process = subprocess.Popen(words, env=environment(), preexec_fn=heeds, **streams)
     while not (data / "train.unfinished").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
