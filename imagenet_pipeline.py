@@ -28,6 +28,7 @@ import gc
 import hashlib
 import importlib.util
 import io
+import ipaddress
 import itertools
 import json
 import math
@@ -132,6 +133,8 @@ def join(args):
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
     if backend.startswith("nccl") and device.type != "cuda":
         raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
+    if ranks == local_ranks and sys.platform == "linux":  # no other machine has to connect
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     try:
@@ -175,22 +178,22 @@ def _meet(rank, ranks, local_ranks, backend, timeout):
         with socket.create_connection((host, port), 20) as connection:
             mine = connection.getsockname()[0]  # by which the others reach this node
         launchers = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
-        if not (mine.startswith("127.") or mine == "::1"):  # by /etc/hosts; others use its name
+        if not ipaddress.ip_address(mine).is_loopback:  # by /etc/hosts; others know its name
             host = mine
         port = 0  # any that is free
-    if ranks == local_ranks:  # no other machine can connect, nor has to
+    if ranks == local_ranks:
         host = "127.0.0.1"
-        if sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if rank == 0:
         store = _serve(host, port, wait)
         if launchers:
             launchers.set("rank 0", f"{host} {store.port}")
+    elif not launchers:
+        store = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
+    soon = datetime.timedelta(0)
     while store is None:
-        if launchers:
-            host, port = launchers.get("rank 0").decode().split()
-        with contextlib.suppress(dist.DistError) if launchers else contextlib.nullcontext():
-            soon = datetime.timedelta(seconds=30) if launchers else wait
+        host, port = launchers.get("rank 0").decode().split()
+        soon += datetime.timedelta(seconds=5)  # slow name servers take longer
+        with contextlib.suppress(dist.DistError):
             store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
             store.set_timeout(wait)
     mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
@@ -202,11 +205,13 @@ def _meet(rank, ranks, local_ranks, backend, timeout):
 
 
 def _serve(host, port, wait):
-    """Returns rank 0's store. It asks nobody who he is: so it listens on this address alone, where
-    this machine knows that the address is its own; else on all."""
+    """Returns rank 0's store. It asks nobody who he is, and listens on this address alone; on all
+    where the others know this node by a name that is a loopback to itself, or by an address that
+    it has not."""
     options = {"wait_for_workers": False}
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    if host == "127.0.0.1" or not address[0].startswith("127."):  # by /etc/hosts, others have more
+    loopback = ipaddress.ip_address(address[0]).is_loopback
+    if not loopback or host in ("localhost", address[0]):
         try:
             listener = socket.create_server(address[:2], family=family, backlog=4096)
             port = listener.getsockname()[1]
