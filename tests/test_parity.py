@@ -94,7 +94,17 @@ def test_another_seed_gives_another_curve(curve):
 
 @pytest.mark.slow
 def test_shards_give_the_curve_of_the_folder_they_were_made_of(curve, demo, tmp_path):
-    run([sys.executable, ROOT / "tools" / "make_shards.py", demo, tmp_path / "shards"], tmp_path)
+    run(
+        [
+            sys.executable,
+            ROOT / "tools" / "make_shards.py",
+            demo,
+            tmp_path / "shards",
+            "--images",
+            500,
+        ],
+        tmp_path,
+    )
     size = ["-b", GLOBAL_BATCH, "-j", "2", "--steps-per-epoch", "20", tmp_path / "shards"]
     run([*command("imagenet_nd.py"), *OPTIONS, *size], tmp_path)
     losses = scalars(tmp_path / "runs", "Loss/step")
