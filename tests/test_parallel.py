@@ -169,6 +169,18 @@ def test_pipelines_that_cannot_be(options, complaint, pipeline, monkeypatch):
         pipeline.prepare(args, SimpleNamespace(rank=0, ranks=args.ranks, shares=1), None)
 
 
+def test_a_micro_batch_of_one_image(pipeline, monkeypatch):
+    """Rank 0 measures, and the others have to hear of it: BatchNorm of one value cannot be."""
+    monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
+    monkeypatch.setattr(pipeline, "from_rank_0", lambda value: value)
+    args = {"schedule": "gpipe", "device_batch": 4, "microbatches": 4, "precision": "float32"}
+    args = SimpleNamespace(**args, arch="resnet18")
+    place = SimpleNamespace(rank=0, ranks=2, shares=1, device=torch.device("cpu"))
+    data = SimpleNamespace(image_size=32, val_size=32)
+    with pytest.raises(pipeline.BadInput, match="--microbatches 4: Expected more than 1 value"):
+        pipeline.prepare(args, place, data)
+
+
 # ---------------------------------------------------------------------------------------- shards
 
 
