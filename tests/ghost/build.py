@@ -1,4 +1,4 @@
-"""Builds the ghost GPU: one library that stands for the CUDA runtime, the driver, cuBLAS and NCCL."""
+"""Builds the ghost GPU: one library in place of the CUDA runtime, the driver, cuBLAS and NCCL."""
 
 import importlib.util
 import re

@@ -62,14 +62,14 @@ static void pause_until(struct timespec *began, const char *what)
     nanosleep(&moment, NULL);
 }
 
-static struct ncclComm *make(const char *name, int ranks, int rank)
+static struct ncclComm *make(const char *name, int ranks, int rank, int device)
 {
     struct ncclComm *made = calloc(1, sizeof *made);
     made->rank = rank;
     made->ranks = ranks;
-    made->device = ghost_device();
+    made->device = device;
     snprintf(made->name, sizeof made->name, "%s", name);
-    ghost_communicators[ghost_communicators_made++ % 64] = made->device;
+    ghost_communicators[ghost_communicators_made++ % 64] = device;
     return made;
 }
 
@@ -78,7 +78,7 @@ static ncclResult_t join(ncclComm_t *comm, const char *name, int ranks, int rank
     struct timespec began = {0};
     if (ranks > RANKS)
         return ncclInvalidArgument;
-    struct ncclComm *made = make(name, ranks, rank);
+    struct ncclComm *made = make(name, ranks, rank, ghost_device());
     int file = shm_open(name, O_CREAT | O_RDWR, 0600);
     if (file < 0 || ftruncate(file, sizeof(struct Room)))
         return ncclSystemError;
@@ -133,8 +133,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int devices, const int *device)
 {
     struct ncclComm **clique = calloc(devices, sizeof *clique);
     for (int i = 0; i < devices; i++) {
-        comms[i] = clique[i] = make("", devices, i);
-        clique[i]->device = device ? device[i] : i;
+        comms[i] = clique[i] = make("", devices, i, device ? device[i] : i);
         clique[i]->clique = clique;
     }
     return ncclSuccess;

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -66,9 +67,10 @@ class Compute(TorchDispatchMode):
         options = options or {}
         flat = tree_flatten((words, options))[0]
         tensors = [each for each in flat if isinstance(each, torch.Tensor)]
-        if any(type(each) not in PLAIN for each in tensors):
-            return NotImplemented  # DTensor: it calls the operators of its parts
+        if any(isinstance(each, DTensor) for each in tensors):
+            return NotImplemented  # it calls the operators of its parts
         as_is = function.is_view or function.name().startswith(AS_IS)
+        as_is = as_is or torch._C._get_dispatch_mode(FAKE)  # DTensor tries operators so
         if as_is or not any(map(on_cuda, flat)):
             return function(*words, **options)
         if to_host := self.to_host(function, words, options):
@@ -80,9 +82,7 @@ class Compute(TorchDispatchMode):
         with inert():
             given = function(*words, **options)
         outputs, structure = tree_flatten(given)
-        for i, (output, value) in enumerate(
-            zip(outputs, tree_flatten(computed)[0], strict=True)
-        ):
+        for i, (output, value) in enumerate(zip(outputs, tree_flatten(computed)[0], strict=True)):
             if not isinstance(output, torch.Tensor):
                 outputs[i] = value
             elif output.untyped_storage()._cdata not in inputs and value.numel():
@@ -111,8 +111,8 @@ class Compute(TorchDispatchMode):
         return None
 
 
+FAKE = torch._C._TorchDispatchModeKey.FAKE
 AS_IS = "c10d::", "_c10d_functional::", "aten::record_stream"
-PLAIN = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
 
 
 def counts():

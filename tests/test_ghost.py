@@ -1,0 +1,231 @@
+"""The CUDA branches of the scripts, rehearsed on GPUs that are none: see tests/ghost/README.md."""
+
+import functools
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, command, environment, free_port, run, scalars, write_images
+
+GHOST = Path(__file__).parent / "ghost"
+spec = importlib.util.spec_from_file_location("ghost_build", GHOST / "build.py")
+builder = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(builder)
+WHY_NOT = builder.missing()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"no ghost GPU: {WHY_NOT}")
+
+ND, DDP, APEX, DP = (f"imagenet_{name}.py" for name in ("nd", "ddp", "ddp_apex", "dp"))
+FSDP, EXCHANGE, PIPELINE = (f"imagenet_{name}.py" for name in ("fsdp", "exchange", "pipeline"))
+WORDS = "--epochs 1 --image-size 32 --val-size 32 --warmup-epochs 0 --lr 1 -p 1".split()
+BFLOAT16, FLOAT16 = ["--amp", "bfloat16"], ["--amp", "float16"]
+RECIPE = "--accumulation 2 --mixup 0.2 --cutmix 1 --ema 0.9 --clip-grad 1 --optimizer adamw".split()
+RECIPE += ["--loss", "bce", "--channels-last", "--norm-wd", "0"]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """The ghost GPU, for LD_PRELOAD."""
+    return builder.build(tmp_path_factory.mktemp("ghost"))
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """24 images to train on, in six steps of 4; 6 to validate, in a whole batch and a ragged one."""
+    return write_images(tmp_path_factory.mktemp("images"), train=12, val=3)
+
+
+@pytest.fixture
+def rehearse(library, images, tmp_path):
+    """rehearse(script, *options, gpus=1, ranks=1): trains on ghost GPUs; returns the reports of
+    each rank, step by step. Ranks are started with a launcher's variables, but without it."""
+
+    def rehearse(script, *options, gpus=1, ranks=1, local_rank=True):
+        env = {"LD_PRELOAD": str(library), "GHOST_GPUS": str(gpus)}
+        if script != DP and script != ND:
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            env |= {"WORLD_SIZE": str(ranks)}
+        reports, started = [tmp_path / f"{rank}.jsonl" for rank in range(ranks)], []
+        try:
+            for rank, report in enumerate(reports):
+                env |= {"RANK": str(rank)} if "WORLD_SIZE" in env else {}
+                env |= {"LOCAL_RANK": str(rank)} if "RANK" in env and local_rank else {}
+                words = [
+                    GHOST / "run.py",
+                    report,
+                    ROOT / script,
+                    *WORDS,
+                    *options,
+                    "-b",
+                    4 // ranks,
+                ]
+                words += ["--log-dir", "ghost", images]
+                started.append(
+                    subprocess.Popen(
+                        [sys.executable, *map(str, words)],
+                        cwd=tmp_path,
+                        env=environment(**env),
+                        stdin=subprocess.DEVNULL,
+                        stdout=open(report.with_suffix(".txt"), "w"),
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+            status = [process.wait(timeout=300) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        printed = "".join(report.with_suffix(".txt").read_text() for report in reports)
+        assert not any(status) and "Traceback" not in printed, printed
+        return [[json.loads(line) for line in open(report)] for report in reports]
+
+    return rehearse
+
+
+def check_budget(ranks, syncs=0, timers=0, parts=1):
+    """Checks what each rank waited for: in a step of training `syncs` streams, in validation none.
+
+    The events are of each part's images, copied to the device, and of the sums of the step before,
+    copied to the host; `timers` are DDP's own, in its first ten steps and each hundredth.
+    """
+    for steps in ranks:
+        assert not any(line["counts"]["overwritten"] for line in steps), "a buffer, while copied"
+        train = [line["counts"] for line in steps if line["title"] == "1/1"]
+        val = [line["counts"] for line in steps if line["title"] == "val"]
+        assert len(train) == 6 // parts and val
+        for number, seen in enumerate([*train[2:], *val], 3):
+            step = f"step {number}: {seen}"
+            training = number <= len(train)
+            assert seen["stream_syncs"] == (syncs if training else 0), step
+            assert seen["blocking_copies"] == seen["device_syncs"] == 0, step
+            assert seen["event_syncs"] - seen["spins"] <= 1 + (parts if training else 1), step
+            assert seen["spins"] == (timers if training else 0), step
+        # Under float16 the optimizer makes its state in the first step that does not overflow.
+        assert sum(bool(seen["mallocs"]) for seen in train[2:]) <= syncs, train
+
+
+def check_device(ranks, devices):
+    """Checks that each rank uses its device alone, for its memory and its communicators."""
+    for steps, device in zip(ranks, devices, strict=True):
+        for line in steps:
+            assert line["device"] == device and set(line["communicators"]) <= {device}
+            assert [number for number, size in enumerate(line["allocated"]) if size] == [device]
+
+
+def losses(folder):
+    """Returns the losses of the one run in a folder, step by step, and that of validation."""
+    return [*scalars(folder, "Loss/step").values(), *scalars(folder, "Loss/val").values()]
+
+
+@pytest.fixture(scope="session")
+def cpu_losses(images, tmp_path_factory):
+    """cpu_losses(script, ranks, *options): the same without a GPU."""
+
+    def train(script, ranks, *options):
+        folder = tmp_path_factory.mktemp("cpu")
+        words = [*command(script, ranks), *WORDS, *options, "-b", 4 // ranks, "--no-accel"]
+        run([*words, "--log-dir", folder / "logs", images], folder)
+        return losses(folder / "logs")
+
+    return functools.cache(train)
+
+
+# ------------------------------------------------------------------- values, and what is waited for
+
+
+def test_one_gpu(rehearse, cpu_losses, tmp_path):
+    """nd: the CPU's losses, no hidden wait, no buffer that is filled while it is copied."""
+    steps = rehearse(ND, "-j", "0")  # whose one buffer is filled as soon as the next is asked for
+    check_budget(steps)
+    check_device(steps, [0])
+    assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(ND, 1), abs=1e-6)
+
+
+def test_two_gpus(rehearse, cpu_losses, tmp_path):
+    """ddp: the same, of two ranks over NCCL, and each on its own GPU."""
+    steps = rehearse(DDP, "-j", "1", gpus=2, ranks=2)
+    check_budget(steps, timers=8)
+    check_device(steps, [0, 1])
+    assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(DDP, 2), abs=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "syncs"), [(BFLOAT16, 0), (FLOAT16, 1)])
+def test_half_precision(rehearse, precision, syncs):
+    """float16 asks once a step whether gradients overflowed: GradScaler's .item()."""
+    check_budget(rehearse(ND, "-j", "0", *precision), syncs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "ranks", "options", "budget"),
+    [
+        (ND, 1, RECIPE, {"parts": 2}),
+        (DDP, 2, [*RECIPE, *BFLOAT16], {"parts": 2, "timers": 8}),
+        (DDP, 2, FLOAT16, {"syncs": 1, "timers": 8}),
+        (APEX, 2, ["--opt-level", "O1"], {"syncs": 1, "timers": 8}),
+        (APEX, 1, ["--opt-level", "O2"], {"syncs": 1, "timers": 8}),
+        (DP, 1, BFLOAT16, {}),
+        (FSDP, 2, BFLOAT16, {}),
+        (FSDP, 2, ["--param-dtype", "bfloat16", "--clip-grad", "1"], {}),
+        (EXCHANGE, 2, BFLOAT16, {}),
+        (EXCHANGE, 2, [*BFLOAT16, "--exchange", "ddp"], {"timers": 8}),
+    ],
+)
+def test_budget(rehearse, script, ranks, options, budget):
+    """What a step waits for does not depend on the way to be parallel, nor on the recipe."""
+    check_budget(rehearse(script, *options, gpus=2, ranks=ranks), **budget)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "ranks", "options"),
+    [
+        (DP, 1, []),
+        (APEX, 2, ["--opt-level", "O0"]),
+        (FSDP, 2, []),
+        (FSDP, 2, ["--hybrid", "1"]),
+        *[(EXCHANGE, 2, ["--exchange", name]) for name in ("gather", "async", "bucket", "ring")],
+    ],
+)
+def test_losses(rehearse, cpu_losses, tmp_path, script, ranks, options):
+    """All ways to be parallel on two GPUs have the losses of DDP on the CPU."""
+    rehearse(script, *options, gpus=2, ranks=ranks)
+    assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(DDP, 2), abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--schedule", "1f1b", *BFLOAT16]])
+def test_pipeline(rehearse, cpu_losses, tmp_path, options):
+    """Two stages, each on its own GPU."""
+    options = ["--microbatches", "2", *options]
+    steps = rehearse(PIPELINE, *options, gpus=2, ranks=2)
+    check_device(steps, [0, 1])
+
+
+# ---------------------------------------------------------------------------------- which device
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [(ND, []), (DDP, []), (APEX, []), (EXCHANGE, []), (FSDP, ["--hybrid", "1"])],
+)
+def test_second_gpu_alone(rehearse, script, options):
+    """--gpu 1 touches no other GPU, whatever a launcher says of ranks."""
+    steps = rehearse(script, "--gpu", "1", *options, gpus=2, local_rank=False)
+    check_device(steps, [1])
+
+
+@pytest.mark.slow
+def test_ranks_without_local_rank(rehearse):
+    """Where a launcher sets no LOCAL_RANK, a rank's device is 0, as on nodes of one GPU."""
+    check_device(rehearse(DDP, gpus=2, ranks=2, local_rank=False), [0, 0])
+
+
+@pytest.mark.slow
+def test_dp_on_the_cpu_beside_gpus(rehearse):
+    """--no-accel leaves GPUs alone."""
+    (steps,) = rehearse(DP, "--no-accel", gpus=2)
+    assert {line["device"] for line in steps} == {None}
+    assert not any(line["counts"]["mallocs"] for line in steps)
