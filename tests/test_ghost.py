@@ -33,7 +33,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """24 images to train on, in six steps of 4; 6 to validate, in a whole batch and a ragged one."""
+    """24 images to train on, in six steps of 4; 6 to validate, a whole batch and a ragged one."""
     return write_images(tmp_path_factory.mktemp("images"), train=12, val=3)
 
 
@@ -52,16 +52,8 @@ def rehearse(library, images, tmp_path):
             for rank, report in enumerate(reports):
                 env |= {"RANK": str(rank)} if "WORLD_SIZE" in env else {}
                 env |= {"LOCAL_RANK": str(rank)} if "RANK" in env and local_rank else {}
-                words = [
-                    GHOST / "run.py",
-                    report,
-                    ROOT / script,
-                    *WORDS,
-                    *options,
-                    "-b",
-                    4 // ranks,
-                ]
-                words += ["--log-dir", "ghost", images]
+                words = [GHOST / "run.py", report, ROOT / script, *WORDS, "-b", 4 // ranks]
+                words += [*options, "--log-dir", "ghost", images]
                 started.append(
                     subprocess.Popen(
                         [sys.executable, *map(str, words)],
@@ -83,11 +75,12 @@ def rehearse(library, images, tmp_path):
     return rehearse
 
 
-def check_budget(ranks, syncs=0, timers=0, parts=1):
+def check_budget(ranks, syncs=0, timers=0, parts=1, votes=0):
     """Checks what each rank waited for: in a step of training `syncs` streams, in validation none.
 
     The events are of each part's images, copied to the device, and of the sums of the step before,
-    copied to the host; `timers` are DDP's own, in its first ten steps and each hundredth.
+    copied to the host; `timers` are DDP's own, in its first ten steps and each hundredth. A
+    pipeline's ranks vote in their first step of validation, whether all know the images' shape.
     """
     for steps in ranks:
         assert not any(line["counts"]["overwritten"] for line in steps), "a buffer, while copied"
@@ -96,8 +89,8 @@ def check_budget(ranks, syncs=0, timers=0, parts=1):
         assert len(train) == 6 // parts and val
         for number, seen in enumerate([*train[2:], *val], 3):
             step = f"step {number}: {seen}"
-            training = number <= len(train)
-            assert seen["stream_syncs"] == (syncs if training else 0), step
+            training, first_val = number <= len(train), number == len(train) + 1
+            assert seen["stream_syncs"] == (syncs if training else votes * first_val), step
             assert seen["blocking_copies"] == seen["device_syncs"] == 0, step
             assert seen["event_syncs"] - seen["spins"] <= 1 + (parts if training else 1), step
             assert seen["spins"] == (timers if training else 0), step
@@ -124,7 +117,7 @@ def cpu_losses(images, tmp_path_factory):
 
     def train(script, ranks, *options):
         folder = tmp_path_factory.mktemp("cpu")
-        words = [*command(script, ranks), *WORDS, *options, "-b", 4 // ranks, "--no-accel"]
+        words = [*command(script, ranks), *WORDS, "-b", 4 // ranks, *options, "--no-accel"]
         run([*words, "--log-dir", folder / "logs", images], folder)
         return losses(folder / "logs")
 
@@ -165,7 +158,7 @@ def test_half_precision(rehearse, precision, syncs):
         (DDP, 2, FLOAT16, {"syncs": 1, "timers": 8}),
         (APEX, 2, ["--opt-level", "O1"], {"syncs": 1, "timers": 8}),
         (APEX, 1, ["--opt-level", "O2"], {"syncs": 1, "timers": 8}),
-        (DP, 1, BFLOAT16, {}),
+        (DP, 1, [*BFLOAT16, "-b", "2"], {}),
         (FSDP, 2, BFLOAT16, {}),
         (FSDP, 2, ["--param-dtype", "bfloat16", "--clip-grad", "1"], {}),
         (EXCHANGE, 2, BFLOAT16, {}),
@@ -181,7 +174,7 @@ def test_budget(rehearse, script, ranks, options, budget):
 @pytest.mark.parametrize(
     ("script", "ranks", "options"),
     [
-        (DP, 1, []),
+        (DP, 1, ["-b", "2"]),
         (APEX, 2, ["--opt-level", "O0"]),
         (FSDP, 2, []),
         (FSDP, 2, ["--hybrid", "1"]),
@@ -195,12 +188,14 @@ def test_losses(rehearse, cpu_losses, tmp_path, script, ranks, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--schedule", "1f1b", *BFLOAT16]])
+@pytest.mark.parametrize("options", [[], ["--schedule", "interleaved"]])
 def test_pipeline(rehearse, cpu_losses, tmp_path, options):
-    """Two stages, each on its own GPU."""
-    options = ["--microbatches", "2", *options]
-    steps = rehearse(PIPELINE, *options, gpus=2, ranks=2)
+    """Stages on two GPUs: the losses of stages on the CPU."""
+    words = "-b", "4", "--microbatches", "2", *options
+    steps = rehearse(PIPELINE, *words, gpus=2, ranks=2)
+    check_budget(steps, votes=2)
     check_device(steps, [0, 1])
+    assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(PIPELINE, 2, *words), abs=1e-4)
 
 
 # ---------------------------------------------------------------------------------- which device
