@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # Of these PyTorch takes functions; what is not written in C here is generated.
-ENTRY = re.compile(r"\b(?:cuda|cublas|cudnn|nccl|cu(?=[A-Z]))\w+")
+ENTRY = re.compile(r"\b(?:cuda|cublas|nccl|cu(?=[A-Z]))\w+")
 
 
 def missing():

@@ -136,6 +136,7 @@ def report_steps(module, path):
         line = {
             "title": meter.title,
             "device": run.place.device.index,
+            "initialized": torch.cuda.is_initialized(),
             "communicators": numbers("ghost_communicators", made, ctypes.c_int),
             "allocated": numbers("ghost_allocated", 8),
             "counts": {name: now[name] - before.get(name, 0) for name in now},
