@@ -39,29 +39,23 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture
-def rehearse(library, images, tmp_path):
-    """rehearse(script, *options, gpus=1, ranks=1): trains on ghost GPUs; returns the reports of
-    each rank, step by step. Ranks are started with a launcher's variables, but without it."""
+def start(library, tmp_path):
+    """start(words, ranks, gpus): runs a program of tests/ghost/ on ghost GPUs, as so many ranks,
+    with a launcher's variables but without it. {rank} in a word becomes the rank."""
 
-    def rehearse(script, *options, gpus=1, ranks=1, local_rank=True):
-        env = {"LD_PRELOAD": str(library), "GHOST_GPUS": str(gpus)}
-        if script != DP and script != ND:
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-            env |= {"WORLD_SIZE": str(ranks)}
-        reports, started = [tmp_path / f"{rank}.jsonl" for rank in range(ranks)], []
+    def start(words, ranks, gpus, **env):
+        env |= {"LD_PRELOAD": str(library), "GHOST_GPUS": str(gpus)}
+        outputs, started = [tmp_path / f"{rank}.txt" for rank in range(ranks)], []
         try:
-            for rank, report in enumerate(reports):
-                env |= {"RANK": str(rank)} if "WORLD_SIZE" in env else {}
-                env |= {"LOCAL_RANK": str(rank)} if "RANK" in env and local_rank else {}
-                words = [GHOST / "run.py", report, ROOT / script, *WORDS, "-b", 4 // ranks]
-                words += [*options, "--log-dir", "ghost", images]
+            for rank, output in enumerate(outputs):
+                mine = {name: value.format(rank=rank) for name, value in env.items()}
                 started.append(
                     subprocess.Popen(
-                        [sys.executable, *map(str, words)],
+                        [sys.executable, *(str(word).format(rank=rank) for word in words)],
                         cwd=tmp_path,
-                        env=environment(**env),
+                        env=environment(**mine),
                         stdin=subprocess.DEVNULL,
-                        stdout=open(report.with_suffix(".txt"), "w"),
+                        stdout=open(output, "w"),
                         stderr=subprocess.STDOUT,
                     )
                 )
@@ -72,9 +66,31 @@ def rehearse(library, images, tmp_path):
         finally:  # where one has failed, the others would wait for it
             for process in started:
                 process.kill()
-        printed = "".join(report.with_suffix(".txt").read_text() for report in reports)
+        printed = "".join(output.read_text() for output in outputs)
         assert status == [0] * ranks and "Traceback" not in printed, printed
-        return [[json.loads(line) for line in open(report)] for report in reports]
+
+    return start
+
+
+def group(ranks):
+    """Returns the variables by which ranks find each other."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return where | {"WORLD_SIZE": str(ranks), "RANK": "{rank}"}
+
+
+@pytest.fixture
+def rehearse(start, images, tmp_path):
+    """rehearse(script, *options, gpus=1, ranks=1): trains; returns each rank's reports, of every
+    step."""
+
+    def rehearse(script, *options, gpus=1, ranks=1, local_rank=True):
+        env = {} if script in (ND, DP) else group(ranks)
+        if env and local_rank:
+            env["LOCAL_RANK"] = "{rank}"
+        words = [GHOST / "run.py", "{rank}.jsonl", ROOT / script, *WORDS, "-b", 4 // ranks]
+        start([*words, *options, "--log-dir", "ghost", images], ranks, gpus, **env)
+        reports = [(tmp_path / f"{rank}.jsonl").read_text() for rank in range(ranks)]
+        return [[*map(json.loads, report.splitlines())] for report in reports]
 
     return rehearse
 
@@ -126,6 +142,15 @@ def cpu_losses(images, tmp_path_factory):
         return losses(folder / "logs")
 
     return functools.cache(train)
+
+
+# --------------------------------------------------------------------------------- the ghost itself
+
+
+@pytest.mark.slow
+def test_the_ghost_itself(start):
+    """NCCL's values for all types, and copies that come late."""
+    start([GHOST / "check.py"], 2, 2, **group(2))
 
 
 # ------------------------------------------------------------------- values, and what is waited for
