@@ -84,7 +84,7 @@ def rehearse(start, images, tmp_path):
     step."""
 
     def rehearse(script, *options, gpus=1, ranks=1, local_rank=True):
-        env = {} if script in (ND, DP) else group(ranks)
+        env = group(ranks) if ranks > 1 or script == DDP else {}  # which alone starts a process
         if env and local_rank:
             env["LOCAL_RANK"] = "{rank}"
         words = [GHOST / "run.py", "{rank}.jsonl", ROOT / script, *WORDS, "-b", 4 // ranks]

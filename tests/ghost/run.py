@@ -16,11 +16,17 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-ghost = ctypes.CDLL(None)
-NAMES = ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(ghost, "ghost_names"))).value
-NAMES = NAMES.decode().split()
-
 aten = torch.ops.aten
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+AS_IS = (
+    "c10d::",
+    "_c10d_functional::",
+    "aten::record_stream",
+)  # which move data, or none, themselves
+
+ghost = ctypes.CDLL(None)
+NAMES = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(ghost, "ghost_names")))
+NAMES = NAMES.decode().split()
 
 
 def on_cuda(value):
@@ -70,8 +76,8 @@ class Compute(TorchDispatchMode):
         if any(isinstance(each, DTensor) for each in tensors):
             return NotImplemented  # it calls the operators of its parts
         as_is = function.is_view or function.name().startswith(AS_IS)
-        as_is = as_is or torch._C._get_dispatch_mode(FAKE)  # DTensor tries operators so
-        if as_is or not any(map(on_cuda, flat)):
+        # DTensor tries operators on tensors without values, to learn their shapes.
+        if as_is or torch._C._get_dispatch_mode(FAKE) or not any(map(on_cuda, flat)):
             return function(*words, **options)
         if to_host := self.to_host(function, words, options):
             return to_host()
@@ -109,10 +115,6 @@ class Compute(TorchDispatchMode):
                 return lambda: function(target, source, *words[2:])
             return lambda: target.copy_(source.cpu())
         return None
-
-
-FAKE = torch._C._TorchDispatchModeKey.FAKE
-AS_IS = "c10d::", "_c10d_functional::", "aten::record_stream"
 
 
 def counts():
@@ -163,6 +165,7 @@ def main():
     """Runs the script."""
     path, script, *words = sys.argv[1:]
     torch.backends.cudnn.enabled = False  # PyTorch's own kernels instead
+    torch.cuda._device_count_nvml = lambda: -1  # where there are GPUs, their driver would be asked
     sys.argv = [script, *words]
     spec = importlib.util.spec_from_file_location(Path(script).stem, script)
     module = importlib.util.module_from_spec(spec)
