@@ -1,0 +1,348 @@
+"""imagenet_nd.py against a plain training loop, which shares no code with it, but is written from
+docs/data.md ("What is drawn from what") and docs/recipes.md ("What a step computes"): what is equal
+in all scripts may be wrong in all. It is also a short account of what they compute."""
+
+import functools
+import math
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from conftest import checkpoint, command, events, run, the_run
+from torch import nn
+from torchvision import datasets, models
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+# ----------------------------------------------------------------------------------- the reference
+
+DEFAULTS = {
+    **{"seed": 0, "start_size": None, "val_size": None, "val_resize": None, "min_crop": 0.08},
+    **{"flip": "random", "auto_augment": "off", "random_erase": 0, "repeated_aug": 1, "mixup": 0},
+    **{"cutmix": 0, "accumulation": 1, "lr": 0.1, "base_lr": None, "lr_scaling": "linear"},
+    **{"lr_schedule": "step", "warmup_epochs": None, "optimizer": "sgd", "momentum": 0.9},
+    **{"wd": 1e-4, "norm_wd": None, "clip_grad": None, "loss": "ce", "label_smoothing": 0},
+    **{"ema": 0, "best": "top1"},
+}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def seed_from(*numbers):
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def draw_box(height, width, rng, least, most, longest):
+    """Returns (top, left, height, width) of a crop, or of what is erased."""
+    for _ in range(10):
+        area = rng.uniform(least, most) * height * width
+        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
+        w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 1 <= w <= width and 1 <= h <= height:
+            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
+    w, h = min(width, round(height * longest)), min(height, round(width * longest))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def decode(path):
+    """Returns uint8 (3, H, W), in memory with channels last."""
+    return torch.from_numpy(np.array(PIL.Image.open(path).convert("RGB"))).permute(2, 0, 1)
+
+
+def training_image(args, epoch, path, key):
+    rng = random.Random(f"{args.seed} {epoch} {key}")
+    mirrored = rng.random() < 0.5
+    if args.flip == "alternate":
+        mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) == (epoch % 2 == 0)
+    image, size = decode(path), crop_size(args, epoch)
+    box = draw_box(*image.shape[1:], rng, args.min_crop, 1, 4 / 3)
+    image = functional.resized_crop(image, *box, [size, size], antialias=True)
+    if mirrored and args.flip != "off":
+        image = functional.horizontal_flip(image)
+    if args.auto_augment != "off":
+        policy = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}[args.auto_augment]()
+        torch.manual_seed(rng.getrandbits(63))
+        image = functional.pil_to_tensor(policy(functional.to_pil_image(image)))
+    if rng.random() < args.random_erase:
+        box = draw_box(size, size, rng, 0.02, 0.33, 3.3)
+        grey = torch.tensor([round(255 * each) for each in MEAN], dtype=torch.uint8)
+        image = functional.erase(image, *box, grey.view(3, 1, 1))
+    return image
+
+
+def crop_size(args, epoch):
+    """Returns --start-size in the first 40 % of epochs, --image-size in the last 20 %, and between
+    them two sizes, multiples of 16 pixels larger than the first."""
+    start, fifth = args.start_size or args.image_size, 5 * epoch // args.epochs
+    between = [(args.image_size - start) * n // 3 // 16 * 16 + start for n in (1, 2)]
+    return [start, start, *between, args.image_size][fifth]
+
+
+def validation_image(args, path, key):
+    size = args.val_size or args.image_size
+    shorter = args.val_resize or round(size * 256 / 224)
+    return functional.center_crop(functional.resize(decode(path), [shorter], antialias=True), size)
+
+
+def load(samples, keys, image_of):
+    """Returns normalised images, and their classes; of what cannot be read, black and -1."""
+    images, classes = {}, []
+    for place, key in enumerate(keys):
+        path, label = samples[key % len(samples)]
+        try:
+            images[place] = image_of(path, key)
+            classes.append(label)
+        except PIL.UnidentifiedImageError:
+            classes.append(-1)
+    batch = torch.zeros(len(keys), *next(iter(images.values())).shape)
+    for place, image in images.items():
+        batch[place] = image
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    return batch * (1 / (255 * std)) - mean / std, torch.tensor(classes)
+
+
+def mix(args, images, classes, epoch, step):
+    """Returns images mixed in pairs, their partners' classes, and the share of each one's own."""
+    rng, partner = random.Random(f"{args.seed} {epoch} {step}"), torch.arange(len(images)) ^ 1
+    cutmix = rng.random() < 0.5 if args.mixup and args.cutmix else args.cutmix > 0
+    alpha, size = args.cutmix if cutmix else args.mixup, images.shape[2]
+    given = 1 - rng.betavariate(alpha, alpha)
+    readable = (classes >= 0) & (classes[partner] >= 0)
+    if cutmix:
+        y, x, half = rng.randrange(size), rng.randrange(size), int(given**0.5 / 2 * size)
+        rows, columns = (slice(max(0, at - half), min(size, at + half)) for at in (y, x))
+        given = (rows.stop - rows.start) * (columns.stop - columns.start) / size**2
+        mixed = images.clone()
+        mixed[readable, :, rows, columns] = images[partner][readable, :, rows, columns]
+    given = readable * torch.tensor(given)
+    if not cutmix:
+        mixed = images.lerp(images[partner], given.view(-1, 1, 1, 1))
+    return mixed, classes[partner], 1 - given
+
+
+def loss_of(args, output, classes, others, share):
+    """Returns the sum of the losses of the readable images."""
+
+    def losses(labels):
+        if args.loss == "ce":
+            options = {"ignore_index": -1, "label_smoothing": args.label_smoothing}
+            return nn.functional.cross_entropy(output, labels, reduction="none", **options)
+        wanted = (labels[:, None] == torch.arange(output.shape[1])).float()
+        wanted = wanted * (1 - args.label_smoothing) + args.label_smoothing / output.shape[1]
+        each = nn.functional.binary_cross_entropy_with_logits(output, wanted, reduction="none")
+        return each.mean(1) * (labels >= 0)
+
+    return (share * losses(classes) + (1 - share) * losses(others)).sum()
+
+
+def warmup(args):
+    return args.epochs * 5 / 90 if args.warmup_epochs is None else args.warmup_epochs
+
+
+def rate_at(args, global_batch, progress):
+    """Returns the learning rate after `progress` epochs."""
+    scale = {"linear": global_batch / 256, "sqrt": (global_batch / 256) ** 0.5, "none": 1}
+    peak = args.lr * scale[args.lr_scaling]
+    if args.base_lr:
+        peak = args.base_lr * global_batch / args.batch_size
+    if progress < warmup(args):
+        return peak * progress / warmup(args)
+    done = (progress - warmup(args)) / (args.epochs - warmup(args))
+    tenths = sum(progress > cut / 90 * args.epochs for cut in (30, 60, 80))
+    curves = {"cosine": (1 + math.cos(math.pi * done)) / 2, "linear": 1 - done}
+    return peak * (curves | {"step": 0.1**tenths})[args.lr_schedule]
+
+
+def make_optimizer(args, model):
+    weights = list(model.parameters())
+    groups = [{"params": weights, "weight_decay": args.wd}]
+    if args.norm_wd is not None:
+        vectors = [each for each in weights if each.ndim == 1]
+        groups[0]["params"] = [each for each in weights if each.ndim != 1]
+        groups.append({"params": vectors, "weight_decay": args.norm_wd})
+    if args.optimizer == "adamw":
+        return torch.optim.AdamW(groups)
+    return torch.optim.SGD(groups, momentum=args.momentum, nesterov=args.optimizer == "nesterov")
+
+
+def measure(output, classes, loss):
+    """Returns the sums of a batch: loss, correct in top 1, correct in top 5, readable images."""
+    correct = output.topk(5).indices == classes[:, None]
+    return torch.stack([e.double().sum() for e in (loss, correct[:, 0], correct, classes >= 0)])
+
+
+def means(sums):
+    """Returns {tag: value}, as it is logged: accuracies in percent."""
+    loss, top1, top5 = (sums[:3] / sums[3]).tolist()
+    return {"Loss": loss, "Top1": 100 * top1, "Top5": 100 * top5}
+
+
+@torch.no_grad()
+def validate(args, model, val):
+    model.eval()
+    sums = 0
+    for first in range(0, len(val), args.batch_size):
+        keys = range(first, min(first + args.batch_size, len(val)))
+        images, classes = load(val, keys, functools.partial(validation_image, args))
+        output, options = model(images), {"ignore_index": -1, "reduction": "sum"}
+        sums += measure(output, classes, nn.functional.cross_entropy(output, classes, **options))
+    return means(sums)
+
+
+def train(folder, build, **options):
+    """Trains what `build(classes)` returns under these options of the scripts."""
+    args = SimpleNamespace(**DEFAULTS | options)
+    train, val = (datasets.ImageFolder(folder / part).samples for part in ("train", "val"))
+    torch.manual_seed(args.seed)
+    model = build(1 + max(label for _, label in train))
+    optimizer, average, averaged = make_optimizer(args, model), None, 0
+    global_batch = args.batch_size * args.accumulation
+    steps, distinct = len(train) // global_batch, global_batch // args.repeated_aug
+    found = SimpleNamespace(steps=[], rates=[], train=[], val=[])
+    for epoch in range(args.epochs):
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        order, epoch_sums = torch.randperm(len(train), generator=generator).tolist(), 0
+        for step in range(steps):
+            taken = order[step * distinct : (step + 1) * distinct]
+            keys = [each + len(train) * n for n in range(args.repeated_aug) for each in taken]
+            images, classes = load(train, keys, functools.partial(training_image, args, epoch))
+            others, share = classes, torch.ones(global_batch)
+            if args.mixup or args.cutmix:
+                images, others, share = mix(args, images, classes, epoch, step)
+            model.train()
+            torch.manual_seed(seed_from(args.seed, epoch, step, 0))
+            sums = 0
+            for part in torch.arange(global_batch).split(args.batch_size):
+                output = model(images[part])
+                loss = loss_of(args, output, classes[part], others[part], share[part])
+                (loss / global_batch).backward()
+                sums += measure(output, classes[part], loss.detach())
+            if args.clip_grad:
+                gradients = [weight.grad for weight in model.parameters()]
+                norm = torch.cat([each.double().flatten() for each in gradients]).norm().item()
+                for each in gradients:
+                    each *= min(1, args.clip_grad / norm)
+            rate = rate_at(args, global_batch, epoch + (step + 0.5) / steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
+            found.steps.append(means(sums)["Loss"])
+            epoch_sums += sums
+            number = len(found.steps)
+            if number <= 32 or number % 32 == 0:
+                kept = args.ema if number > 32 and epoch >= warmup(args) else 0
+                average, before = (
+                    {k: each.clone() for k, each in model.state_dict().items()},
+                    average,
+                )
+                for name, each in average.items():
+                    if kept and each.is_floating_point():
+                        each.lerp_(before[name], kept)
+                averaged += kept > 0
+        found.rates.append(rate)
+        found.train.append(means(epoch_sums))
+        trained = {name: each.clone() for name, each in model.state_dict().items()}
+        if args.ema:
+            model.load_state_dict(average)
+        found.val.append(validate(args, model, val))
+        model.load_state_dict(trained)
+    found.state_dict, found.ema, found.averaged = trained, average if args.ema else {}, averaged
+    found.optimizer = optimizer.state_dict()
+    return found
+
+
+# ---------------------------------------------------------------------------------- the comparison
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Eight classes of 12 + 5 PNGs, which all programs decode alike; three cannot be read."""
+    folder, rng = tmp_path_factory.mktemp("reference") / "data", np.random.default_rng(0)
+    for label in range(8):
+        colour = rng.integers(0, 256, 3)
+        for number in range(17):
+            path = folder / ("train" if number < 12 else "val") / f"class{label}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            size = 36 + number, 60 - 2 * number, 3
+            pixels = (2 * rng.integers(0, 256, size) + colour) // 3
+            PIL.Image.fromarray(pixels.astype(np.uint8)).save(path)
+    for path in "train/class2/3.png", "train/class5/0.png", "val/class1/13.png":
+        (folder / path).write_bytes(b"no image")
+    return folder
+
+
+CASES = {
+    "step, sgd": {
+        **{"arch": "vit_b_16", "image_size": 32, "batch_size": 8, "epochs": 9, "lr": 2.0},
+        **{"wd": 0.01, "ema": 0.8, "label_smoothing": 0.1, "seed": 3},
+    },
+    "cosine, nesterov, mixed": {
+        **{"arch": "mobilenet_v3_small", "start_size": 16, "image_size": 64, "val_size": 48},
+        **{"epochs": 9, "batch_size": 4, "accumulation": 2, "lr_schedule": "cosine", "lr": 0.3},
+        **{"warmup_epochs": 5.5, "lr_scaling": "sqrt", "optimizer": "nesterov", "momentum": 0.8},
+        **{"wd": 0.01, "norm_wd": 0, "clip_grad": 1, "mixup": 0.4, "cutmix": 1, "ema": 0.8},
+    },
+    "linear, adamw, bce": {
+        **{"arch": "vit_b_16", "image_size": 32, "batch_size": 8, "epochs": 6, "lr": 0.003},
+        **{"lr_schedule": "linear", "warmup_epochs": 0, "lr_scaling": "none", "optimizer": "adamw"},
+        **{"wd": 0.3, "norm_wd": 0.1, "loss": "bce", "label_smoothing": 0.1, "val_resize": 50},
+        **{"repeated_aug": 2, "flip": "alternate", "random_erase": 0.5, "min_crop": 0.3},
+        **{"auto_augment": "trivial"},
+    },
+    "base rate, cutmix": {
+        **{"arch": "vit_b_16", "image_size": 32, "batch_size": 4, "accumulation": 3, "epochs": 3},
+        **{"base_lr": 0.05, "cutmix": 0.7, "flip": "off", "auto_augment": "rand", "best": "loss"},
+    },
+}
+
+
+def build(options, classes):
+    """Returns the model that the script builds, of ViT that of tests/small_models."""
+    if options["arch"] == "vit_b_16":
+        return models.VisionTransformer(
+            options["image_size"], 16, 2, 2, 32, 64, num_classes=classes
+        )
+    return models.get_model(options["arch"], num_classes=classes)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_trains_as_the_reference(case, folder, tmp_path):
+    options = CASES[case]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    more = ["--no-accel", "-j", "0", "-p", "1", "--max-bad-images", "0.1"]
+    run([*command("imagenet_nd.py"), *words, *more, folder], tmp_path)
+    expected = train(folder, functools.partial(build, options), **options)
+    log = events(the_run(tmp_path / "runs"))
+
+    def logged(tag):
+        return [event.value for event in log.Scalars(tag)]
+
+    assert logged("Loss/step") == pytest.approx(expected.steps, rel=1e-6)
+    assert logged("Lr") == pytest.approx(expected.rates, rel=1e-6)
+    for part in "train", "val":
+        for tag in "Loss", "Top1", "Top5":
+            values = [each[tag] for each in getattr(expected, part)]
+            assert logged(f"{tag}/{part}") == pytest.approx(values, rel=1e-6), f"{tag}/{part}"
+    saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
+    for part in "state_dict", "ema":
+        assert saved[part].keys() == getattr(expected, part).keys()
+        for name, tensor in getattr(expected, part).items():
+            assert torch.allclose(saved[part][name], tensor, 1e-5, 1e-7), f"{part}: {name}"
+    assert expected.averaged or "ema" not in options
+    momenta = saved["optimizer"]["state"]
+    assert momenta.keys() == expected.optimizer["state"].keys()
+    for number, state in expected.optimizer["state"].items():
+        for name, tensor in state.items():
+            assert torch.allclose(momenta[number][name], tensor, 1e-5, 1e-9), f"{name} of {number}"
+    losses, top1, top5 = ([each[tag] for each in expected.val] for tag in ("Loss", "Top1", "Top5"))
+    assert saved["best_loss"] == pytest.approx(min(losses), rel=1e-6)
+    assert (saved["best_acc1"], saved["best_acc5"]) == pytest.approx((max(top1), max(top5)))
+    assert len(set(top1)) > 1 and min(top5) < 100, "or equality says little"
+    best = losses.index(min(losses))
+    if options.get("best") != "loss":
+        best = max(range(len(top1)), key=lambda epoch: (top1[epoch], epoch))  # the last of equals
+    model = torch.load(checkpoint(tmp_path / "runs", "model_best.pt"), weights_only=True)
+    assert model["epoch"] == best + 1
