@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -32,6 +33,8 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
+
+import imagenet_nd as nd
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -349,6 +352,51 @@ def test_resume_file_takes_the_command_lines_rates_and_keeps_the_best(whole, dem
     assert (after["best_acc1"], after["best_acc5"], after["epoch"]) == (99.5, 99.75, 3)
     assert after["optimizer"]["param_groups"][0]["momentum"] == 0.5
     assert not checkpoint(tmp_path / "runs", "model_best.pt").exists()
+
+
+def test_counters_go_on_in_mid_epoch(whole, demo, tmp_path):
+    """Sums, seconds, waits, the best: of a checkpoint whose own are unlike any of this run."""
+    saved = load(checkpoint(whole[0] / "runs", "checkpoint-2.pt"))
+    sums = [100.0, 8.0, 16.0, 32.0, 32.0, 0.0]
+    saved |= {"step": 2, "partial": {"sums": sums, "seconds": 3e6}, "seconds": 7.2e6}
+    saved |= {"best_acc1": 0.0, "best_loss": 0.001}
+    torch.save(saved, tmp_path / "edited.pt")
+    words = [*command(ND), *RUN, "-b", "16", "--epochs", "2", "--best", "loss"]
+    words += ["--budget-hours", "2500", "--resume", tmp_path / "edited.pt", demo]
+    assert "all epochs are done" in run(words, tmp_path), "2,000 of 2,500 hours are over"
+    log = events(the_run(tmp_path / "runs"))
+    values = {tag: log.Scalars(tag)[-1].value for tag in log.Tags()["scalars"]}
+    steps = [event.value for event in log.Scalars("Loss/step")]
+    assert [event.step for event in log.Scalars("Loss/step")] == [6, 7]
+    assert values["Loss/train"] == pytest.approx((100 + 16 * sum(steps)) / 64, rel=1e-5)
+    assert values["Throughput/train"] == pytest.approx(64 / 3e6, rel=1e-2)
+    assert values["Time/train"] == pytest.approx(3e6 / 4, rel=1e-2)
+    assert 1e-4 < values["Data/wait"] < 1, "since this start alone"
+    (text,) = log.Tensors("end/text_summary")
+    end = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
+    assert end["seconds"] > 7.2e6 and end["epochs"] == 2
+    after = load(checkpoint(tmp_path / "runs"))
+    assert after["seconds"] > 7.2e6 and after["best_loss"] == 0.001
+    assert after["best_acc1"] == pytest.approx(values["Top1/val"])
+    assert not checkpoint(tmp_path / "runs", "model_best.pt").exists()
+
+
+@pytest.mark.parametrize(("hours", "end"), [(1, 3540), (0.1, 324)])
+def test_watch_ends_with_time_to_save_and_saves_when_due(hours, end, monkeypatch):
+    """By a clock of its own, ten seconds after the process began: of --max-hours a tenth is left to
+    save in, a minute at most."""
+    now = types.SimpleNamespace(time=lambda: 10.0, monotonic=lambda: 0.0)
+    begun = types.SimpleNamespace(create_time=lambda: 0.0)
+    monkeypatch.setattr(nd, "time", now)
+    monkeypatch.setattr(nd.psutil, "Process", lambda pid: begun)
+    monkeypatch.setattr(nd, "SIGNALS", ())
+    args = nd.parse_args(["--max-hours", str(hours), "--checkpoint-minutes", "3"])
+    first, second = (nd.Watch(args, nd.Place(torch.device("cpu"), rank)) for rank in (0, 1))
+    for seconds in 0, 179, 181, end - 11, end - 9:
+        now.monotonic = lambda seconds=seconds: seconds
+        assert first.flags() == [seconds > end - 10, seconds > 180]
+        assert second.flags() == [False, False], "rank 0's clock decides"
+    assert first.why() == "--max-hours"
 
 
 def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):

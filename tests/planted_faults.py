@@ -1,0 +1,209 @@
+"""Plants faults in what all scripts share, one by one, and runs the tests that should see each.
+
+    python tests/planted_faults.py                  # all: half an hour
+    python tests/planted_faults.py --only 3 17      # by number
+    python tests/planted_faults.py -k average       # by name
+
+Each is planted in all scripts of a copy of this repository, where its tests pass before. A fault
+that no test sees is printed as NOT SEEN, and makes the exit status 1.
+
+Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
+tests import, by rules for operators. Here eight equal copies change together, run as processes of
+their own, and what matters are a person's mistakes, such as averages every 31 steps.
+"""
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = shutil.ignore_patterns(".git", ".venv", "logs", "figures", "runs", "demo_data", "*cache*")
+
+# What pytest is to run, and below it: name, a text that each script has once, and another instead.
+FAULTS = r"""
+tests/test_reference.py -k step
+  warm-up from above 0 => return peak * progress / warmup => return peak * (progress + 1) / (warmup + 1)
+  warm-up too short => if progress < warmup: => if progress < warmup / 2:
+  default warm-up not scaled => args.epochs * 5 / 90 if => 5 / 90 if
+  a cut at the wrong epoch => (30, 60, 80) => (30, 65, 80)
+  cuts not scaled with --epochs => progress > args.epochs * cut / 90 => progress > cut
+  a fifth in place of a tenth => return peak * 0.1 ** => return peak * 0.2 **
+  rate of a step's beginning => rate(epoch + (step + 0.5) / data.steps) => rate(epoch + step / data.steps)
+  logged rate is the peak => "Lr": run.optimizer.param_groups[0]["lr"] => "Lr": rate(args.epochs / 2)
+  averages every 31 steps => number % 32 == 0) => number % 31 == 0)
+  averages from step 16 on => (number < 32 or => (number < 16 or
+  steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
+  averages move the wrong share => tensor.to(average.dtype), 1 - decay) => tensor.to(average.dtype), decay)
+  model validated in place of averages => new = run.kept or run.average.values() => new = run.kept or own
+  no smoothing of cross-entropy => "label_smoothing": smoothing => "label_smoothing": 0
+  loss divided by readable images => return loss / len(target), sums => return loss / (target >= 0).sum(), sums
+  logged loss divided by all images => {"Loss": loss / readable, => {"Loss": loss / max(1, images),
+  top-5 of all images => "Top5": 100 * top5 / readable => "Top5": 100 * top5 / max(1, images)
+  throughput of readable images => "Throughput": images / seconds => "Throughput": readable / seconds
+  top-4 => output.topk(min(5, output.shape[1])) => output.topk(min(4, output.shape[1]))
+  top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
+  unreadable images count as read => (target >= 0).sum(), torch.ones_like => torch.ones_like(target).sum(), torch.ones_like
+  allowed unreadable images of those seen => run.args.max_bad_images * size: => run.args.max_bad_images * meter.sums[4]:
+  smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, smoothing=run.args.label_smoothing),
+  weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
+  best is the first of equals => val["Top1"] >= run.best_top1 => val["Top1"] > run.best_top1
+  desired accuracy in percent => 100 * (run.args.desired_acc or => (run.args.desired_acc or
+  desired accuracy of training => args.over = args.over or run.best_top1 >= wanted => args.over = args.over or train["Top1"] >= wanted
+  order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
+  32 bits of seed => generate_state(1, np.uint64) => generate_state(1, np.uint32)
+  crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9
+  crop's ratio => math.exp(rng.uniform(-math.log(longest), math.log(longest))) => rng.uniform(1 / longest, longest)
+  crop from the top half => return rng.randint(0, height - h), => return rng.randint(0, height - h) // 2,
+  mirrored too often => mirrored = rng.random() < 0.5 => mirrored = rng.random() < 0.6
+  centre off by a pixel => round((side - size) / 2) for side => round((side - size) / 2) + 1 for side
+  resized side rounded up => [self.data.val_resize * side // shorter for => [-(-self.data.val_resize * side // shorter) for
+  val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
+  normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
+tests/test_reference.py -k cosine
+  cosine's shape => (1 - math.cos(math.pi * left)) / 2 => math.sin(math.pi * left / 2)
+  decay from warm-up's beginning => / (args.epochs - warmup) => / args.epochs
+  scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
+  scaling by a device's batch => scale = global_batch / 256 => scale = args.batch_size / 256
+  --norm-wd for matrices too => (each.ndim < 2) == low => (each.ndim < 4) == low
+  decays swapped => decay = (args.wd, args.norm_wd) => decay = (args.norm_wd, args.wd)
+  nesterov off => nesterov=nesterov) => nesterov=False)
+  momentum as by default => momentum=args.momentum, nesterov => momentum=0.9, nesterov
+  small gradients scaled up => (limit / norm).clamp(max=1) => (limit / norm)
+  norm of the largest gradient => norms.square().sum() => norms.square().max()
+  no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
+  counts not averaged => average.copy_(tensor) => tensor.copy_(average)
+  share of mixing uniform => kept, (height, width) = rng.betavariate(alpha, alpha) => kept, (height, width) = rng.random()
+  box of the wrong sides => math.sqrt(1 - kept) / 2 => (1 - kept) / 2
+  share of the box before its cut => given = (bottom - top) * (right - left) / (height * width) => given = 1 - kept
+  shares of a mixed loss swapped => (share * losses(target) + (1 - share) * losses(other)) => (share * losses(other) + (1 - share) * losses(target))
+  neighbours in a ring, not pairs => device=target.device) ^ 1 => device=target.device).roll(1)
+  mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
+  the same mixing each step => random.Random(f"{args.seed} {epoch} {step}") => random.Random(f"{args.seed} {epoch}")
+  images mixed with unreadable ones => both = ((target >= 0) & (other >= 0)).float() => both = (target >= 0).float()
+  size grows an epoch early => 5 * epoch // args.epochs - 1 => 5 * (epoch + 1) // args.epochs - 1
+  dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
+  not all of a step's parts => parts = (next_batch(run, epoch) for _ in range(args.parts)) => parts = [next_batch(run, epoch) for _ in range(args.parts)][:1] * 2
+tests/test_reference.py -k linear
+  linear's shape => return peak * left\n => return peak * left**2\n
+  --lr scaled after all => "none": 1} => "none": scale}
+  smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / output.shape[1] => wanted * (1 - smoothing) + smoothing
+  sum over classes => .mean(dim=1) * (classes >= 0) => .sum(dim=1) * (classes >= 0)
+  binary loss of unreadable images => reduction="none").mean(dim=1) * (classes >= 0) => reduction="none").mean(dim=1)
+  repeats are one crop => [images + len(order) * n for n in => [images for n in
+  sides alternate by three => != bool(epoch % 2) => != bool(epoch % 3)
+  erased too often => if rng.random() < args.random_erase => if rng.random() < 1.2 * args.random_erase
+  erased area => rng, 0.02, 0.33, 3.3) => rng, 0.02, 0.4, 3.3)
+  erased in black => left : left + width] = self.mean => left : left + width] = 0
+  policy drawn from the seed alone => manual_seed(rng.getrandbits(63)) => manual_seed(args.seed)
+tests/test_reference.py -k base
+  --base-lr for 256 images => args.base_lr * global_batch / args.batch_size => args.base_lr * global_batch / 256
+  --flip off still mirrors => if mirrored and args.flip != "off": => if mirrored:
+  best by the largest loss => val["Loss"] <= run.best_loss => val["Loss"] >= run.best_loss
+  best top-5 is the last => max(run.best_top5, val["Top5"]) => val["Top5"]
+  best loss not saved => "best_loss": run.best_loss, => "best_loss": math.inf,
+tests/test_reference.py -k two
+  dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
+  shares interleaved, not sliced => keys[place.share * share : (place.share + 1) * share] => keys[place.share :: place.shares]
+tests/test_data.py -k "whoever or every_image or torchvision or normalised"
+  central crop's side, where no draw fits => min(width, round(height * longest)) => min(width, height)
+  steps share images => images = order[each * distinct : (each + 1) * distinct] => images = order[each : each + distinct]
+  epochs are resumed at their beginning => for each in range(step, data.steps): => for each in range(data.steps):
+  too few validation batches => math.ceil(len(source.target) / place.shares => math.floor(len(source.target) / place.shares
+tests/test_recipe.py -k "freeze or losses or augmented or best_in"
+  --freeze trains all => [[each for each in weights if each.requires_grad]] => [[each for each in weights]]
+  --freeze moves statistics => module.eval().train = lambda mode, module=module: module => module.eval()
+  sums in float32 => return torch.float64 if => return torch.float32 if
+  best not validated weights => "state_dict": checkpoint["ema"], "trained" => "state_dict": checkpoint["state_dict"], "trained"
+  averages not loaded => yield average, averages[name] if fits else saved.get(name) => yield average, saved.get(name)
+tests/test_training.py -k "several or resume_file or statistics or says or counters or watch"
+  partial sums not saved => "partial": run.meter.state() if run.step else None => "partial": None
+  partial sums not loaded => self.sums, self.seconds = state["sums"], state["seconds"] => self.seconds = state["seconds"]
+  seconds of an epoch not loaded => self.sums, self.seconds = state["sums"], state["seconds"] => self.sums = state["sums"]
+  steps of an epoch not loaded => run.meter.steps = first = run.step => first = run.step
+  waits since before the start => waited = self.waited / (seconds - self.seconds) => waited = self.waited / seconds
+  waits of all ranks => self.waited += waited / self.run.place.ranks => self.waited += waited
+  saved epoch one ahead => "epoch": run.epoch,\n        "step": run.step,\n        "gl => "epoch": run.epoch + 1,\n        "step": run.step,\n        "gl
+  saved step one behind => "step": run.step,\n        "gl => "step": max(0, run.step - 1),\n        "gl
+  steps not converted to another batch => math.ceil(step * head["global_batch"] / global_batch) => step
+  best accuracy not saved => "best_acc1": run.best_top1 => "best_acc1": 0.0
+  best accuracy not loaded => head["best_acc1"], head["best_acc5"] => 0.0, 0.0
+  best loss not loaded => run.best_loss = head.get("best_loss", math.inf) => run.best_loss = math.inf
+  seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0
+  budget in minutes => 3600 * (run.args.budget_hours or => 60 * (run.args.budget_hours or
+  budget alone validates no half epoch => (run.step or not args.over) => (not args.over)
+  --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
+  no margin to save in => - min(60, 0.1 * seconds) => - min(60, 0 * seconds)
+  saved every second => now > self.saved + 60 * minutes => now > self.saved + minutes
+  smallest batch of a device => range(min(batch, share), 0, -1) => range(1, min(batch, share))
+  statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
+"""  # noqa: E501
+
+
+def faults():
+    """Yields (number, tests, name, old, new) of each fault in the list."""
+    number, tests = 0, None
+    for line in FAULTS.strip().splitlines():
+        if line.startswith("  "):
+            number += 1
+            name, old, new = line.replace("\\n", "\n").strip(" ").split(" => ")
+            yield number, tests, name, old, new
+        else:
+            tests = line
+
+
+def main():
+    """Plants the chosen faults and prints what saw them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", type=int, nargs="+", help="these numbers")
+    parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
+    args = parser.parse_args()
+    texts = {path.name: path.read_text() for path in ROOT.glob("imagenet_*.py")}
+    chosen = []
+    for number, tests, name, old, new in faults():
+        for script, text in texts.items():
+            if text.count(old) != 1:
+                sys.exit(f"{number}, {name}: {script} has {text.count(old)} times: {old}")
+            ast.parse(text.replace(old, new))  # or any test would see it
+        if args.k in name and number in (args.only or [number]):
+            chosen.append((number, tests, name, old, new))
+    with tempfile.TemporaryDirectory() as folder:
+        copy, passed, unseen = Path(folder) / "copy", None, 0
+        shutil.copytree(ROOT, copy, ignore=OUTSIDE)
+
+        def run(tests):
+            """Returns the test that failed, or None where all passed."""
+            words = f'"{sys.executable}" -m pytest -x -q -n 0 -p no:cacheprovider {tests}'
+            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
+            options = {"shell": True, "cwd": copy, "env": env, "text": True}
+            done = subprocess.run(
+                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+            )
+            failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", done.stdout, re.MULTILINE)
+            if bool(failed) != (done.returncode == 1) or done.returncode > 1:
+                sys.exit(f"pytest {tests} ended with {done.returncode}:\n{done.stdout}")
+            return failed and failed[1]
+
+        for number, tests, name, old, new in chosen:
+            if tests != passed:
+                if failed := run(tests):
+                    sys.exit(f"{failed} fails without a fault")
+                passed = tests
+            for script, text in texts.items():
+                (copy / script).write_text(text.replace(old, new))
+            seen = run(tests)
+            for script, text in texts.items():
+                (copy / script).write_text(text)
+            print(f"{number:3}  {name:42}  {seen or 'NOT SEEN'}", flush=True)
+            unseen += not seen
+    print(f"{len(chosen) - unseen} of {len(chosen)} faults are seen")
+    sys.exit(bool(unseen))
+
+
+if __name__ == "__main__":
+    main()
