@@ -15,7 +15,6 @@ from pathlib import Path
 
 import PIL.Image
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # Where a CPU has float16 arithmetic of its own (AVX512-FP16), kernels round in orders of their own,
@@ -37,6 +36,11 @@ try:
 except ImportError:
     HOROVOD = False
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
+nd = importlib.import_module("imagenet_nd")
+torch = nd.torch
+torch.set_num_threads(1)  # where the environment says another number
+# Of convolutional networks: small ViTs and single layers take no longer where it is emulated.
+needs_bfloat16 = pytest.mark.skipif(nd.emulates_bfloat16(torch.device("cpu")), reason=nd.EMULATED)
 
 
 def free_port():

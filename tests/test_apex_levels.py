@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import checkpoint, command, run, scalars
+from conftest import checkpoint, command, needs_bfloat16, run, scalars
 
 LR, MOMENTUM, WD = 0.1, 0.9, 1e-2
 
@@ -267,6 +267,7 @@ def equal(one, other):
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_resumed_o2_equals_uninterrupted_o2_to_the_bit(demo, tmp_path, ranks):
     """Ended by --max-hours within its first epoch, and gone on with."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, needs_horovod, run, write_images
+from conftest import ROOT, needs_bfloat16, needs_horovod, run, write_images
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import bottleneck  # noqa: E402
@@ -60,6 +60,7 @@ def read(path, rounds, measured=True):
     return rows
 
 
+@needs_bfloat16
 def test_training_measures_ours_and_the_peers(tmp_path):
     images = write_images(tmp_path / "images", train=3)  # 6 in all, and more are wanted
     only = ["--only", "imagenet_nd.py --amp", *(["timm"] if training.timm else [])]
@@ -73,6 +74,7 @@ def test_training_measures_ours_and_the_peers(tmp_path):
 
 @pytest.mark.slow
 @needs_horovod
+@needs_bfloat16
 def test_training_measures_every_script_twice(tmp_path):
     once = ["--steps", "1", "--rounds", "1", "--out", tmp_path / "t.json"]
     run([*TRAINING, "--only", "imagenet_", *once], tmp_path)
@@ -82,6 +84,7 @@ def test_training_measures_every_script_twice(tmp_path):
 
 
 @pytest.mark.slow
+@needs_bfloat16
 def test_training_measures_the_overhead(tmp_path):
     run([*TRAINING, "--overhead", "--out", tmp_path / "t.json"], tmp_path)
     rows = list(read(tmp_path / "t_resnet18_overhead.json", 2).values())
@@ -151,6 +154,7 @@ def test_nvjpegs_program_with_the_cpus_decoder(tmp_path, call):
 
 
 @pytest.mark.slow
+@needs_bfloat16
 def test_gpu_measures_on_the_cpu(tmp_path):
     words = [sys.executable, gpu.__file__, *GPU.split(), "--minutes", "5"]
     only = ["--only", "bfloat16 --channels-last -b 4", "O2 --channels-last -b 4"]
@@ -170,6 +174,7 @@ def test_gpu_without_time_measures_nothing(tmp_path, call):
 
 
 @pytest.mark.slow
+@needs_bfloat16
 def test_gpu_worker_outlives_failures_and_keeps_the_deadline(tmp_path):
     args = SimpleNamespace(arch="resnet18", image_size=32, steps=2)
     job = {"precision": "O1", "channels_last": True, "mode": "off", "batch": 2}

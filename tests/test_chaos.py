@@ -10,7 +10,7 @@ import time
 
 import psutil
 import pytest
-from conftest import BY_TORCHRUN, ROOT, needs_horovod
+from conftest import BY_TORCHRUN, ROOT, needs_bfloat16, needs_horovod
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -93,12 +93,15 @@ def test_loader_that_is_stuck_ends_the_run(tmp_path):
     hold(chaos.frozen(tmp_path, [("imagenet_nd.py", "stuck loader worker", "training")], 1))
 
 
+NEEDS = {"horovod": needs_horovod, "kills": needs_bfloat16, "omissions": needs_bfloat16}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[needs_horovod] if name == "horovod" else [])
+        pytest.param(name, marks=NEEDS.get(name, ()))
         for name in chaos.TRIALS
         if name not in ("nodes", "slurm")  # tests themselves
     ],

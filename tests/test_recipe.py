@@ -6,7 +6,17 @@ import shutil
 
 import pytest
 import torch
-from conftest import ROOT, checkpoint, command, events, needs_horovod, run, scalars, the_run
+from conftest import (
+    ROOT,
+    checkpoint,
+    command,
+    events,
+    needs_bfloat16,
+    needs_horovod,
+    run,
+    scalars,
+    the_run,
+)
 from test_data import CPU, open_batches, pictures  # noqa: F401
 from torch import nn
 
@@ -421,7 +431,7 @@ def test_an_option_file_is_printed_and_logged_and_what_follows_it_counts(demo, t
 @pytest.mark.parametrize(
     "way",
     [
-        [*command("imagenet_ddp_apex.py"), "--opt-level", "O2"],
+        pytest.param([*command("imagenet_ddp_apex.py"), "--opt-level", "O2"], marks=needs_bfloat16),
         command("imagenet_fsdp.py", 2),  # of whose ranks one loads the weights
     ],
     ids=["apex", "fsdp"],

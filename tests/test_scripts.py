@@ -21,6 +21,7 @@ from conftest import (
     checkpoint,
     command,
     free_port,
+    needs_bfloat16,
     needs_horovod,
     run,
     scalars,
@@ -292,6 +293,7 @@ def test_alone_in_an_empty_folder_it_trains_an_epoch(script, ranks, options, tmp
 
 
 @pytest.mark.slow
+@needs_bfloat16
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_alone_in_an_empty_folder_it_learns_the_demo_set(script, tmp_path):
     ranks = 1 if script in ONE_PROCESS else 2

@@ -6,13 +6,14 @@ import tarfile
 
 import pytest
 import torch
-from conftest import ROOT, command, needs_horovod, run, scalars
+from conftest import ROOT, command, needs_bfloat16, needs_horovod, run, scalars
 from torchvision import models
 
 pytestmark = pytest.mark.slow
 CIFAR = ROOT.parent / "shared" / "data" / "cifar10_jpeg.tar.gz"
 
 
+@needs_bfloat16
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not CIFAR.exists(), reason=f"{CIFAR} is not here")
 def test_cifar10_over_58_percent_in_five_epochs(tmp_path):
@@ -56,6 +57,7 @@ def test_every_classifier_trains_a_step(archs, tmp_path):
         shutil.rmtree(tmp_path / arch)  # up to 10 GB
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("arch", ["inception_v3", "googlenet", "maxvit_t", "swin_v2_t", "vgg11"])
 @pytest.mark.parametrize(
     "script",
@@ -102,6 +104,7 @@ def close(one, other):
     return one.shape == other.shape and torch.allclose(one, other, atol=1e-7)
 
 
+@needs_bfloat16
 def test_gpu_study_and_its_results_on_the_cpu(demo, tmp_path):
     """make study-precision_gpu, with options that a CPU bears, and what make_results.py makes."""
     words = [sys.executable, ROOT / "benchmarks" / "studies.py", "precision_gpu", "--dir", demo]

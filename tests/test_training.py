@@ -19,6 +19,7 @@ from conftest import (
     environment,
     events,
     free_port,
+    needs_bfloat16,
     needs_horovod,
     run,
     scalars,
@@ -487,7 +488,7 @@ def test_layout_may_change_on_resuming(before, demo, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [each for each in EACH if "apex" not in str(each.values)])
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", [pytest.param("bfloat16", marks=needs_bfloat16), "float16"])
 def test_amp(script, precision, demo, tmp_path):
     options = ["--image-size", "32", "-b", "8", "--epochs", "1", "--steps-per-epoch", "3"]
     words = [*command(script), *options, "--amp", precision, "--channels-last", "-p", "1", demo]
