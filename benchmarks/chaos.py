@@ -33,6 +33,18 @@ from pathlib import Path
 
 import psutil
 import torch
+from chaos_attack import (
+    CALLS,
+    LIMITS,
+    MOVES,
+    WITH_STORE,
+    handmade,
+    limits,
+    many,
+    progress,
+    stranger,
+    syscalls,
+)
 from chaos_jobs import (
     GREETING,
     NET,
@@ -646,6 +658,12 @@ TRIALS = {  # what runs, with which sizes, and with which under --short
     "disk": (disk, (), ()),
     "two_runs": (two_runs, (), ()),
     "differing": (differing, (), (["one image less", "-a"],)),
+    "progress": (progress, (), ([*MOVES][:1],)),
+    "stranger": (stranger, (), (WITH_STORE[:2], 1)),
+    "syscalls": (syscalls, (), ({"imagenet_nd.py": CALLS[::5]},)),
+    "many": (many, (1000,), (100,)),
+    "limits": (limits, (), ([*LIMITS][::3],)),
+    "handmade": (handmade, (), (8,)),
     "nodes": (tests, ("test_nodes.py",), ("test_nodes.py", "dist_url")),
     "slurm": (tests, ("test_slurm.py", "job"), ("test_slurm.py", "cancelled")),
 }
