@@ -105,36 +105,35 @@ def shift(folder, seconds):
 # --------------------------------------------------------------------------------- the stranger
 
 HOME, AWAY = "10.213.7.1", "10.213.7.2"
-# It tries every port that is listened on in the namespace; where there is a store, it leaves code
-# for whoever unpickles it.
+# It tries each port that is listened on in the namespace, until it has found so many stores, and
+# leaves code there for whoever unpickles it.
 STRANGER = """
-import contextlib, datetime, pickle, socket, subprocess, sys
-import torch.distributed as dist
-host, namespace, marker = sys.argv[1:]
+import datetime, pickle, socket, subprocess, sys, threading, torch.distributed as dist
+host, namespace, marker, stores = sys.argv[1:]
+found, tried, soon = [], set(), datetime.timedelta(seconds=3)
 class Planted:
     def __reduce__(self):
         return open, (marker, "w")
-payload, stores, tried = pickle.dumps(Planted()), {}, set()
+def plant(port):
+    try:
+        socket.create_connection((host, port), 2).close()
+        print("reached", port, flush=True)
+        store = dist.TCPStore(host, port, None, False, soon, wait_for_workers=False)
+        found.append(port)
+        while True:
+            for key in [f"{group}call {n}" for n in range(1, 20) for group in ("0//", "")]:
+                store.set(key, pickle.dumps(Planted()))
+            print("planted in", len(found), "stores", flush=True)
+    except (OSError, RuntimeError):
+        return  # out of reach, no store, or gone
 print("ready", flush=True)
-while True:
+while len(found) < int(stores):
     words = ["ip", "netns", "exec", namespace, "ss", "-ltnH"]
     listed = subprocess.run(words, capture_output=True, text=True).stdout
-    ports = {int(line.split()[3].rpartition(":")[2]) for line in listed.splitlines()}
-    for port in ports - tried:
-        tried.add(port)
-        with contextlib.suppress(OSError, RuntimeError):
-            socket.create_connection((host, port), 2).close()
-            print("reached", port, flush=True)
-            soon = datetime.timedelta(seconds=2)
-            stores[port] = dist.TCPStore(host, port, None, False, soon, wait_for_workers=False)
-    for port in list(stores):
-        try:
-            for number in range(1, 20):
-                for prefix in "", "0//":
-                    stores[port].set(f"{prefix}call {number}", payload)
-            print("planted", port, flush=True)
-        except RuntimeError:
-            del stores[port]
+    ports = {int(line.split()[3].rpartition(":")[2]) for line in listed.splitlines()} - tried
+    for port in ports:
+        threading.Thread(target=plant, args=(port,)).start()
+    tried |= ports
 """
 BY_TORCHRUN = [f"imagenet_{each}.py" for each in ("ddp", "fsdp", "exchange", "pipeline")]
 WITH_STORE = [("own spawn", "imagenet_ddp.py"), *(("static", each) for each in BY_TORCHRUN)]
@@ -156,7 +155,8 @@ def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
                 words = ["ip", "netns", "exec", away]
                 if where == "loopback":
                     address, words = "127.0.0.1", ["ip", "netns", "exec", home]
-                words += [sys.executable, folder / "stranger.py", address, home, marker]
+                stores = 2 if way == "static" else 1  # torchrun's own, and rank 0's
+                words += [sys.executable, folder / "stranger.py", address, home, marker, stores]
                 thief, allowed = Job(words, here), set()
                 thief.wait_for("ready")
                 if nodes == 1:
@@ -178,13 +178,13 @@ def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
                 thief.end()
                 reached = {int(each) for each in re.findall(r"reached (\d+)", text)} - allowed
                 odd = {each for each in at if not local(each) and port_of(each) not in allowed}
-                ran, planted = marker.exists(), "planted" in text
+                ran, planted = marker.exists(), f"planted in {stores} stores" in text
                 said = f"status {', '.join(map(str, statuses))}; "
                 if nodes == 1 and where != "loopback":
                     said += f"of {len(at)} ports {len(odd)} not on loopback, {len(reached)} reached"
                     ok = statuses == [0] and at and not odd and not reached
                 else:
-                    said += "planted" if planted else "no store was found"
+                    said += "planted" if planted else "not planted in rank 0's store"
                     ok = planted
                 lines = [line for job in jobs for line in job.errors()]
                 said += f"; code {'was' if ran else 'was not'} run"
