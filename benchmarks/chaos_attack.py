@@ -286,8 +286,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 CALLS = [("save", "within", number) for number in (1, 2, 4)]
 CALLS += [("replace", when, number) for when in ("before", "after") for number in (1, 2, 4)]
 CALLS += [("fsync", when, number) for when in ("before", "after") for number in (1, 6)]
-CALLS += [("link", "after", 1)]
-CUT = {"imagenet_nd.py": CALLS, "imagenet_pipeline.py": [CALLS[each] for each in (1, 3, 5, 8, 13)]}
+CALLS += [("link", "before", 4), ("link", "after", 4)]  # the first three have no file yet
+CUT = {"imagenet_nd.py": CALLS, "imagenet_pipeline.py": [CALLS[each] for each in (1, 3, 5, 8, -1)]}
 
 
 def syscalls(folder, cut=CUT):
@@ -392,9 +392,12 @@ NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=+dac_ove
 NOBODY += "--ambient-caps=+dac_override"
 PRIVATE = "unshare --mount"  # whose mounts nobody else sees
 READ_ONLY = 'mount --bind . . && mount -o remount,bind,ro . && cd "$PWD"'
-# Deleted once PyTorch is imported, which needs a folder.
-GONE = 'mkdir gone && cd gone && set -- $1 -c \'import os, runpy, sys, torch; os.rmdir("../gone"); '
-GONE += 'sys.argv[:] = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")\' "${@:2}"'
+# Deleted once all is imported, since PyTorch's import needs a folder. $1 is Python, $2 the script.
+GONE = """mkdir gone && cd gone && set -- $1 -c '
+import os, runpy, sys, torch, torchvision
+os.rmdir("../gone")
+sys.argv[:] = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")' "${@:2}" """
 # By what the shell is started, what it does first, and options.
 LIMITS = {
     "ulimit -n 64, -j 16": ("", "ulimit -n 64", ["-j", 16]),
