@@ -105,10 +105,11 @@ def shift(folder, seconds):
 # --------------------------------------------------------------------------------- the stranger
 
 HOME, AWAY = "10.213.7.1", "10.213.7.2"
+LOCAL = r"127\.|\[::1\]|\[::ffff:127\."
 # It tries each port that is listened on in the namespace, until it has found so many stores, and
 # leaves code there for whoever unpickles it.
 STRANGER = """
-import datetime, pickle, socket, subprocess, sys, threading, torch.distributed as dist
+import datetime, pickle, socket, subprocess, sys, threading, time, torch.distributed as dist
 host, namespace, marker, stores = sys.argv[1:]
 found, tried, soon = [], set(), datetime.timedelta(seconds=3)
 class Planted:
@@ -124,6 +125,7 @@ def plant(port):
             for key in [f"{group}call {n}" for n in range(1, 20) for group in ("0//", "")]:
                 store.set(key, pickle.dumps(Planted()))
             print("planted in", len(found), "stores", flush=True)
+            time.sleep(0.01)
     except (OSError, RuntimeError):
         return  # out of reach, no store, or gone
 print("ready", flush=True)
@@ -141,68 +143,64 @@ WITH_STORE = [("own spawn", "imagenet_ddp.py"), *(("static", each) for each in B
 
 def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
     """Has a stranger try the ports of a job: those of one node are out of reach from another
-    namespace, and where there are two nodes, or the stranger is on this one, no code is run."""
+    namespace; and where there are two nodes, or the stranger is on this one, no code is run."""
     (folder / "stranger.py").write_text(STRANGER)
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{HOME} {platform.node()}\n")
     train = [*NET, "--epochs", 1, "--steps-per-epoch", 10, "--timeout", 20]
+    outside, local = "in another namespace", "on loopback"
     with two_namespaces() as (home, away):
         inside = ["ip", "netns", "exec", home, "sh", "-c"]  # in which this machine has an address
         inside += ['mount --bind "$0" /etc/hosts; exec "$@"', folder / "hosts"]
-        for nodes, where in (1, "another namespace"), (1, "loopback"), (2, "another namespace"):
-            for way, script in cells[:loopback] if where == "loopback" else cells:
+        for nodes, where in (1, outside), (1, local), (2, outside):
+            for way, script in cells[:loopback] if where == local else cells:
                 here = folder / f"{nodes} {where} {way} {script}".replace(" ", "_")
-                marker, address = here / "code was run", HOME
-                words = ["ip", "netns", "exec", away]
-                if where == "loopback":
-                    address, words = "127.0.0.1", ["ip", "netns", "exec", home]
-                stores = 2 if way == "static" else 1  # torchrun's own, and rank 0's
-                words += [sys.executable, folder / "stranger.py", address, home, marker, stores]
-                thief, allowed = Job(words, here), set()
+                marker, stores = here / "code_was_run", 2 if way == "static" else 1
+                address, namespace = ("127.0.0.1", home) if where == local else (HOME, away)
+                words = [sys.executable, folder / "stranger.py", address, home, marker, stores]
+                thief = Job(["ip", "netns", "exec", namespace, *words], here)
                 thief.wait_for("ready")
-                if nodes == 1:
-                    words = start(way, script)
-                    allowed = {
-                        int(each.split("=")[1]) for each in map(str, words) if "port=" in each
-                    }
-                    jobs = [Job([*inside, *words, *train], here)]
-                else:
-                    starts = two_nodes(way, script)
-                    jobs = [Job([*inside, *words, *train], here / str(n)) for n, words in starts]
-                at, seen = set(), []
+                starts = [start(way, script)] if nodes == 1 else two_nodes(way, script)
+                jobs = [
+                    Job([*inside, *words, *train], here / f"node{node}")
+                    for node, words in enumerate(starts)
+                ]
+                listened = set()
                 while any(job.process.poll() is None for job in jobs):
-                    at |= listening(home)
+                    listened |= listening(home)
                     time.sleep(0.1)
-                    if not seen and any("Timeout (" in job.text() for job in jobs):
-                        seen = ["a stand-still"]
-                statuses, text = [job.wait(60) for job in jobs], thief.text()
                 thief.end()
-                reached = {int(each) for each in re.findall(r"reached (\d+)", text)} - allowed
-                odd = {each for each in at if not local(each) and port_of(each) not in allowed}
-                ran, planted = marker.exists(), f"planted in {stores} stores" in text
+                statuses, lines = [], []
+                for job in jobs:
+                    statuses.append(job.wait())
+                    lines += job.errors()
+                torchruns = re.findall(r"--master_port=(\d+)", " ".join(map(str, starts[0])))
+                reached = {*re.findall(r"reached (\d+)", thief.text())} - {*torchruns}
+                odd = [each for each in listened if not re.match(LOCAL, each)]
+                odd = [each for each in odd if each.rpartition(":")[2] not in torchruns]
+                planted = f"planted in {stores} stores" in thief.text()
                 said = f"status {', '.join(map(str, statuses))}; "
-                if nodes == 1 and where != "loopback":
-                    said += f"of {len(at)} ports {len(odd)} not on loopback, {len(reached)} reached"
-                    ok = statuses == [0] and at and not odd and not reached
+                if (nodes, where) == (1, outside):
+                    said += f"{len(listened)} ports, {len(odd)} of them not on loopback alone, "
+                    said += f"{len(reached)} reached; "
+                    ok = statuses == [0] and listened and not odd and not reached
                 else:
-                    said += "planted" if planted else "not planted in rank 0's store"
-                    ok = planted
-                lines = [line for job in jobs for line in job.errors()]
-                said += f"; code {'was' if ran else 'was not'} run"
-                said += f": {lines[0][:90]}" if lines else ""
-                ok = ok and not ran and not seen and not any(job.traceback() for job in jobs)
-                what = f"{script}, {way}, on {nodes} node{'s' * (nodes - 1)}, a stranger "
-                yield what + ("on loopback" if where == "loopback" else f"in {where}"), said, ok
+                    said += f"{'planted' if planted else 'not planted'} in rank 0's store; "
+                    ok = planted and not any(line.startswith("Timeout (") for line in lines)
+                said += f"code {'was' if marker.exists() else 'was not'} run"
+                ok = ok and not marker.exists() and not any(job.traceback() for job in jobs)
+                what = f"{script}, {way}, on {nodes} node{'s' * (nodes - 1)}; a stranger {where}"
+                yield what, ": ".join([said, *lines[:1]])[:200], ok
 
 
 def two_nodes(way, script):
-    """Returns [(node, words)] that start one rank on each of two nodes."""
+    """Returns the words that start one rank on each of two nodes."""
     port = free_port()
     if way == "own spawn":
         url = ["--dist-url", f"tcp://{HOME}:{port}", "--world-size", 2, "--rank"]
-        return [(node, [sys.executable, stage() / script, *url, node]) for node in range(2)]
+        return [[sys.executable, stage() / script, *url, node] for node in range(2)]
     words = ["torchrun", "--nnodes=2", "--nproc_per_node=1", f"--master_addr={HOME}"]
     words += [f"--master_port={port}"]
-    return [(node, [*words, f"--node_rank={node}", stage() / script]) for node in range(2)]
+    return [[*words, f"--node_rank={node}", stage() / script] for node in range(2)]
 
 
 @contextlib.contextmanager
@@ -247,14 +245,6 @@ def listening(namespace):
     words = ["ip", "netns", "exec", namespace, "ss", "-ltnH"]
     listed = subprocess.run(words, capture_output=True, text=True).stdout
     return {line.split()[3] for line in listed.splitlines()}
-
-
-def local(address):
-    return address.startswith(("127.", "[::1]", "[::ffff:127."))
-
-
-def port_of(address):
-    return int(address.rpartition(":")[2])
 
 
 # ----------------------------------------------------------------------------- system calls

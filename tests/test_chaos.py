@@ -96,6 +96,15 @@ def test_loader_that_is_stuck_ends_the_run(tmp_path):
 NEEDS = {"horovod": needs_horovod, "kills": needs_bfloat16, "omissions": needs_bfloat16}
 
 
+def test_the_ports_of_one_node_are_out_of_reach(begin):
+    """Nothing of it can be connected to from another machine, where nobody asks who it is."""
+    job = begin("own spawn", "imagenet_ddp.py")
+    job.wait_for(chaos.GREETING)
+    sockets = [each for process in job.processes() for each in process.net_connections()]
+    listening = [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]
+    assert listening and {*listening} == {"127.0.0.1"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
