@@ -470,7 +470,7 @@ def handmade_checkpoints(saved):
 
 def handmade_indexes(index):
     """Yields (what, arrays) of index.npz that tools/make_shards.py never writes."""
-    entries = {"target": (999, -5, -1), "file": (99, -1), "offset": (-7, 2**62)}
+    entries = {"target": (999, -5, -1), "file": (99, -1), "offset": (-7, 2**62, 2**63 - 1)}
     for name, values in (entries | {"length": (-9, 10**15)}).items():
         for value in values:
             yield f"{name} {value}", index | {name: np.full_like(index[name], value)}
