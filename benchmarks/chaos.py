@@ -62,6 +62,7 @@ from chaos_jobs import (
     unmount,
     verdict,
 )
+from chaos_logs import hostile_logs
 from common import ROOT, about, free_port
 
 from reporting.report import HOLDS
@@ -646,6 +647,14 @@ SHORT_FROZEN = [
     ("imagenet_pipeline.py", "rank 0 stopped", "training"),
     ("imagenet_exchange.py", "rank 1 stopped", "training"),
 ]
+
+
+def logs(folder):
+    """Logs that nobody's training wrote: make_results.py shows the others."""
+    for what, held in hostile_logs(folder):
+        yield f"make_results.py: {what}", "named, or shown as text; others are shown", held
+
+
 TRIALS = {  # what runs, with which sizes, and with which under --short
     "kills": (kills, (100, 20, 10), (10, 2, 1)),
     "restarts": (restarts, (20,), (4,)),
@@ -664,6 +673,7 @@ TRIALS = {  # what runs, with which sizes, and with which under --short
     "many": (many, (1000,), (100,)),
     "limits": (limits, (), ([*LIMITS][::3],)),
     "handmade": (handmade, (), (8,)),
+    "logs": (logs, (), ()),
     "nodes": (tests, ("test_nodes.py",), ("test_nodes.py", "dist_url")),
     "slurm": (tests, ("test_slurm.py", "job"), ("test_slurm.py", "cancelled")),
 }
