@@ -284,13 +284,13 @@ def syscalls(folder, cut=CUT):
     """SIGKILLs rank 0 exactly before, after or within a call that saving makes; then goes on."""
     (folder / "wrapper.py").write_text(WRAPPER)
     for script, calls in cut.items():
-        way, here = "static" if len(calls) < 9 else "plain", folder / script
+        way, here = "plain" if script == "imagenet_nd.py" else "static", folder / script
         options = [*NET, "--ema", 0.9, "--epochs", 2, "--steps-per-epoch", 4, "--timeout", 20]
         options += ["--resume", "auto", "--log-dir"]
         words = [*start(way, script), *options, "whole"]
         assert Job(words, here).wait() == 0
         for name, when, number in calls:
-            launcher = start(way, script)[:-1] or [sys.executable]
+            launcher = start(way, script)[:-1]
             runs = f"{name}_{when}_{number}"
             words = [*launcher, folder / "wrapper.py", name, when, number, stage() / script]
             job = Job([*words, *options, runs], here)
