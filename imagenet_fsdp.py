@@ -329,7 +329,10 @@ def from_rank_0(value):
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
         store.set(f"call {call}", json.dumps(value))
-    return json.loads(store.get(f"call {call}"))
+    try:
+        return json.loads(store.get(f"call {call}"))
+    except ValueError:
+        raise Fault("rank 0's store holds what it has not sent: is the network yours?") from None
 
 
 def trained_state(run):
@@ -716,12 +719,11 @@ def open_shards(folder):
         for name, size in zip(source.names, sizes, strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
                 raise ValueError(f"{os.fsdecode(name)} is another file now")
-        least, ends = np.stack(arrays[1:]).min(axis=1, initial=0), source.offset + source.length
         if (
-            any(array.dtype.kind not in "iu" for array in arrays[1:])
-            or min(least) < 0
+            any(array.dtype.kind not in "iu" or (array < 0).any() for array in arrays[1:])
             or max(source.target, default=0) >= len(classes)
-            or (ends > sizes[source.file]).any()
+            or (source.length > sizes[source.file] - source.offset).any()
+            or not all(isinstance(name, str) for name in classes)
         ):
             raise ValueError("classes, files or places that there are not")
     except Exception as error:  # a damaged file may raise anything
@@ -1246,7 +1248,8 @@ def weights_in(saved):
     saved = saved if isinstance(saved, dict) else {}
     found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
     found = found if isinstance(found, dict) else {}
-    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
+    names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
+    return {names[name]: found[name] for name in found if is_plain(found[name])}
 
 
 # What model_options() returns, and the type of it or of its numbers.
@@ -2401,7 +2404,8 @@ MEANINGS = {
     r"[Tt]imed? ?out": "another rank did not answer within --timeout",
     r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": "another rank is gone",
     r"Failed to recv|remote process exited": "another rank is gone",
-    r"open files|temporarily unavailable|new thread|File too large": "raise a limit of `ulimit -a`",
+    r"open files|temporarily unavailable|(new|watchdog) thread": "raise a limit of `ulimit -a`",
+    r"File too large": "raise a limit of `ulimit -a`",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
     r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b, -j or --image-size",
     r"unable to .*shared mem": "too little for the loader: docker run --shm-size=8g, or lower -j",

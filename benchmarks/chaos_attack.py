@@ -82,12 +82,6 @@ def progress(folder, moves=tuple(MOVES), steps=40):
             what = f"killed in a new folder before its first save, gone on {move}"
             what += f"; {state}" if state else ""
             yield row(what, taken, run.name, "checkpoint.pt", 3)
-    longer = shutil.copytree(base, folder / "longer")
-    train(longer, "--epochs", 4, "-j", 2, *auto)
-    (new,) = (each for each in longer.iterdir() if each.name != run.name)
-    shift(new, -3600)
-    taken = begin("plain", longer, *auto)
-    yield row("clock set back before the last epoch", taken, new.name, "checkpoint.pt", 4)
     anew = shutil.copytree(base, folder / "anew")
     train(anew, "--epochs", 1)
     (new,) = (each for each in anew.iterdir() if each.name != run.name)
