@@ -34,13 +34,20 @@ TRIALS = {
         "kills",
         "restarts",
         "horovod",
+        "syscalls",
     ),
     "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": ("signals",),
     "processes that are stopped or stuck, in set-up and in training": (
         "frozen",
         "frozen_parallel",
     ),
-    "checkpoints cut off, flipped, hostile; a full or read-only disk": ("files", "disk"),
+    "checkpoints and indexes cut off, flipped, made by hand, hostile": ("files", "handmade"),
+    "a full or read-only disk, limits of open files, processes, shared memory": ("disk", "limits"),
+    "`--resume auto` after moves between folders, among a thousand runs, onto other data": (
+        "progress",
+        "many",
+    ),
+    "a stranger at the store; logs that nobody's training wrote": ("stranger", "logs"),
     "ranks with other data or options, a second run in the folder": ("differing", "two_runs"),
     "nodes lost, leaving, joining; Slurm's time limit and scancel": ("nodes", "slurm"),
 }
