@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, command, environment, free_port, run, scalars, write_images
+from conftest import ROOT, command, environment, free_port, run, scalars, the_run, write_images
 
 GHOST = Path(__file__).parent / "ghost"
 spec = importlib.util.spec_from_file_location("ghost_build", GHOST / "build.py")
@@ -83,12 +83,12 @@ def rehearse(start, images, tmp_path):
     """rehearse(script, *options, gpus=1, ranks=1): trains; returns each rank's reports, of every
     step."""
 
-    def rehearse(script, *options, gpus=1, ranks=1, local_rank=True):
+    def rehearse(script, *options, gpus=1, ranks=1, local_rank=True, logs="ghost"):
         env = group(ranks) if ranks > 1 or script == DDP else {}  # which alone starts a process
         if env and local_rank:
             env["LOCAL_RANK"] = "{rank}"
         words = [GHOST / "run.py", "{rank}.jsonl", ROOT / script, *WORDS, "-b", 4 // ranks]
-        start([*words, *options, "--log-dir", "ghost", images], ranks, gpus, **env)
+        start([*words, *options, "--log-dir", logs, images], ranks, gpus, **env)
         reports = [(tmp_path / f"{rank}.jsonl").read_text() for rank in range(ranks)]
         return [[*map(json.loads, report.splitlines())] for report in reports]
 
@@ -227,6 +227,17 @@ def test_pipeline(rehearse, cpu_losses, tmp_path, options):
     check_budget(steps, votes=2)
     check_device(steps, [0, 1])
     assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(PIPELINE, 2, *words), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_resume(rehearse, cpu_losses, tmp_path):
+    """A checkpoint goes from FSDP2 to DDP, and the curve goes on as the CPU's."""
+    words, two = ["--epochs", "2", "--ema", "0.9"], {"gpus": 2, "ranks": 2}
+    rehearse(FSDP, *words, "--desired-acc", "0.01", **two, logs="first")  # ends after an epoch
+    rehearse(DDP, *words, "--resume", the_run(tmp_path / "first"), **two)
+    seen = scalars(tmp_path / "ghost", "Loss/step")
+    assert list(seen) == [*range(6, 12)]
+    assert list(seen.values()) == pytest.approx(cpu_losses(DDP, 2, *words)[6:12], abs=1e-4)
 
 
 # ---------------------------------------------------------------------------------- which device
