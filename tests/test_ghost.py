@@ -214,7 +214,9 @@ def test_budget(rehearse, script, ranks, options, budget):
 )
 def test_losses(rehearse, cpu_losses, tmp_path, script, ranks, options):
     """All ways to be parallel on two GPUs have the losses of DDP on the CPU."""
-    rehearse(script, *options, gpus=2, ranks=ranks)
+    steps = rehearse(script, *options, gpus=2, ranks=ranks)
+    if ranks == 2:
+        check_device(steps, [0, 1])
     assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(DDP, 2), abs=1e-4)
 
 
