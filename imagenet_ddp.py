@@ -238,8 +238,9 @@ def _meet(rank, ranks, local_ranks, backend, timeout):
         raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
     wait = datetime.timedelta(seconds=timeout or 10**8)
     host, port = os.environ.get("MASTER_ADDR"), _whole("MASTER_PORT")
-    if host is None:
-        raise BadInput("MASTER_ADDR is missing in the environment: a launcher sets it")
+    if host is None or port > 65535:
+        where = f"MASTER_ADDR is {host}, MASTER_PORT {port}"
+        raise BadInput(f"{where} in the environment: a launcher sets them to rank 0's")
     store = launchers = None
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # It is there before its ranks, or refuses: the launcher was killed.
@@ -2166,7 +2167,7 @@ def describe(run, head):
         "system": platform.platform(),
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "cudnn": torch.backends.cudnn.version() if run.place.device.type == "cuda" else None,
         **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
         "commit": commit.strip(),
     }

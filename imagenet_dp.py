@@ -1937,7 +1937,7 @@ def describe(run, head):
         "system": platform.platform(),
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "cudnn": torch.backends.cudnn.version() if run.place.device.type == "cuda" else None,
         **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
         "commit": commit.strip(),
     }
