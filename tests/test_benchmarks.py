@@ -157,7 +157,7 @@ def test_results_are_stale_when_a_benchmark_changes(tmp_path):
 def test_written_benchmark_is_read_and_printed(tmp_path, capsys):
     path = tmp_path / "new" / "x.json"
     common.write(path, "Speed", "images/s", ROWS, "old", ABOUT, "Noted.")
-    assert report.read_benchmarks([tmp_path]) == ([benchmark()], [])
+    assert report.read_benchmarks([tmp_path]) == ([benchmark() | {"file": str(path)}], [])
     table = "\n".join(report.benchmark_table(benchmark()))
     assert capsys.readouterr().out == f"Speed:\n\n{table}\n"
 

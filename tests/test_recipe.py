@@ -534,7 +534,7 @@ def test_a_best_model_of_other_groups_of_weights_is_measured_on_test(demo, tmp_p
     saved["best_acc1"] = 100.0  # than which no epoch will be better
     saved["optimizer"] = {
         "state": {},
-        "param_groups": [{"params": [*range(len(saved["state_dict"]))]}],
+        "param_groups": [{"lr": 0.1, "params": [*range(len(saved["state_dict"]))]}],
     }
     torch.save(saved, checkpoint(tmp_path / "runs"))
     output = run([*words, "--resume", checkpoint(tmp_path / "runs"), "--log-dir", "b"], tmp_path)
