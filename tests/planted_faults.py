@@ -136,12 +136,13 @@ tests/test_training.py -k "several or resume_file or statistics or says or count
   best loss not loaded => run.best_loss = head.get("best_loss", math.inf) => run.best_loss = math.inf
   seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0
   budget in minutes => 3600 * (run.args.budget_hours or => 60 * (run.args.budget_hours or
-  budget alone validates no half epoch => (run.step or not args.over) => (not args.over)
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
   no margin to save in => - min(60, 0.1 * seconds) => - min(60, 0 * seconds)
   saved every second => now > self.saved + 60 * minutes => now > self.saved + minutes
   smallest batch of a device => range(min(batch, share), 0, -1) => range(1, min(batch, share))
   statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
+tests/test_recipe.py -m slow -k budget
+  a spent budget leaves a half epoch unvalidated => (run.step or not args.over) => (not args.over)
 """  # noqa: E501
 
 

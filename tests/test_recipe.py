@@ -183,6 +183,7 @@ def test_losses_are_pytorchs_of_dense_targets(per_class, smoothing):
         if per_class:
             expected = nn.functional.binary_cross_entropy_with_logits(output, wanted)
         loss, sums = nd.criterion(output, given, smoothing, per_class)
+        assert sums.dtype == torch.float64, "exact, also over all of ImageNet"
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
         assert sums[1] == (output.argmax(1) == classes).sum() and sums[3:].tolist() == [8, 8]
     classes[3] = -1
@@ -563,3 +564,5 @@ def test_a_budget_ends_in_mid_epoch_validates_and_measures_the_best_on_test(demo
     assert "all epochs are done" in more and ", 3 epochs in" in more, "and the rest of the epoch"
     again = run([*command("imagenet_nd.py"), *words, "--resume", "auto"], tmp_path)
     assert "the budget is spent" in again and f"test: top-1 {top1[best]:.3f} %" in again
+    (fresh,) = (each for each in (tmp_path / "runs").iterdir() if "_gpux1_" in each.name)
+    assert len(events(fresh).Scalars("Top1/val")) == 1, "the epoch that was under way is validated"

@@ -2,6 +2,7 @@
 docs/data.md ("What is drawn from what") and docs/recipes.md ("What a step computes"): what is equal
 in all scripts may be wrong in all. It is also a short account of what they compute."""
 
+import copy
 import functools
 import math
 import random
@@ -235,18 +236,15 @@ def train(folder, build, ranks=1, **options):
             epoch_sums += sums
             number = len(found.steps)
             if number <= 32 or number % 32 == 0:
-                kept = args.ema if number > 32 and epoch >= warmup(args) else 0
-                average, before = (
-                    {k: each.clone() for k, each in model.state_dict().items()},
-                    average,
-                )
+                kept = args.ema if number > 32 and epoch >= warmup(args) else 0  # else a copy
+                before, average = average, copy.deepcopy(model.state_dict())
                 for name, each in average.items():
                     if kept and each.is_floating_point():
                         each.lerp_(before[name], kept)
                 averaged += kept > 0
         found.rates.append(rate)
         found.train.append(means(epoch_sums))
-        trained = {name: each.clone() for name, each in model.state_dict().items()}
+        trained = copy.deepcopy(model.state_dict())
         if args.ema:
             model.load_state_dict(average)
         found.val.append(validate(args, model, val))

@@ -359,8 +359,8 @@ def test_counters_go_on_in_mid_epoch(whole, demo, tmp_path):
     """Sums, seconds, waits, the best: of a checkpoint whose own are unlike any of this run."""
     saved = load(checkpoint(whole[0] / "runs", "checkpoint-2.pt"))
     sums = [100.0, 8.0, 16.0, 32.0, 32.0, 0.0]
-    saved |= {"step": 2, "partial": {"sums": sums, "seconds": 3e6}, "seconds": 7.2e6}
-    saved |= {"best_acc1": 0.0, "best_loss": 0.001}
+    saved |= {"step": 1, "partial": {"sums": sums, "seconds": 3e6}, "seconds": 7.2e6}
+    saved |= {"best_acc1": 0.0, "best_loss": 0.001, "global_batch": 32}  # two steps of 16
     torch.save(saved, tmp_path / "edited.pt")
     words = [*command(ND), *RUN, "-b", "16", "--epochs", "2", "--best", "loss"]
     words += ["--budget-hours", "2500", "--resume", tmp_path / "edited.pt", demo]
