@@ -76,7 +76,6 @@ tests/test_reference.py -k cosine
   momentum as by default => momentum=args.momentum, nesterov => momentum=0.9, nesterov
   small gradients scaled up => (limit / norm).clamp(max=1) => (limit / norm)
   norm of the largest gradient => norms.square().sum() => norms.square().max()
-  no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   counts not averaged => average.copy_(tensor) => tensor.copy_(average)
   share of mixing uniform => kept, (height, width) = rng.betavariate(alpha, alpha) => kept, (height, width) = rng.random()
   box of the wrong sides => math.sqrt(1 - kept) / 2 => (1 - kept) / 2
@@ -90,6 +89,7 @@ tests/test_reference.py -k cosine
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   not all of a step's parts => parts = (next_batch(run, epoch) for _ in range(args.parts)) => parts = [next_batch(run, epoch) for _ in range(args.parts)][:1] * 2
 tests/test_reference.py -k linear
+  no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
   smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / output.shape[1] => wanted * (1 - smoothing) + smoothing
