@@ -89,6 +89,7 @@ tests/test_reference.py -k cosine
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   not all of a step's parts => parts = (next_batch(run, epoch) for _ in range(args.parts)) => parts = [next_batch(run, epoch) for _ in range(args.parts)][:1] * 2
 tests/test_reference.py -k linear
+  best top-5 is the last => max(run.best_top5, val["Top5"]) => val["Top5"]
   no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
@@ -105,7 +106,6 @@ tests/test_reference.py -k base
   --base-lr for 256 images => args.base_lr * global_batch / args.batch_size => args.base_lr * global_batch / 256
   --flip off still mirrors => if mirrored and args.flip != "off": => if mirrored:
   best by the largest loss => val["Loss"] <= run.best_loss => val["Loss"] >= run.best_loss
-  best top-5 is the last => max(run.best_top5, val["Top5"]) => val["Top5"]
   best loss not saved => "best_loss": run.best_loss, => "best_loss": math.inf,
 tests/test_reference.py -k two
   dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
@@ -115,32 +115,37 @@ tests/test_data.py -k "whoever or every_image or torchvision or normalised"
   steps share images => images = order[each * distinct : (each + 1) * distinct] => images = order[each : each + distinct]
   epochs are resumed at their beginning => for each in range(step, data.steps): => for each in range(data.steps):
   too few validation batches => math.ceil(len(source.target) / place.shares => math.floor(len(source.target) / place.shares
-tests/test_recipe.py -k "freeze or losses or augmented or best_in"
+tests/test_recipe.py -k "freeze and apex"
   --freeze trains all => [[each for each in weights if each.requires_grad]] => [[each for each in weights]]
   --freeze moves statistics => module.eval().train = lambda mode, module=module: module => module.eval()
+tests/test_recipe.py -k "losses or best_in"
   sums in float32 => return torch.float64 if => return torch.float32 if
   best not validated weights => "state_dict": checkpoint["ema"], "trained" => "state_dict": checkpoint["state_dict"], "trained"
   averages not loaded => yield average, averages[name] if fits else saved.get(name) => yield average, saved.get(name)
-tests/test_training.py -k "several or resume_file or statistics or says or counters or watch"
-  partial sums not saved => "partial": run.meter.state() if run.step else None => "partial": None
+tests/test_training.py -k counters
   partial sums not loaded => self.sums, self.seconds = state["sums"], state["seconds"] => self.seconds = state["seconds"]
   seconds of an epoch not loaded => self.sums, self.seconds = state["sums"], state["seconds"] => self.sums = state["sums"]
   steps of an epoch not loaded => run.meter.steps = first = run.step => first = run.step
   waits since before the start => waited = self.waited / (seconds - self.seconds) => waited = self.waited / seconds
-  waits of all ranks => self.waited += waited / self.run.place.ranks => self.waited += waited
-  saved epoch one ahead => "epoch": run.epoch,\n        "step": run.step,\n        "gl => "epoch": run.epoch + 1,\n        "step": run.step,\n        "gl
-  saved step one behind => "step": run.step,\n        "gl => "step": max(0, run.step - 1),\n        "gl
   steps not converted to another batch => math.ceil(step * head["global_batch"] / global_batch) => step
-  best accuracy not saved => "best_acc1": run.best_top1 => "best_acc1": 0.0
-  best accuracy not loaded => head["best_acc1"], head["best_acc5"] => 0.0, 0.0
   best loss not loaded => run.best_loss = head.get("best_loss", math.inf) => run.best_loss = math.inf
   seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0
   budget in minutes => 3600 * (run.args.budget_hours or => 60 * (run.args.budget_hours or
+tests/test_training.py -k several
+  partial sums not saved => "partial": run.meter.state() if run.step else None => "partial": None
+  saved step one behind => "step": run.step,\n        "gl => "step": max(0, run.step - 1),\n        "gl
+  smallest batch of a device => range(min(batch, share), 0, -1) => range(1, min(batch, share))
+tests/test_training.py -k "says or resume_file"
+  saved epoch one ahead => "epoch": run.epoch,\n        "step": run.step,\n        "gl => "epoch": run.epoch + 1,\n        "step": run.step,\n        "gl
+  best accuracy not saved => "best_acc1": run.best_top1 => "best_acc1": 0.0
+  best accuracy not loaded => head["best_acc1"], head["best_acc5"] => 0.0, 0.0
+tests/test_training.py -k statistics
+  statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
+tests/test_training.py -k "watch or wait"
+  waits of all ranks => self.waited += waited / self.run.place.ranks => self.waited += waited
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
   no margin to save in => - min(60, 0.1 * seconds) => - min(60, 0 * seconds)
   saved every second => now > self.saved + 60 * minutes => now > self.saved + minutes
-  smallest batch of a device => range(min(batch, share), 0, -1) => range(1, min(batch, share))
-  statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
 tests/test_recipe.py -m slow -k budget
   a spent budget leaves a half epoch unvalidated => (run.step or not args.over) => (not args.over)
 """  # noqa: E501

@@ -400,6 +400,15 @@ def test_watch_ends_with_time_to_save_and_saves_when_due(hours, end, monkeypatch
     assert first.why() == "--max-hours"
 
 
+def test_wait_is_the_mean_of_all_ranks():
+    """Of four ranks that waited for eight seconds in sum, in an epoch of ten."""
+    here = types.SimpleNamespace(place=nd.Place(torch.device("cpu"), ranks=4), waits=[], log=None)
+    meter = nd.Meter("1/1", None, 8, here)
+    meter.add([0.0] * 6, 8.0)
+    meter.ended = meter.started + 10
+    assert meter.values()["Wait"] == pytest.approx(0.2)
+
+
 def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
     """Of a checkpoint, by another script; of its weights as pytorch/examples saves them."""
     path = checkpoint(whole[0] / "runs")
