@@ -110,7 +110,7 @@ tests/test_reference.py -k base
 tests/test_reference.py -k two
   dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
   shares interleaved, not sliced => keys[place.share * share : (place.share + 1) * share] => keys[place.share :: place.shares]
-tests/test_data.py -k "whoever or every_image or torchvision or normalised"
+tests/test_data.py -k "whoever or epochs or every_image or distributed"
   central crop's side, where no draw fits => min(width, round(height * longest)) => min(width, height)
   steps share images => images = order[each * distinct : (each + 1) * distinct] => images = order[each : each + distinct]
   epochs are resumed at their beginning => for each in range(step, data.steps): => for each in range(data.steps):
