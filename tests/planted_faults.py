@@ -108,6 +108,7 @@ tests/test_reference.py -k base
   best by the largest loss => val["Loss"] <= run.best_loss => val["Loss"] >= run.best_loss
   best loss not saved => "best_loss": run.best_loss, => "best_loss": math.inf,
 tests/test_reference.py -k two
+  statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
   dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
   shares interleaved, not sliced => keys[place.share * share : (place.share + 1) * share] => keys[place.share :: place.shares]
 tests/test_data.py -k "whoever or epochs or every_image or distributed"
@@ -139,8 +140,6 @@ tests/test_training.py -k "says or resume_file"
   saved epoch one ahead => "epoch": run.epoch,\n        "step": run.step,\n        "gl => "epoch": run.epoch + 1,\n        "step": run.step,\n        "gl
   best accuracy not saved => "best_acc1": run.best_top1 => "best_acc1": 0.0
   best accuracy not loaded => head["best_acc1"], head["best_acc5"] => 0.0, 0.0
-tests/test_training.py -k statistics
-  statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
 tests/test_training.py -k "watch or wait"
   waits of all ranks => self.waited += waited / self.run.place.ranks => self.waited += waited
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
