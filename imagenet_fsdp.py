@@ -722,6 +722,7 @@ def open_shards(folder):
                 raise ValueError(f"{os.fsdecode(name)} is another file now")
         if (
             any(array.dtype.kind not in "iu" or (array < 0).any() for array in arrays[1:])
+            or any(array.shape != (len(source.target),) for array in arrays[1:])
             or max(source.target, default=0) >= len(classes)
             or (source.length > sizes[source.file] - source.offset).any()
             or not all(isinstance(name, str) for name in classes)
