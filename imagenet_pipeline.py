@@ -1979,7 +1979,8 @@ def load_file(path):
     """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed, and all of
     it is compared with its checksums, which torch.load() does not do."""
     try:
-        file = io.BytesIO(Path(path).read_bytes())
+        with open_file(path) as opened:
+            file = io.BytesIO(opened.read())
         if zipfile.is_zipfile(file):  # or torchvision's of before 2020, which has no checksums
             archive = zipfile.ZipFile(file)
             # PyTorch takes a record that has the attributes of a folder for empty.
@@ -2098,7 +2099,8 @@ def find_checkpoint(args, trains):
 def recorded(folder):
     """Returns what a folder's run trains, or None where it does not say so."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        record = json.loads((folder / RECORD).read_text())
+        with open_file(folder / RECORD) as file:
+            record = json.loads(file.read())
         return {"options": {**record["options"]}, "data": str(record["data"])}
     return None
 
@@ -2258,7 +2260,8 @@ def open_log(run, head):
             copied = run.folder / f"{CHECKPOINTS[-1]}.tmp"
             shutil.copy2(best, copied)  # with its time, and whole or not at all
             copied.replace(run.folder / CHECKPOINTS[-1])
-        (run.folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
+        if not recorded(run.folder):
+            (run.folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
@@ -2446,12 +2449,16 @@ def require_equal(place, mine):
 
 
 def digest(source):
-    """Returns the number of images and a hash of their classes and places."""
+    """Returns the number of images and a hash of their classes and places, and of the sizes of
+    some files: another set may have the same names."""
     if source is None:
         return "no images"
     hashed = hashlib.sha256(repr(source.classes).encode())
     for array in source[2:]:
         hashed.update(array)
+    for index in range(0, len(source.length), len(source.length) // 100 + 1):
+        with contextlib.suppress(OSError):
+            hashed.update(b"%d " % os.path.getsize(source.path(index)))
     return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
 
 

@@ -325,6 +325,10 @@ def test_resume_auto_takes_what_was_saved_last_of_the_same_run(whole, demo, tmp_
     output = run([*words, demo], tmp_path)
     assert "Going on from runs/anew/checkpoint.pt (epoch 1" in output
     data = shutil.copytree(demo, tmp_path / "moved")
+    for path in (data / "train").rglob("*.jpg"):  # the same names
+        path.write_bytes(path.read_bytes() + b"more")
+    output = run([*words, "--epochs", "1", data], tmp_path)
+    assert "differs in other data (1280 images, not 1280)" in output and "Going on" not in output
     (data / "train" / "class3" / "0.jpg").unlink()
     output = run([*words, "--epochs", "1", data], tmp_path)
     assert "differs in other data (1279 images, not 1280)" in output and "Going on" not in output
