@@ -207,18 +207,19 @@ def _meet(rank, ranks, local_ranks, backend, timeout):
 
 def _serve(host, port, wait):
     """Returns rank 0's store. It asks nobody who he is, and listens on this address alone; on all
-    where the others know this node by a name that is a loopback to itself, or by an address that
-    it has not."""
+    where others may take another: of a name that is a loopback here or has several, or where this
+    node has not got the address."""
     options = {"wait_for_workers": False}
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    loopback = ipaddress.ip_address(address[0]).is_loopback
-    if not loopback or host in ("localhost", address[0]):
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, *_, address = found[0]
+    several = len({each[4][0] for each in found}) > 1
+    if host == address[0] or not (several or ipaddress.ip_address(address[0]).is_loopback):
         try:
-            listener = socket.create_server(address[:2], family=family, backlog=4096)
+            listener = socket.create_server(address, family=family, backlog=4096)
             port = listener.getsockname()[1]
             options["master_listen_fd"] = listener.detach()
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
+            if error.errno == errno.EADDRINUSE:
                 raise
     return dist.TCPStore(host, port, None, True, wait, **options)
 
@@ -792,7 +793,7 @@ def pick_device(args, local_rank=0, local_ranks=1):
     return torch.device(accelerator.type, index)
 
 
-EMULATED = "bfloat16 is emulated here: on a CPU 8 to 50 times slower than float32"
+EMULATED = "bfloat16 is emulated here, slower than float32: on a CPU 8 to 50 times"
 
 
 @functools.cache
@@ -862,8 +863,12 @@ class Source(NamedTuple):
         if self.length[index] < 0:
             with open_file(self.path(index)) as file:
                 return file.read()
-        shard = open_shard(self.path(index)).fileno()
-        return os.pread(shard, self.length[index], self.offset[index])
+        try:
+            shard = open_shard(self.path(index))
+        except OSError:  # too many are open, perhaps
+            open_shard.cache_clear()
+            shard = open_shard(self.path(index))
+        return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
 
 def open_file(path):
@@ -909,7 +914,7 @@ def open_shards(folder):
         if (
             any(array.dtype.kind not in "iu" or (array < 0).any() for array in arrays[1:])
             or any(array.shape != (len(source.target),) for array in arrays[1:])
-            or max(source.target, default=0) >= len(classes)
+            or source.target.max(initial=0) >= len(classes)
             or (source.length > sizes[source.file] - source.offset).any()
             or not all(isinstance(name, str) for name in classes)
         ):
@@ -1082,8 +1087,10 @@ class Images(torch.utils.data.Dataset):
         if mirrored and args.flip != "off":
             out.copy_(out.flip(1))
         if self.policy:  # on Pillow's images, which it changes faster than tensors
-            torch.default_generator.manual_seed(rng.getrandbits(63))  # from which it draws
-            augmented = self.policy(PIL.Image.fromarray(out.numpy()))
+            # It draws from torch's generator, as does dropout, in the same process under -j 0.
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(rng.getrandbits(63))
+                augmented = self.policy(PIL.Image.fromarray(out.numpy()))
             out.copy_(torch.from_numpy(np.array(augmented)))
         if rng.random() < args.random_erase:  # of torchvision's sizes, in the mean colour
             top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
@@ -2063,9 +2070,10 @@ def find_checkpoint(args, trains):
     *last_three, best = CHECKPOINTS
     saved_at = {}  # of a folder: whether more than the best, and when
     for path in Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt"):
-        if path.name in CHECKPOINTS:
-            newest = path.name != best, path.stat().st_mtime_ns
-            saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
+        with contextlib.suppress(OSError):  # a broken link, or one that another run just moves
+            if path.name in CHECKPOINTS:
+                newest = path.name != best, path.stat().st_mtime_ns
+                saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
     folders, odd = sorted(saved_at, key=saved_at.get, reverse=True), {}
     for folder in folders:
         record = recorded(folder) if auto else trains
@@ -2241,13 +2249,13 @@ def open_log(run, head):
     try:
         before = Path(head["path"] if head else os.devnull).resolve()
         best = before.with_name(CHECKPOINTS[-1])
-        # Not from the best, which may be older than others, unless it is alone.
-        known = before.name in CHECKPOINTS[:3] or not before.with_name(CHECKPOINTS[0]).exists()
-        known = known and not differing(args, run.trains, recorded(before.parent) or run.trains)
-        known = known and what in before.parent.name and args.prof is None
-        if known and before.parent.parent == runs.resolve():
-            run.folder = runs / before.parent.name
-        else:
+        if head and args.prof is None and before.parent.parent == runs.resolve():
+            record = recorded(before.parent) or trained_by(head)
+            # Not from the best, which may be older than others, unless it is alone.
+            newest = before.name in CHECKPOINTS[:3] or not before.with_name(CHECKPOINTS[0]).exists()
+            if newest and what in before.parent.name and not differing(args, run.trains, record):
+                run.folder = runs / before.parent.name
+        if run.folder is None:
             for run.folder in (runs / each for each in names):
                 with contextlib.suppress(FileExistsError):
                     run.folder.mkdir(parents=True)

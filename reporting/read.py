@@ -130,7 +130,9 @@ class Run:
 
     @property
     def precision(self):
-        level = self.options.get("precision") or self.named.get("precision", "")
+        place = self.about.get("place", {})
+        level = place.get("precision") or self.options.get("precision")
+        level = level or self.named.get("precision", "")
         if level in ("O1", "O2", "O3") and self.options:
             half = self.options.get("half_dtype") or ("bfloat16" if self.on_cpu else "float16")
             return f"{level} {half}"

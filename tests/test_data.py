@@ -202,6 +202,15 @@ def test_a_step_in_parts_has_the_same_images(workers, pictures):
         assert all(map(torch.equal, steps, expected))
 
 
+def test_augmenting_leaves_dropouts_generator_alone(pictures):
+    """Both draw from torch's, in one process where there are no loader processes."""
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    schedule, batches = open_batches(pictures, words=["--auto-augment", "trivial"])
+    next(batches)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("fewer", [0, 1])
 def test_batch_buffers_are_enough_and_not_one_too_many(fewer, pictures, monkeypatch):
     """A batch is overwritten while the caller has it, where there is a buffer fewer."""
@@ -554,3 +563,24 @@ def test_compiled_is_the_same_training(demo, tmp_path):
     (saved,) = tmp_path.glob("compiled/*/checkpoint.pt")
     names = torch.load(saved, weights_only=True)["state_dict"]
     assert not any("_orig_mod" in name for name in names)
+
+
+def test_a_shard_is_opened_once(shards, monkeypatch):
+    """And once more where the system allows no more files: an image is not lost to that."""
+    opened, open_one, full = [], os.open, []
+
+    def count(path, *more):
+        if full:
+            raise OSError(full.pop(), "Too many open files")
+        opened.append(path)
+        return open_one(path, *more)
+
+    args = nd.parse_args([str(shards)])
+    source = nd.list_sources(args, nd.Place(CPU))[0]
+    nd.open_shard.cache_clear()
+    monkeypatch.setattr(os, "open", count)
+    images = [source.read(index) for index in range(len(source.target))]
+    assert len(opened) == len(source.names) > 1
+    nd.open_shard.cache_clear()
+    full.append(24)
+    assert source.read(0) == images[0]
