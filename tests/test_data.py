@@ -579,7 +579,8 @@ def test_a_shard_is_opened_once(shards, monkeypatch):
     source = nd.list_sources(args, nd.Place(CPU))[0]
     nd.open_shard.cache_clear()
     monkeypatch.setattr(os, "open", count)
-    images = [source.read(index) for index in range(len(source.target))]
+    in_turn = sorted(range(len(source.target)), key=lambda index: source.offset[index])
+    images = {index: source.read(index) for index in in_turn}
     assert len(opened) == len(source.names) > 1
     nd.open_shard.cache_clear()
     full.append(24)
