@@ -43,7 +43,7 @@ TRIALS = {
     ),
     "checkpoints and indexes cut off, flipped, made by hand, hostile": ("files", "handmade"),
     "a full or read-only disk, limits of open files, processes, shared memory": ("disk", "limits"),
-    "`--resume auto` after moves between folders, among a thousand runs, onto other data": (
+    "--resume auto after moves between folders, among a thousand runs, onto other data": (
         "progress",
         "many",
     ),
