@@ -766,8 +766,9 @@ def read_recipes(argv, parser):
                 parser.error(getattr(error, "strerror", None) or str(error))
             if any(each.startswith("@") for each in found):
                 parser.error("an option file cannot name another")
-            if {"--", "\\"} & {*found} or "\0" in text:
-                parser.error("neither -- nor a line that ends in \\, nor a byte of 0 can be read")
+            if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
+                odd = "--, a line that ends in \\, quotes over lines, a byte of 0"
+                parser.error(f"none of these can be read: {odd}")
             parser.parse_args(found)
             parser.prog, recipes[word] = program, shlex.join(found)
         words += found
@@ -972,6 +973,10 @@ def region_decoder():
         os.close(stderr)
 
 
+# What Pillow may open: of PostScript it would have another program run what is in it.
+FORMATS = ["JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP"]
+
+
 def decode(encoded, choose):
     """Returns a region of an image, uint8 (height, width, 3), as Pillow converts it to RGB.
 
@@ -997,7 +1002,7 @@ def decode(encoded, choose):
                     return np.asarray(part)
     if image is None:
         try:
-            with PIL.Image.open(io.BytesIO(encoded)) as opened:
+            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
                 if opened.mode in ("I", "F"):
                     raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
                 if opened.mode.startswith("I;16"):  # which convert() would clip at 255
@@ -1457,7 +1462,8 @@ def checked_model_options(saved):
     which a library would load, and run what is in it."""
     options = saved.get("model_options") or {}
     for name, value in options.items():
-        for each in value if isinstance(value, list | tuple) else [value]:
+        sizes = name == "input_size" and isinstance(value, list | tuple)
+        for each in value if sizes else [value]:
             if type(each) is not MODEL_OPTIONS.get(name) or not 0 <= each < 10**5:
                 raise BadInput(f"model_options {name}: {value} is none that these scripts write")
     return options
@@ -1956,23 +1962,25 @@ def save_checkpoint(run, is_best=False):
     try:
         if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
             averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
-            write(best, checkpoint | (averages if run.average else {}))
+            best_of_all = checkpoint | (averages if run.average else {})
+            write(best, functools.partial(torch.save, best_of_all))
         for older, newer in (third, second), (second, newest):
             with contextlib.suppress(OSError):  # no such file yet, or a file system without links
                 older.unlink(missing_ok=True)
                 os.link(newer, older)
-        write(newest, checkpoint)
+        write(newest, functools.partial(torch.save, checkpoint))
         run.watch.took = time.monotonic() - run.watch.saved
     except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
         why = getattr(error, "strerror", None) or "disk full?"
         raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
 
 
-def write(path, checkpoint):
-    """Replaces a file whole or not at all: it is on the disk before it has its name."""
+def write(path, save):
+    """Replaces a file by what save(file) writes, whole or not at all: it is on the disk before it
+    has its name."""
     temporary = path.with_suffix(".tmp")
     with open(temporary, "wb") as file:
-        torch.save(checkpoint, file)
+        save(file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -2021,6 +2029,8 @@ def is_checkpoint(saved):
     """Returns whether what a file holds has the types and ranges that save_checkpoint() writes; may
     raise anything where it has not."""
     held, optimizer, partial = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
+    tensors = (*TENSORS, "ema", "trained", "buffers")
+    json.dumps({name: saved[name] for name in saved if name not in tensors})  # as it is sent
     states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
     step, numbers = saved.get("step", 0), ("num_classes", "epoch", "global_batch", "seconds")
     scales = [*saved["scaler"].values(), *saved["scaler"].get("loss_scaler0", {}).values()]
@@ -2033,7 +2043,7 @@ def is_checkpoint(saved):
         and all(0 <= saved[name] <= 100 for name in ("best_acc1", "best_acc5"))
         and saved.get("best_loss", math.inf) >= 0
         and (partial is None or math.isfinite(sum(partial["sums"], partial["seconds"])))
-        and (partial is None or len(partial["sums"]) == 6)
+        and (partial is None or (type(partial["sums"]), len(partial["sums"])) == (list, 6))
         and all(math.isfinite(each) for each in scales if type(each) is not dict)
         and all(type(name) is str for state in states for name in state)
         and all(torch.is_tensor(each) for state in states for each in state.values())
@@ -2068,12 +2078,13 @@ def find_checkpoint(args, trains):
     if not auto and not given.is_dir():
         return given, read_checkpoint(given)
     *last_three, best = CHECKPOINTS
-    saved_at = {}  # of a folder: whether more than the best, and when
+    seen, saved_at = set(), {}  # of a folder: whether more than the best, and when
     for path in Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt"):
         with contextlib.suppress(OSError):  # a broken link, or one that another run just moves
             if path.name in CHECKPOINTS:
                 newest = path.name != best, path.stat().st_mtime_ns
                 saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
+                seen.add(path)
     folders, odd = sorted(saved_at, key=saved_at.get, reverse=True), {}
     for folder in folders:
         record = recorded(folder) if auto else trains
@@ -2081,7 +2092,7 @@ def find_checkpoint(args, trains):
     paths = [folder / name for folder in folders for name in last_three]
     for path in (*paths, *(folder / best for folder in folders)):
         folder = path.parent
-        if odd[folder] or not path.exists():
+        if odd[folder] or path not in seen:
             continue
         try:
             saved = read_checkpoint(path)
@@ -2096,7 +2107,7 @@ def find_checkpoint(args, trains):
         raise BadInput(f"--resume {given}: holds no good checkpoint")
     reason = f"no checkpoint in {args.log_dir}"
     if folders and odd[folders[0]]:
-        others = ", ".join(odd[folders[0]])
+        others = ", ".join(odd[folders[0]])[:500]
         reason = f"the newest run in {args.log_dir}, {folders[0].name}, differs in {others}"
     if args.evaluate:
         raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
@@ -2108,7 +2119,7 @@ def recorded(folder):
     """Returns what a folder's run trains, or None where it does not say so."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         with open_file(folder / RECORD) as file:
-            record = json.loads(file.read())
+            record = json.loads(file.read(10**6))
         return {"options": {**record["options"]}, "data": str(record["data"])}
     return None
 
@@ -2150,10 +2161,6 @@ def choose_checkpoint(args, place, trains):
                 tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
             head["path"] = str(path)
             head.pop("buffers", None)  # of older checkpoints: each rank's
-            try:
-                json.dumps(head)  # which from_rank_0() sends
-            except (TypeError, ValueError, RecursionError):
-                head, error = None, f"--resume {path}: holds what these scripts did not write"
     head, error = from_rank_0([head, error])
     if error:
         raise BadInput(error)
@@ -2198,7 +2205,7 @@ def optimizer_pairs(optimizer, saved):
         for name, value in optimizer.state[weight].items():
             if isinstance(value, torch.Tensor):
                 old = saved.get(number, {}).get(name)
-                if old is not None and old.shape != value.shape:
+                if old is not None and getattr(old, "shape", None) != value.shape:
                     raise BadInput(f"--resume: {name} has the shape of another model")
                 yield value, torch.zeros(value.shape) if old is None else old
 
@@ -2265,9 +2272,8 @@ def open_log(run, head):
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
         if head and best.exists() and before.parent != run.folder.resolve():
-            copied = run.folder / f"{CHECKPOINTS[-1]}.tmp"
-            shutil.copy2(best, copied)  # with its time, and whole or not at all
-            copied.replace(run.folder / CHECKPOINTS[-1])
+            with open_file(best) as source:
+                write(run.folder / best.name, functools.partial(shutil.copyfileobj, source))
         if not recorded(run.folder):
             (run.folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.

@@ -363,6 +363,17 @@ def test_images_of_more_than_8_bits(tmp_path):
             nd.decode(encode(PIL.Image.fromarray(pixels.astype(kind)), "TIFF"), whole)
 
 
+def test_no_image_has_another_program_run(monkeypatch):
+    """Pillow goes by what is in a file, not by its name: PostScript would go to Ghostscript."""
+    started = []
+    plugin = importlib.import_module("PIL.EpsImagePlugin")
+    monkeypatch.setattr(plugin, "Ghostscript", lambda *given: started.append(given))
+    encoded = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
+    with pytest.raises(OSError):
+        nd.decode(encoded, whole)
+    assert not started
+
+
 # ------------------------------------------------------------------------------ unreadable images
 
 
