@@ -145,6 +145,11 @@ tests/test_training.py -k "watch or wait"
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
   no margin to save in => - min(60, 0.1 * seconds) => - min(60, 0 * seconds)
   saved every second => now > self.saved + 60 * minutes => now > self.saved + minutes
+tests/test_training.py -k shorter
+  every epoch is saved => or not from_rank_0(young): => or True:
+  the last epoch is not saved => if is_best or ends or not => if is_best or not
+tests/test_data.py -k generator_alone
+  augmenting moves dropout's generator => with torch.random.fork_rng(devices=[]): => with contextlib.nullcontext():
 tests/test_recipe.py -m slow -k budget
   a spent budget leaves a half epoch unvalidated => (run.step or not args.over) => (not args.over)
 """  # noqa: E501
