@@ -389,7 +389,7 @@ def average(args):
         what["model_options"] = first.saved["model_options"]
     what |= {"image_size": first.size, "val_resize": first.resize}
     what |= {"mean": first.mean, "std": first.std}
-    nd.write(args.out, what)
+    nd.write(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
     nd.report(f"{args.out}: {what}")
     return 0
