@@ -65,11 +65,12 @@ from tqdm import tqdm
 
 
 def add_parallel_options(parser):
-    """Adds the precision alone; returns the options here that change what is trained."""
+    """Adds the precision alone; returns the names of options that define what is trained, and of
+    further ones that all ranks must share."""
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
     add("--amp", dest="precision", choices=types, default="float32", help=text)
-    return ["precision"]
+    return ["precision"], []
 
 
 def launch(worker, args):
@@ -155,87 +156,35 @@ def leave():
     """There is no group to close."""
 
 
-# ---- shared: below this line every imagenet_*.py is the same, to the byte (tools/sync_copies.py)
+# ==== task: what is trained; equal in all imagenet_*.py, whatever the way (tools/sync_copies.py)
+
+# ------------------------------------------------------------------------------------------ options
+
+# Defaults of the loop's options; the warm-up is so many of so many epochs (Goyal et al. 2017).
+DEFAULTS = {"epochs": 90, "batch_size": 256, "optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
+DEFAULTS |= {"lr_scaling": "linear", "lr_schedule": "step"}
+WARMUP = 5, 90
 
 
-class Place(NamedTuple):
-    """Where this process stands among those that train together."""
-
-    device: torch.device
-    rank: int = 0  # of this process, among all
-    ranks: int = 1  # processes in all
-    local_rank: int = 0  # of this process, among those on this node
-    local_ranks: int = 1  # processes on this node
-    devices: int = 1  # that this process drives
-    share: int = 0  # which part of every batch this process trains on
-    shares: int = 1  # of how many
-    precision: str | None = None  # where the device decides it, and no option
-
-
-class BadInput(Exception):
-    """The user's mistake, in one line: what, where, what to do."""
-
-
-class Fault(Exception):
-    """Why training cannot go on, in one line."""
-
-
-class Preempted(Exception):
-    """A signal or --max-hours ended the run; what there is to save is saved."""
-
-
-def first_line(error):
-    """Returns the first line of an exception's text, or its type where there is no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-# ---------------------------------------------------------------------------------------- options
-
-# Options that say what is trained: equal in two runs that --resume auto takes for the same.
-SAME_RUN = """arch pretrained weights freeze zero_init sync_bn image_size start_size val_size
-    val_resize num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix
-    loss label_smoothing batch_size accumulation global_batch optimizer lr lr_scaling base_lr
-    lr_schedule warmup_epochs momentum wd norm_wd clip_grad ema seed steps_per_epoch""".split()
-# Further options that all ranks must share.
-SAME_RANKS = """epochs start_epoch desired_acc best budget_hours resume evaluate max_bad_images
-    print_freq prof""".split()
-
-OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
-
-
-def number(kind, least, most):
-    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
-
-    def parse(text):
-        if least <= kind(text) <= most:
-            return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
-
-    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
-    return parse
-
-
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets names of its own."""
-    whole, count = number(int, 0, 2**63 - 1), number(int, 1, 2**63 - 1)
-    positive, zero_on = number(float, 1e-12, 1e12), number(float, 0, 1e12)
-    fraction, zero_to_1 = number(float, 1e-9, 1), number(float, 0, 1)
+def add_task_options(parser):
+    """Adds data, augmentation, model and loss; returns the names of those that define what is
+    trained, and of further ones that all ranks must share."""
     flag = {"action": "store_true"}
-    # Without usage, an error is one line.
-    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
-    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    parser = argparse.ArgumentParser(description=about, **options)
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
     add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
-    add("-j", "--workers", type=whole, help="loader processes per rank (cores / ranks, up to 16)")
-    add("--image-size", type=count, help="crop, pixels (default: the architecture's own)")
-    add("--start-size", type=count, help="crop of the first 40 %% of epochs; grows in three steps")
-    add("--val-size", type=count, help="validation's crop, pixels (default: --image-size)")
-    add("--val-resize", type=count, help="shorter side before validation's central crop, pixels")
-    add("--num-classes", type=count, help="of the last layer (default: as many as train/ has)")
+    processes = "loader processes per rank (default: cores / ranks, up to 16)"
+    add("-j", "--workers", type=non_negative_int, help=processes)
+    add("--image-size", type=positive_int, help="crop, pixels (default: the architecture's own)")
+    grows = "crop of the first 40 %% of epochs; it grows in three steps"
+    add("--start-size", type=positive_int, help=grows)
+    add("--val-size", type=positive_int, help="validation's crop, pixels (default: --image-size)")
+    before = "shorter side before validation's central crop, pixels"
+    add("--val-resize", type=positive_int, help=before)
+    outputs = "outputs of the last layer (default: as many as train/ has)"
+    add("--num-classes", type=positive_int, help=outputs)
     add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
-    add("--max-bad-images", type=zero_on, default=0.001, help="the fraction allowed; 0 = none")
+    add("--max-bad-images", type=non_negative, default=0.001, help="the fraction allowed; 0 = none")
 
     add = parser.add_argument_group("augmentation").add_argument
     add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
@@ -246,8 +195,8 @@ def parse_args(argv=None):
     boxes = "a rectangle in this fraction of images (Zhong et al. 2017; 0 = off)"
     add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
     crops = "crops of each image in a step, of so many times fewer images (Hoffer 2019; 1 = off)"
-    add("--repeated-aug", type=count, default=1, metavar="N", help=crops)
-    alpha = {"type": zero_on, "default": 0, "metavar": "ALPHA"}
+    add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
+    alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
     add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
     add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
 
@@ -258,70 +207,25 @@ def parse_args(argv=None):
     add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
     add("--freeze", **flag, help="train the last layer alone, of --pretrained or --weights")
     add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
-    add("--sync-bn", "--sync_bn", **flag, help="BatchNorm statistics over all ranks' batches")
     add("--channels-last", **flag, help="lay tensors out as NHWC")
-    add("--compile", **flag, help="torch.compile; the first steps take minutes")
-    modes = ["default", "reduce-overhead", "max-autotune"]
-    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
 
-    add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=number(int, 1, 10**6), default=90, help="in all (%(default)s)")
-    add("--start-epoch", type=whole, help="counted from 0 (default: where --resume ended)")
-    add("-b", "--batch-size", "--b", type=count, default=256, help="per device (%(default)s)")
-    parts = ("--accumulation", "--batches-per-allreduce")
-    add(*parts, type=count, default=1, help="batches per device and step (%(default)s)")
-    add("--global-batch", type=count, help="of all devices, in batches of -b or fewer per device")
-    peak = "peak, for 256 images a step (%(default)s)"
-    add("--lr", "--learning-rate", type=positive, default=0.1, help=peak)
-    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
-    add("--lr-scaling", choices=["linear", "sqrt", "none"], default="linear", help=rules)
-    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
-    add("--lr-schedule", choices=["step", "cosine", "linear"], default="step", help=shapes)
-    add("--warmup-epochs", type=zero_on, help="linear from 0, 0 = off (default: 5 of 90 epochs)")
-    add("--optimizer", choices=OPTIMIZERS, default="sgd", help="lamb, lars: timm's (%(default)s)")
-    add("--momentum", type=zero_on, default=0.9, help="of SGD and LARS (%(default)s)")
-    add("--wd", "--weight-decay", type=zero_on, default=1e-4, help="of all weights (%(default)s)")
-    add("--norm-wd", type=zero_on, help="of norms and biases (default: --wd)")
-    add("--clip-grad", type=positive, help="largest norm of all gradients (default: any)")
+    add = parser.add_argument_group("loss and what is wanted of it").add_argument
     losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
-    decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
-    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
-
-    add = parser.add_argument_group("when to stop").add_argument
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
     add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
-    add("--steps-per-epoch", type=count, help="cut each epoch short, for trials")
-    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
-    add("--max-hours", type=positive, help="save and end before this time is over")
-    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
-    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
+    trained = """arch pretrained weights freeze zero_init image_size start_size val_size val_resize
+        num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix loss
+        label_smoothing"""
+    return trained.split(), ["desired_acc", "best", "max_bad_images"]
 
-    add = parser.add_argument_group("checkpoints and logs").add_argument
-    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
-    add("--resume", metavar="PATH", help=resume)
-    add("--checkpoint-minutes", type=zero_on, default=15, help="save this often (15; 0 = off)")
-    add("-e", "--evaluate", **flag, help="validate once and end")
-    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
-    add("-p", "--print-freq", type=count, default=10, help="in steps (%(default)s)")
-    add("--prof", type=whole, help="profile ten steps from this one on, and end")
 
-    add = parser.add_argument_group("device and reproducibility").add_argument
-    add("--gpu", type=whole, help="use this GPU alone, counted from 0")
-    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
-    add("--seed", type=whole, default=0, help="of weights, order and crops (%(default)s)")
-    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
-    parallel = add_parallel_options(parser)
-
-    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
-    args = parser.parse_args(words)
-    args.recipes = recipes
-    args.same_run = {name: parser.get_default(name) for name in SAME_RUN + parallel}
+def check_task_options(args, parser):
+    """Ends with one line where options do not go together, or name what there is not."""
     in_timm = args.arch.startswith("timm/")
-    if (in_timm or args.optimizer in ("lamb", "lars")) and not importlib.util.find_spec("timm"):
-        parser.error(f"{args.arch if in_timm else args.optimizer} is timm's: pip install timm")
+    if in_timm and not importlib.util.find_spec("timm"):
+        parser.error(f"{args.arch} is timm's: pip install timm")
     known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
     if in_timm:
         timm = importlib.import_module("timm")
@@ -329,119 +233,17 @@ def parse_args(argv=None):
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:20])
         parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
-    if args.optimizer == "nesterov" and not args.momentum:
-        parser.error("--optimizer nesterov needs a --momentum above 0")
     if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
         parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
-    if (args.warmup_epochs or 0) > args.epochs:
-        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if "" in (args.resume, args.weights):
         parser.error("--resume and --weights need the name of a file")
-    if args.start_epoch is not None and args.resume == "auto":
-        parser.error("--start-epoch and --resume auto exclude each other")
-    pairs = "gpu no_accel|evaluate prof|pretrained weights|freeze sync_bn|global_batch accumulation"
-    for names in map(str.split, pairs.split("|")):
-        if all(getattr(args, name) != parser.get_default(name) for name in names):
-            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{names} exclude each other")
-    return args
+    if args.pretrained and args.weights:
+        parser.error("--pretrained and --weights exclude each other")
+    if args.compile and args.compile_mode != "default" and args.start_size:
+        parser.error(f"--compile-mode {args.compile_mode}: its graphs cannot change their size")
 
 
-def read_recipes(argv, parser):
-    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
-    {@FILE: its options}."""
-    words, recipes, program = [], {}, parser.prog
-    for word in argv:
-        found = [word]
-        if word.startswith("@"):
-            parser.prog = f"{program}: {word}"  # named in its errors
-            try:
-                text = Path(word[1:]).read_text("utf-8-sig")
-                # Within quotes # begins no comment, and \ is a character anywhere.
-                text = re.sub(r"""("[^"]*"|'[^']*')|(?<!\S)#.*""", r"\1", text)
-                lexer = shlex.shlex(text, posix=True)
-                lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
-                found = [*lexer]
-            except (OSError, ValueError) as error:
-                parser.error(getattr(error, "strerror", None) or str(error))
-            if any(each.startswith("@") for each in found):
-                parser.error("an option file cannot name another")
-            if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
-                odd = "--, a line that ends in \\, quotes over lines, a byte of 0"
-                parser.error(f"none of these can be read: {odd}")
-            parser.parse_args(found)
-            parser.prog, recipes[word] = program, shlex.join(found)
-        words += found
-    return words, recipes
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            report(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
-        return torch.device("cpu")
-    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-EMULATED = "bfloat16 is emulated here, slower than float32: on a CPU 8 to 50 times"
-
-
-@functools.cache
-def emulates_bfloat16(device):
-    """Returns whether the device has no bfloat16 arithmetic of its own."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) < (8, 0)  # before Ampere
-    cpuinfo = Path("/proc/cpuinfo")
-    if device.type != "cpu" or not cpuinfo.exists():
-        return False
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo.read_text(), re.MULTILINE)
-    return bool(flags) and not {"avx512_bf16", "amx_bf16", "bf16"} & {*flags[1].split()}
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def split_batch(args, place, global_batch=None):
-    """Returns (images per device at a time, parts per step, global batch). Where the global batch
-    is given, devices take the largest batch up to -b that divides their share."""
-    devices, batch = place.shares * place.devices, args.batch_size
-    share = batch * args.accumulation
-    pair = 2 if (args.mixup or args.cutmix) and not args.evaluate else 1  # neighbours are mixed
-    if global_batch:
-        share, ragged = divmod(global_batch, devices)
-        if ragged:
-            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        fits = (n for n in range(min(batch, share), 0, -1) if share % n == 0 and n % pair == 0)
-        batch = next(fits, 1)
-    if batch % pair:
-        raise BadInput(f"--mixup and --cutmix take pairs: a batch of {batch} on a device is odd")
-    return batch, share // batch, share * devices
-
-
-# ------------------------------------------------------------------------------------------- data
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+# --------------------------------------------------------------------------------------------- data
 
 
 class Source(NamedTuple):
@@ -474,16 +276,11 @@ class Source(NamedTuple):
         return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
 
-def open_file(path):
-    """Opens a file to read; what is none, such as a pipe or a device, might never end."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        raise OSError("is no regular file")
-    return file
-
-
-# Each worker opens a shard once: on a network's file system an open takes longer than a read.
-open_shard = functools.lru_cache(512)(open_file)
+@functools.lru_cache(512)
+def open_shard(path):
+    """Opens a shard, once in each worker: on a network's file system an open takes longer than a
+    read."""
+    return open_file(path)
 
 
 def open_source(folder):
@@ -547,6 +344,126 @@ def make_demo_set(folder):
         unfinished.rename(folder)
     except OSError:
         shutil.rmtree(unfinished)
+
+
+def list_sources(args, place):
+    """Returns (train, val, test or None), as DIR, the demo set or --dummy has them."""
+    if args.dummy:  # as many images as ImageNet has
+        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
+        train, val = (
+            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
+            for part in sizes
+        )
+        return train, val, None
+    folder = Path(args.dir or "demo_data")
+    try:
+        if not args.dir and place.rank == 0:
+            report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+        if not args.dir and not folder.exists():
+            make_demo_set(folder)
+    except OSError as error:
+        raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
+    for part in folder, folder / "train", folder / "val":
+        if not part.is_dir():
+            what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
+            if part.name == "val" and (folder / "validation").is_dir():
+                what += "; rename validation/ to val/"
+            raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
+    parts = ["val"]
+    inside = [] if args.evaluate else (folder / "test").glob("*")
+    if any(each.is_dir() or each.name == "index.npz" for each in inside):
+        parts.append("test")
+    train, *others = (open_source(folder / name) for name in ("train", *parts))
+    for name, source in zip(parts, others, strict=True):
+        if odd := sorted(set(train.classes) ^ set(source.classes)):
+            both = f"train/ and {name}/ differ in {len(odd)} classes"
+            raise BadInput(f"{folder}: {both}, as {odd[0]}")
+    return train, *others, *[None] * (2 - len(others))
+
+
+def digest(source):
+    """Returns "N images, HASH": of their classes and places, and of the sizes of some files, since
+    another set may have the same names."""
+    if source is None:
+        return "no images"
+    hashed = hashlib.sha256(repr(source.classes).encode())
+    for array in source[2:]:
+        hashed.update(array)
+    for index in range(0, len(source.length), len(source.length) // 100 + 1):
+        with contextlib.suppress(OSError):
+            hashed.update(b"%d " % os.path.getsize(source.path(index)))
+    return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
+
+
+class Data(NamedTuple):
+    """What a run reads."""
+
+    train: Source
+    val: Source
+    test: Source | None  # for the best model, at the end
+    steps: int  # per epoch
+    global_batch: int
+    repeats: int  # of each image in a step
+    workers: int  # loader processes
+    num_classes: int  # outputs of the model
+    image_size: int  # pixels, in training
+    val_size: int  # pixels
+    val_resize: int  # pixels
+
+
+def open_data(args, place, sources, global_batch):
+    """Returns the Data that the options name, in batches of this size."""
+    if args.device_batch % batch_multiple(args):
+        odd = f"a batch of {args.device_batch} on a device is odd"
+        raise BadInput(f"--mixup and --cutmix take pairs: {odd}")
+    preset, (train, val, test) = preset_of(args.arch), sources
+    own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
+    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
+    image_size = args.image_size or (64 if small else own_size)
+    val_size = args.val_size or image_size
+    val_resize = args.val_resize or round(val_size * preset.resize_size[0] / own_size)
+    if val_resize < val_size:
+        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    if (args.start_size or 0) > image_size:
+        raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
+    if global_batch % args.repeated_aug:
+        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
+    num_classes = args.num_classes or len(train.classes) or 1000
+    if num_classes < len(train.classes):
+        raise BadInput(f"--num-classes {num_classes}: there are {len(train.classes)} in train/")
+    steps = steps_per_epoch(args, train, global_batch)
+    if args.dummy and args.steps_per_epoch:
+        val = val._replace(target=train.target[: steps * global_batch])
+    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
+    batches = (steps, global_batch, args.repeated_aug, workers)
+    return Data(train, val, test, *batches, num_classes, image_size, val_size, val_resize)
+
+
+def batch_multiple(args):
+    """Returns what a device's batch is a multiple of: neighbours are mixed in pairs."""
+    return 2 if (args.mixup or args.cutmix) and not args.evaluate else 1
+
+
+@functools.cache
+def preset_of(arch):
+    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
+    if not arch.startswith("timm/"):
+        return next(iter(models.get_model_weights(arch))).transforms()
+    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
+    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
+    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
+    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
+
+
+def train_size(args, data, epoch):
+    """Returns the pixels of an epoch's crops: --start-size in the first 40 % of all epochs,
+    --image-size in the last 20 %, two sizes between."""
+    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
+    grown = (data.image_size - start) * thirds // 3
+    return start + (grown if thirds == 3 else grown // 16 * 16)
+
+
+# ------------------------------------------------------------------------------------------ loading
 
 
 @functools.cache
@@ -725,165 +642,6 @@ def view(args, data, buffer, part, images):
     return buffer[: images * size * size * 3].view(images, size, size, 3)
 
 
-def train_size(args, data, epoch):
-    """Returns the pixels of an epoch's crops: --start-size in the first 40 % of all epochs,
-    --image-size in the last 20 %, two sizes between."""
-    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
-    grown = (data.image_size - start) * thirds // 3
-    return start + (grown if thirds == 3 else grown // 16 * 16)
-
-
-def start_loader_worker(_):
-    """Ignores signals, since the process that trains needs images until it has saved; ends with
-    that process, however it ends."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
-
-
-def end_with_parent(signum):
-    """Has Linux send this process a signal when the one that started it is gone."""
-    with contextlib.suppress(OSError, AttributeError):  # another system
-        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-
-
-class Data(NamedTuple):
-    """What a run reads."""
-
-    train: Source
-    val: Source
-    test: Source | None  # for the best model, at the end
-    num_classes: int  # outputs of the model
-    steps: int  # per epoch
-    global_batch: int
-    image_size: int  # pixels, in training
-    val_size: int  # pixels
-    val_resize: int  # pixels
-    workers: int
-
-
-@functools.cache
-def preset_of(arch):
-    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
-    if not arch.startswith("timm/"):
-        return next(iter(models.get_model_weights(arch))).transforms()
-    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
-    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
-    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
-    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
-
-
-def list_sources(args, place):
-    """Returns (train, val, test or None), as DIR, the demo set or --dummy has them."""
-    if args.dummy:  # as many images as ImageNet has
-        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
-        train, val = (
-            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
-            for part in sizes
-        )
-        return train, val, None
-    folder = Path(args.dir or "demo_data")
-    try:
-        if not args.dir and place.rank == 0:
-            report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
-        if not args.dir and not folder.exists():
-            make_demo_set(folder)
-    except OSError as error:
-        raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
-    for part in folder, folder / "train", folder / "val":
-        if not part.is_dir():
-            what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
-            if part.name == "val" and (folder / "validation").is_dir():
-                what += "; rename validation/ to val/"
-            raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
-    parts = ["val"]
-    inside = [] if args.evaluate else (folder / "test").glob("*")
-    if any(each.is_dir() or each.name == "index.npz" for each in inside):
-        parts.append("test")
-    train, *others = (open_source(folder / name) for name in ("train", *parts))
-    for name, source in zip(parts, others, strict=True):
-        if odd := sorted(set(train.classes) ^ set(source.classes)):
-            both = f"train/ and {name}/ differ in {len(odd)} classes"
-            raise BadInput(f"{folder}: {both}, as {odd[0]}")
-    return train, *others, *[None] * (2 - len(others))
-
-
-def open_data(args, place, sources, global_batch):
-    """Returns the Data that the options name, in batches of this size."""
-    preset, (train, val, test) = preset_of(args.arch), sources
-    own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
-    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
-    image_size = args.image_size or (64 if small else own_size)
-    val_size = args.val_size or image_size
-    val_resize = args.val_resize or round(val_size * preset.resize_size[0] / own_size)
-    if val_resize < val_size:
-        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
-    if (args.start_size or 0) > image_size:
-        raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
-    if global_batch % args.repeated_aug:
-        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
-    num_classes = args.num_classes or len(train.classes) or 1000
-    if num_classes < len(train.classes):
-        raise BadInput(f"--num-classes {num_classes}: there are {len(train.classes)} in train/")
-    images = len(train.target)
-    steps = min(images // global_batch, args.steps_per_epoch or images)
-    if steps == 0 and not args.evaluate:
-        few = f"{images} training images are fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
-    if args.dummy and args.steps_per_epoch:
-        val = val._replace(target=train.target[: steps * global_batch])
-    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    sizes = (image_size, val_size, val_resize)
-    return Data(train, val, test, num_classes, steps, global_batch, *sizes, workers)
-
-
-def schedule_batches(args, place, data, first_epoch, step):
-    """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
-    each of the args.parts of a training step, ("val", number, indices) for each validation batch,
-    as many for all shares; once args.over is true, or after all epochs, ("test", number, indices).
-
-    The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
-    takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same images
-    for any number of ranks, and resuming is to begin at another step. The ragged last batch is
-    dropped in training; in validation, every image is in one batch of one share. A key is the
-    image's index; under --repeated-aug a step takes fewer images, and the keys of their repeats,
-    a round later in the batch, are larger by the number of images, and larger again.
-    """
-    share, distinct = data.global_batch // place.shares, data.global_batch // args.repeated_aug
-    at_once = args.device_batch * place.devices
-
-    def whole(part, source):
-        indices = range(place.share, len(source.target), place.shares)
-        for number in range(val_steps(args, place, source)):
-            yield part, number, indices[number * at_once : (number + 1) * at_once]
-
-    if args.evaluate:
-        yield from whole("val", data.val)
-        return
-    for epoch in range(first_epoch, args.epochs):
-        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
-        order = torch.randperm(len(data.train.target), generator=generator).numpy()
-        for each in range(step, data.steps):
-            if args.over:
-                break
-            images = order[each * distinct : (each + 1) * distinct]
-            keys = np.concatenate([images + len(order) * n for n in range(args.repeated_aug)])
-            mine = keys[place.share * share : (place.share + 1) * share]
-            for part in mine.reshape(args.parts, at_once).tolist():
-                yield epoch, each, part
-        yield from whole("val", data.val)
-        if args.over:
-            break
-        step = 0
-    if data.test:
-        yield from whole("test", data.test)
-
-
-def val_steps(args, place, source):
-    """Returns the number of batches in which all shares validate a source, the same for all."""
-    return math.ceil(len(source.target) / place.shares / (args.device_batch * place.devices))
-
-
 def load_batches(args, place, data, schedule):
     """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, part, step), one for
     each batch of the schedule. Images lie in a buffer that is used again once the next batch is
@@ -950,46 +708,42 @@ def mix_pairs(images, target, args, epoch, step):
     return torch.stack([target, other, 1 - both * given], dim=1)
 
 
-def on_device(batches, args, device, waits):
-    """Yields (part, images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) on the
-    device; adds the seconds spent waiting for data to `waits`.
-
-    On CUDA they are copied and normalised one batch ahead, on a stream of their own, while the step
-    before computes.
-    """
-    preset = preset_of(args.arch)
+@functools.cache
+def scale_and_shift(arch, device):
+    """Returns (1, 3, 1, 1) twice: uint8 x scale + shift is normalised. A CPU divides at half the
+    speed."""
+    preset = preset_of(arch)
     mean, std = (
         torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (preset.mean, preset.std)
     )
-    scale, shift = 1 / (255 * std), -mean / std  # a CPU divides at half the speed
-    layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
-    if side:
-        side.wait_stream(torch.cuda.current_stream(device))
-    ready, asked = None, time.perf_counter()
-    for *batch, part, step in batches:
-        waits.append(time.perf_counter() - asked)
-        with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            images, target = (each.to(device, non_blocking=bool(side)) for each in batch)
-            copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            images = images.permute(0, 3, 1, 2).to(memory_format=layout)
-            images = images.float().mul_(scale).add_(shift)
-            if (args.mixup or args.cutmix) and not isinstance(part, str):
-                target = mix_pairs(images, target, args, part, step)
-        if ready:
-            yield ready
-        if side:
-            main = torch.cuda.current_stream(device)
-            main.wait_stream(side)
-            images.record_stream(main)  # or the next batch would get their memory too soon
-            target.record_stream(main)
-            copied.synchronize()  # or the loader would write into what is being copied
-        ready, asked = (part, images, target), time.perf_counter()
-    if ready:
-        yield ready
+    return 1 / (255 * std), -mean / std
 
 
-# ------------------------------------------------------------------------------------------ model
+def memory_format(args):
+    """Returns the layout of images and weights."""
+    return torch.channels_last if args.channels_last else torch.contiguous_format
+
+
+def finish_batch(images, target, args, part, step):
+    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) of what
+    load_batches() gave, on the device."""
+    scale, shift = scale_and_shift(args.arch, images.device)
+    images = images.permute(0, 3, 1, 2).to(memory_format=memory_format(args))
+    images = images.float().mul_(scale).add_(shift)
+    if (args.mixup or args.cutmix) and not isinstance(part, str):
+        target = mix_pairs(images, target, args, part, step)
+    return images, target
+
+
+def noise(args, data, images, device, part="train"):
+    """Returns (inputs, target) of the shape that so many images have in "train" or "val"."""
+    size = data.image_size if part == "train" else data.val_size
+    inputs = torch.randn(images, 3, size, size, device=device)
+    target = torch.zeros(images, dtype=torch.int64, device=device)
+    return inputs.to(memory_format=memory_format(args)), target
+
+
+# -------------------------------------------------------------------------------------------- model
 
 
 def make_model(arch, pretrained=False, **options):
@@ -1019,20 +773,25 @@ def build_model(args, data):
         fits = fitting(model.state_dict(), donor, what, partly=True)
         model.load_state_dict(fits, strict=False)
     if args.freeze:
-        *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
-        last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
-        model.requires_grad_(False)
-        for module in last if isinstance(last, tuple) else (last,):
-            module.requires_grad_(True)
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # keeps its statistics
-                module.eval().train = lambda mode, module=module: module
+        freeze_all_but_last(model)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if args.compile:
         # Else a ragged batch, or a second image size, would have all later ones run a slower graph.
         model.compile(mode=args.compile_mode, dynamic=False)
     return model
+
+
+def freeze_all_but_last(model):
+    """Leaves the last layer alone to be trained; BatchNorm keeps its statistics."""
+    *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
+    last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
+    model.requires_grad_(False)
+    for module in last if isinstance(last, tuple) else (last,):
+        module.requires_grad_(True)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval().train = lambda mode, module=module: module
 
 
 def published(arch):
@@ -1044,31 +803,20 @@ def published(arch):
         raise BadInput(f"--pretrained: cannot fetch {what}") from None
 
 
-def weights_in(saved):
-    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), of
-    pytorch/examples or torchvision, without the names of wrappers; {} where there is none."""
-    saved = saved if isinstance(saved, dict) else {}
-    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
-    found = found if isinstance(found, dict) else {}
-    names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
-    return {names[name]: found[name] for name in found if is_plain(found[name])}
-
-
 # What model_options() returns, and the type of it or of its numbers.
 MODEL_OPTIONS = {"zero_init_residual": bool, "aux_logits": bool, "init_weights": bool}
 MODEL_OPTIONS |= {"transform_input": bool, "image_size": int, "input_size": int}
 
 
-def checked_model_options(saved):
-    """Returns a checkpoint's model_options, if they are of those above: others may name a file,
-    which a library would load, and run what is in it."""
-    options = saved.get("model_options") or {}
-    for name, value in options.items():
+def is_described(saved):
+    """Returns whether what a checkpoint says of the model has the types that about_model() gives.
+    Other model_options may name a file, which a library would load, and run what is in it."""
+    for name, value in (saved.get("model_options") or {}).items():
         sizes = name == "input_size" and isinstance(value, list | tuple)
         for each in value if sizes else [value]:
             if type(each) is not MODEL_OPTIONS.get(name) or not 0 <= each < 10**5:
-                raise BadInput(f"model_options {name}: {value} is none that these scripts write")
-    return options
+                return False
+    return type(saved["arch"]) is str and saved["num_classes"] in range(1, 10**9)
 
 
 def model_options(args, data):
@@ -1084,27 +832,18 @@ def model_options(args, data):
     return {"input_size": (data.image_size,) * 2} if args.arch == "maxvit_t" else {}
 
 
-def fitting(own, weights, what, partly=False):
-    """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
-    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
-    of classes."""
-    shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
-    fit = {name for name in own if shapes.get(name) == own[name].shape}
-    odd = sorted((own.keys() | weights.keys()) - fit)
-    # Two networks have auxiliary heads, which are not trained here.
-    wrong = [name for name in odd if not name.lower().startswith("aux")]
-    if wrong and not (partly and len(fit) > len(own) / 2):
-        raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
-    if odd and os.environ.get("RANK", "0") == "0":
-        report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
-    own = copy.copy(own)  # with the versions of layers that it has beside
-    own.update({name: weights[name] for name in fit})
-    return own
+# --------------------------------------------------------------------------------- loss and metrics
 
 
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+# What criterion() measures of a batch.
+SUMS = ("loss", "top1", "top5", "readable", "items")
+# What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
+BEST = {
+    "Top1": ("best_acc1", 0.0, 100.0),
+    "Top5": ("best_acc5", 0.0, 100.0),
+    "Loss": ("best_loss", math.inf, 0.0),
+}
+UNIT = "img"  # an item, in lines for people
 
 
 def criterion(output, target, smoothing=0.0, per_class=False):
@@ -1137,6 +876,461 @@ def criterion(output, target, smoothing=0.0, per_class=False):
     return loss / len(target), sums
 
 
+def training_criterion(args):
+    """Returns the criterion by which the options have the model trained."""
+    per_class = args.loss == "bce"
+    return functools.partial(criterion, smoothing=args.label_smoothing, per_class=per_class)
+
+
+def measures(sums):
+    """Returns {tag: value} of {name: sum}: accuracy in %, of the readable images."""
+    readable = max(1, sums["readable"])
+    percent = {f"Top{n}": 100 * sums[f"top{n}"] / readable for n in (1, 5)}
+    return {"Loss": sums["loss"] / readable, **percent}
+
+
+def shown(values, digits=1):
+    """Returns the measures in a line for people."""
+    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
+
+
+def is_desired(args, best):
+    """Returns whether the best of a run is what --desired-acc wants."""
+    return best["Top1"] >= 100 * (args.desired_acc or math.inf)
+
+
+def check_sums(args, sums, size, where):
+    """Ends where more of `size` images were unreadable than --max-bad-images allows."""
+    if (bad := sums["items"] - sums["readable"]) > args.max_bad_images * size:
+        limit = f"more than --max-bad-images {args.max_bad_images} of {size}"
+        raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({where}); see their names above")
+
+
+def about_model(args, data):
+    """Returns what a checkpoint says of the model, so that it can be used without this script."""
+    preset = preset_of(args.arch)
+    return {
+        "arch": args.arch,
+        "model_options": args.model_options,
+        "num_classes": data.num_classes,
+        "classes": data.train.classes,
+        "image_size": data.val_size,
+        "val_resize": data.val_resize,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
+    }
+
+
+def check_checkpoint(head, args, data):
+    """Ends where a checkpoint is of another model than the options name, or of other classes."""
+    held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
+    if held != wanted:
+        both = "{} of {} classes, this run {} of {}".format(*held, *wanted)
+        raise BadInput(f"--resume {head['path']} holds {both}")
+    classes = data.train.classes
+    if head.get("classes") and classes and head["classes"] != classes:
+        raise BadInput(f"--resume {head['path']} was trained on classes of other names")
+
+
+def about_data(data):
+    """Returns what the log says of data and libraries, beside their sizes."""
+    return {
+        "num_classes": data.num_classes,
+        "image_size": data.image_size,
+        "decoder": region_decoder() and f"nvImageCodec {region_decoder()[0].__version__}",
+        **{each.__name__: each.__version__ for each in (torchvision, PIL)},
+    }
+
+
+# ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
+
+# ------------------------------------------------------------------------------------------- basics
+
+
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # that this process drives
+    share: int = 0  # which part of every batch this process trains on
+    shares: int = 1  # of how many
+    precision: str | None = None  # where the device decides it, and no option
+
+
+class BadInput(Exception):
+    """The user's mistake, in one line: what, where, what to do."""
+
+
+class Fault(Exception):
+    """Why training cannot go on, in one line."""
+
+
+class Preempted(Exception):
+    """A signal or --max-hours ended the run; what there is to save is saved."""
+
+
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def report(line, file=None):
+    """Prints a line, of which no name of a file or class can send a terminal commands. That it
+    cannot be printed ends no run: from then on nothing is printed."""
+    try:
+        print(line.translate(CONTROL), file=file, flush=True)
+    except OSError:  # a closed pipe, or a full disk
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), (file or sys.stdout).fileno())
+
+
+CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+def open_file(path):
+    """Opens a file to read; what is none, such as a pipe or a device, might never end."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise OSError("is no regular file")
+    return file
+
+
+def end_with_parent(signum):
+    """Has Linux send this process a signal when the one that started it is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+# ------------------------------------------------------------------------------------------ options
+
+
+# Options that say what is trained: equal in two runs that --resume auto takes for the same. Task
+# and parallel section name theirs where they add them.
+SAME_RUN = """batch_size accumulation global_batch optimizer lr lr_scaling base_lr lr_schedule
+    warmup_epochs momentum wd norm_wd clip_grad ema seed steps_per_epoch""".split()
+# Further options that all ranks must share.
+SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq prof".split()
+
+OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        if least <= kind(text) <= most:
+            return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+
+    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
+
+
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets names of its own."""
+    flag = {"action": "store_true"}
+    # Without usage, an error is one line.
+    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
+    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
+    parser = argparse.ArgumentParser(description=about, **options)
+    task_run, task_ranks = add_task_options(parser)
+    add = parser.add_argument_group("optimization").add_argument
+    add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
+    start = "counted from 0 (default: where --resume ended)"
+    add("--start-epoch", type=non_negative_int, help=start)
+    add("-b", "--batch-size", "--b", type=positive_int, help="per device (%(default)s)")
+    parts = ("--accumulation", "--batches-per-allreduce")
+    add(*parts, type=positive_int, default=1, help="batches per device and step (%(default)s)")
+    whole = "of all devices, in batches of -b or fewer per device"
+    add("--global-batch", type=positive_int, help=whole)
+    peak = "peak, for a global batch of 256 (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, help=peak)
+    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
+    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
+    add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
+    warmup = "linear from 0, 0 = off (default: {} of {} epochs)".format(*WARMUP)
+    add("--warmup-epochs", type=non_negative, help=warmup)
+    add("--optimizer", choices=OPTIMIZERS, help="lamb, lars: timm's (%(default)s)")
+    add("--momentum", type=non_negative, default=0.9, help="of SGD and LARS (%(default)s)")
+    add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
+    add("--norm-wd", type=non_negative, help="of norms and biases (default: --wd)")
+    add("--clip-grad", type=positive, help="largest norm of all gradients (default: any)")
+    decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
+    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
+
+    add = parser.add_argument_group("when to stop").add_argument
+    add("--steps-per-epoch", type=positive_int, help="cut each epoch short, for trials")
+    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    add("--max-hours", type=positive, help="save and end before this time is over")
+    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
+    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
+    add("--resume", metavar="PATH", help=resume)
+    add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
+    add("-e", "--evaluate", **flag, help="validate once and end")
+    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
+    add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
+    add("--prof", type=non_negative_int, help="profile ten steps from this one on, and end")
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--compile", **flag, help="torch.compile; the first steps take minutes")
+    modes = ["default", "reduce-overhead", "max-autotune"]
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
+
+    add("--gpu", type=non_negative_int, help="use this GPU alone, counted from 0")
+    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
+    drawn = "of weights, order and whatever else is drawn (%(default)s)"
+    add("--seed", type=non_negative_int, default=0, help=drawn)
+    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
+    way_run, way_ranks = add_parallel_options(parser)
+    parser.set_defaults(**DEFAULTS)
+
+    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
+    args = parser.parse_args(words)
+    args.recipes = recipes
+    args.same_run = {name: parser.get_default(name) for name in SAME_RUN + task_run + way_run}
+    args.same_ranks = SAME_RANKS + task_ranks + way_ranks
+    check_task_options(args, parser)
+    if args.optimizer in ("lamb", "lars") and not importlib.util.find_spec("timm"):
+        parser.error(f"{args.optimizer} is timm's: pip install timm")
+    if args.optimizer == "nesterov" and not args.momentum:
+        parser.error("--optimizer nesterov needs a --momentum above 0")
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
+    pairs = "gpu no_accel|evaluate prof|freeze sync_bn|global_batch accumulation"
+    for names in map(str.split, pairs.split("|")):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
+    return args
+
+
+def read_recipes(argv, parser):
+    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
+    {@FILE: its options}."""
+    words, recipes, program = [], {}, parser.prog
+    for word in argv:
+        found = [word]
+        if word.startswith("@"):
+            parser.prog = f"{program}: {word}"  # named in its errors
+            try:
+                text = Path(word[1:]).read_text("utf-8-sig")
+                # Within quotes # begins no comment, and \ is a character anywhere.
+                text = re.sub(r"""("[^"]*"|'[^']*')|(?<!\S)#.*""", r"\1", text)
+                lexer = shlex.shlex(text, posix=True)
+                lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+                found = [*lexer]
+            except (OSError, ValueError) as error:
+                parser.error(getattr(error, "strerror", None) or str(error))
+            if any(each.startswith("@") for each in found):
+                parser.error("an option file cannot name another")
+            if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
+                odd = "--, a line that ends in \\, quotes over lines, a byte of 0"
+                parser.error(f"none of these can be read: {odd}")
+            parser.parse_args(found)
+            parser.prog, recipes[word] = program, shlex.join(found)
+        words += found
+    return words, recipes
+
+
+# ------------------------------------------------------------------------------------------- device
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            report(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+EMULATED = "bfloat16 is emulated here, slower than float32: on a CPU 8 to 50 times"
+
+
+@functools.cache
+def emulates_bfloat16(device):
+    """Returns whether the device has no bfloat16 arithmetic of its own."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) < (8, 0)  # before Ampere
+    cpuinfo = Path("/proc/cpuinfo")
+    if device.type != "cpu" or not cpuinfo.exists():
+        return False
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo.read_text(), re.MULTILINE)
+    return bool(flags) and not {"avx512_bf16", "amx_bf16", "bf16"} & {*flags[1].split()}
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+# -------------------------------------------------------------------------------- order of the data
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def split_batch(args, place, global_batch=None):
+    """Returns (batch per device at a time, parts per step, global batch). Where the global batch is
+    given, devices take the largest batch up to -b that divides their share."""
+    devices, batch = place.shares * place.devices, args.batch_size
+    share, multiple = batch * args.accumulation, batch_multiple(args)
+    if global_batch:
+        share, ragged = divmod(global_batch, devices)
+        if ragged:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        fits = (n for n in range(min(batch, share), 0, -1) if share % n == 0 and n % multiple == 0)
+        batch = next(fits, 1)
+    return batch, share // batch, share * devices
+
+
+def steps_per_epoch(args, source, global_batch):
+    """Returns the steps of an epoch of training on a source."""
+    size = len(source.target)
+    if size < global_batch and not args.evaluate:
+        few = f"train/ has {size}, fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    return min(size // global_batch, args.steps_per_epoch or size)
+
+
+def schedule_batches(args, place, data, first_epoch, step):
+    """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
+    each of the args.parts of a training step, ("val", number, indices) for each validation batch,
+    as many for all shares; once args.over is true, or after all epochs, ("test", number, indices).
+
+    The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
+    takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same items
+    for any number of ranks, and resuming is to begin at another step. The ragged last batch is
+    dropped in training; in validation, every item is in one batch of one share. A key is the item's
+    index; where a step has data.repeats of each, it takes fewer items, and the keys of their
+    repeats, a round later in the batch, are larger by the number of items, and larger again.
+    """
+    share, distinct = data.global_batch // place.shares, data.global_batch // data.repeats
+    at_once = args.device_batch * place.devices
+
+    def whole(part, source):
+        indices = range(place.share, len(source.target), place.shares)
+        for number in range(val_steps(args, place, source)):
+            yield part, number, indices[number * at_once : (number + 1) * at_once]
+
+    if args.evaluate:
+        yield from whole("val", data.val)
+        return
+    for epoch in range(first_epoch, args.epochs):
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        order = torch.randperm(len(data.train.target), generator=generator).numpy()
+        for each in range(step, data.steps):
+            if args.over:
+                break
+            items = order[each * distinct : (each + 1) * distinct]
+            keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
+            mine = keys[place.share * share : (place.share + 1) * share]
+            for part in mine.reshape(args.parts, at_once).tolist():
+                yield epoch, each, part
+        yield from whole("val", data.val)
+        if args.over:
+            break
+        step = 0
+    if data.test:
+        yield from whole("test", data.test)
+
+
+def val_steps(args, place, source):
+    """Returns the number of batches in which all shares validate a source, the same for all."""
+    return math.ceil(len(source.target) / place.shares / (args.device_batch * place.devices))
+
+
+def start_loader_worker(_):
+    """Ignores signals, since the process that trains needs data until it has saved; ends with that
+    process, however it ends."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+def on_device(batches, args, device, waits):
+    """Yields (part, inputs, target) on the device, as finish_batch() returns them; adds the seconds
+    spent waiting for data to `waits`.
+
+    On CUDA they are copied and finished one batch ahead, on a stream of their own, while the step
+    before computes.
+    """
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    if side:
+        side.wait_stream(torch.cuda.current_stream(device))
+    ready, asked = None, time.perf_counter()
+    for *batch, part, step in batches:
+        waits.append(time.perf_counter() - asked)
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            inputs, target = (each.to(device, non_blocking=bool(side)) for each in batch)
+            copied = side and side.record_event(torch.cuda.Event(blocking=True))
+            inputs, target = finish_batch(inputs, target, args, part, step)
+        if ready:
+            yield ready
+        if side:
+            main = torch.cuda.current_stream(device)
+            main.wait_stream(side)
+            inputs.record_stream(main)  # or the next batch would get their memory too soon
+            target.record_stream(main)
+            copied.synchronize()  # or the loader would write into what is being copied
+        ready, asked = (part, inputs, target), time.perf_counter()
+    if ready:
+        yield ready
+
+
+# --------------------------------------------------------------------------- optimizer and schedule
+
+
 def build_optimizer(args, weights):
     """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
     groups = [[each for each in weights if each.requires_grad]]
@@ -1162,9 +1356,6 @@ def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     norm = over_all(norms.square().sum()).sqrt()
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
-
-
-# --------------------------------------------------------------------------------------- schedule
 
 
 def peak_learning_rate(args, global_batch):
@@ -1193,33 +1384,37 @@ def learning_rate(args, peak, progress):
     return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
 
 
-# ----------------------------------------------------------------------------------------- meters
+# ------------------------------------------------------------------------------------------- meters
 
 
 class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
-    def __init__(self, title, source, images, run, state=None):
+    def __init__(self, title, source, items, run, state=None):
         self.title, self.source, self.run = title, source, run
         self.started, self.ended = time.perf_counter(), None
-        # Over all ranks: loss, correct in top 1 and top 5, readable images, images, skipped steps.
-        self.sums, self.seconds, self.steps = [0.0] * 6, 0.0, 0
+        # Over all ranks: SUMS, and skipped steps.
+        self.sums, self.seconds, self.steps = [0.0] * (len(SUMS) + 1), 0.0, 0
         self.waited = 0.0  # seconds for data, the mean of the ranks, since this start
         if state:  # of an epoch that was interrupted
             self.sums, self.seconds = state["sums"], state["seconds"]
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": " img", "ncols": 79, "leave": False, "bar_format": style}
+        options = {"unit": f" {UNIT}", "ncols": 79, "leave": False, "bar_format": style}
         live = run.place.rank == 0 and sys.stderr.isatty()
-        done = int(self.sums[4])
-        self.bar = tqdm(desc=title, total=images, initial=done, disable=not live, **options)
+        done = int(self.named()["items"])
+        self.bar = tqdm(desc=title, total=items, initial=done, disable=not live, **options)
+
+    def named(self):
+        """Returns {name: sum}."""
+        return dict(zip((*SUMS, "skipped"), self.sums, strict=True))
 
     def add(self, sums, waited):
         """Adds a step's sums, already over all ranks and on the host."""
         self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
         self.waited += waited / self.run.place.ranks
         self.steps += 1
-        self.bar.update(sums[4])
+        self.bar.update(sums[SUMS.index("items")])
 
     def show(self, loss):
         """Shows the progress: behind the bar on a terminal, else as a line."""
@@ -1227,8 +1422,8 @@ class Meter:
         if self.run.log and self.bar.disable and self is self.run.meter:
             values = self.values()
             report(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  top-1 {values['Top1']:.1f} %  "
-                f"{values['Throughput']:,.0f} img/s  wait {100 * values['Wait']:.0f} %"
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(values)}  "
+                f"{values['Throughput']:,.0f} {UNIT}/s  wait {100 * values['Wait']:.0f} %"
             )
 
     def close(self):
@@ -1243,15 +1438,13 @@ class Meter:
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks."""
-        loss, top1, top5, readable, images, _ = self.sums
-        readable, seconds = max(1, readable), self.state()["seconds"]
-        values = {"Loss": loss / readable, "Top1": 100 * top1 / readable}
-        values |= {"Top5": 100 * top5 / readable, "Throughput": images / seconds}
+        sums, seconds = self.named(), self.state()["seconds"]
+        values = measures(sums) | {"Throughput": sums["items"] / seconds}
         waited = self.waited / (seconds - self.seconds)
         return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
 
 
-# ------------------------------------------------------------------------------------------ watch
+# -------------------------------------------------------------------------------------------- watch
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
 
@@ -1301,7 +1494,7 @@ def arm_timeout(args, compiling=False):
         faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-# ---------------------------------------------------------------------------- train and validate
+# ------------------------------------------------------------------------------- train and validate
 
 
 @dataclasses.dataclass
@@ -1315,7 +1508,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: object  # torch.amp.GradScaler, or what has its methods
     watch: Watch
-    batches: Iterator  # (part, images, target) on the device, from here to the end of the run
+    batches: Iterator  # (part, inputs, target) on the device, from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
     trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
@@ -1327,9 +1520,7 @@ class Run:
     average: dict = dataclasses.field(default_factory=dict)  # the state dict's, under --ema
     kept: list = dataclasses.field(default_factory=list)  # what is trained, while averages validate
     late: tuple | None = None  # sums and flags of the last step, on their way to the host
-    best_top1: float = 0.0  # validation, %
-    best_top5: float = 0.0
-    best_loss: float = math.inf  # validation
+    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
 
 
@@ -1337,12 +1528,11 @@ def train_one_epoch(run, end=None):
     """Trains from run.step to the end of the epoch, or to step `end`; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    loss = {"smoothing": args.label_smoothing, "per_class": args.loss == "bce"}
-    measure = functools.partial(criterion, **loss)
+    measure = training_criterion(args)
     one = torch.ones((), device=run.place.device)
     run.model.train()
-    title, images = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.partial = Meter(title, data.train, images, run, run.partial), None
+    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    run.meter, run.partial = Meter(title, data.train, items, run, run.partial), None
     run.meter.steps = first = run.step
     before = traffic(run.place)
     arm_timeout(args, compiling=args.compile)
@@ -1403,15 +1593,15 @@ def swap_averages(run):
 
 
 def next_batch(run, part):
-    """Returns the next (images, target) of an epoch, or of "val" or "test". Others are passed over:
+    """Returns the next (inputs, target) of an epoch, or of "val" or "test". Others are passed over:
     when a run ends before its time, some of the next epoch are loaded already."""
-    return next((images, target) for each, images, target in run.batches if each == part)
+    return next((inputs, target) for each, inputs, target in run.batches if each == part)
 
 
 @torch.no_grad()
 def validate(run, part="val"):
-    """Measures the model, or its averages, on every image of val/ or test/, once each, by
-    cross-entropy, whatever it trains by; returns {tag: value}."""
+    """Measures the model, or its averages, on every item of val/ or test/, once each, by
+    criterion(), whatever it trains by; returns {tag: value}."""
     run.model.eval()
     swap_averages(run)
     source = getattr(run.data, part)
@@ -1419,16 +1609,16 @@ def validate(run, part="val"):
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     for _ in range(val_steps(run.args, run.place, source)):
-        images, target = next_batch(run, part)
-        empty = len(target) == 0  # other shares have an image more, and may need this one's ranks
+        inputs, target = next_batch(run, part)
+        empty = len(target) == 0  # other shares have an item more, and may need this one's ranks
         if empty:
-            images, target = images.new_zeros(1, *images.shape[1:]), target.new_zeros(1)
-        sums = validate_step(run.model, criterion, images, target, run.args)
+            inputs, target = (each.new_zeros(1, *each.shape[1:]) for each in (inputs, target))
+        sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
     meter.close()
-    if meter.sums[4] != size:
-        raise RuntimeError(f"validated {meter.sums[4]:.0f} images of {size}")
+    if meter.named()["items"] != size:
+        raise RuntimeError(f"validated {meter.named()['items']:.0f} of {size}")
     if run.average:
         swap_averages(run)
     return meter.values()
@@ -1472,14 +1662,12 @@ def read_step(run, meter, total, copied):
     run.args.over = run.args.over or bool(spent)
     step = f"{meter.title}, step {meter.steps}"
     meter.add(sums, waited)
-    if not math.isfinite(sums[0]):
+    sums = dict(zip(SUMS, sums, strict=False))
+    if not math.isfinite(sums["loss"]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    size = len(meter.source.target)
-    if (bad := meter.sums[4] - meter.sums[3]) > run.args.max_bad_images * size:
-        limit = f"more than --max-bad-images {run.args.max_bad_images} of {size}"
-        raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({step}); see their names above")
+    check_sums(run.args, meter.named(), len(meter.source.target), step)
     if (meter.steps - 1) % run.args.print_freq == 0:
-        loss = sums[0] / max(1, sums[3])
+        loss = measures(sums)["Loss"]
         meter.show(loss)
         if run.log and meter is run.meter:
             run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
@@ -1497,13 +1685,12 @@ def settle(run, meter, stop=0, save=0):
         raise Preempted
 
 
-# ------------------------------------------------------------------------------------ checkpoints
+# -------------------------------------------------------------------------------------- checkpoints
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
 RECORD = "run.json"  # what a folder's checkpoints train: Run.trains
-HEAD = {"arch": str, "num_classes": int, "epoch": int, "global_batch": int, "scaler": dict}
-HEAD |= {"args": dict, "seconds": float, "best_acc1": float, "best_acc5": float}
+HEAD = {"epoch": int, "global_batch": int, "scaler": dict, "args": dict, "seconds": float}
 TENSORS = {"state_dict": dict, "optimizer": dict}
 
 
@@ -1529,26 +1716,17 @@ def save_checkpoint(run, is_best=False):
     Every rank calls it, since gathering the state takes all; rank 0 writes."""
     arm_timeout(run.args)
     run.watch.saved = time.monotonic()
-    preset, validating = preset_of(run.args.arch), bool(run.kept)
+    validating = bool(run.kept)
     if validating:
         swap_averages(run)
     checkpoint = {
-        "arch": run.args.arch,
-        "model_options": run.args.model_options,
-        "num_classes": run.data.num_classes,
-        "classes": run.data.train.classes,
-        "image_size": run.data.val_size,
-        "val_resize": run.data.val_resize,
-        "mean": list(preset.mean),
-        "std": list(preset.std),
+        **about_model(run.args, run.data),
         "epoch": run.epoch,
         "step": run.step,
         "global_batch": run.data.global_batch,
         "partial": run.meter.state() if run.step else None,
         "scaler": run.scaler.state_dict(),
-        "best_acc1": run.best_top1,
-        "best_acc5": run.best_top5,
-        "best_loss": run.best_loss,
+        **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
         "args": run.args.typed | run.trains["options"],
         "data": run.trains["data"],
@@ -1598,20 +1776,48 @@ def load_file(path):
     try:
         with open_file(path) as opened:
             file = io.BytesIO(opened.read())
-        if zipfile.is_zipfile(file):  # or torchvision's of before 2020, which has no checksums
+        if zipfile.is_zipfile(file):  # or one of before 2020, which has no checksums
             archive = zipfile.ZipFile(file)
             # PyTorch takes a record that has the attributes of a folder for empty.
             odd = [each.filename for each in archive.infolist() if each.external_attr]
             if damaged := archive.testzip() or odd:
                 raise ValueError(f"{damaged} is damaged")
         file.seek(0)
-        with torch.serialization.safe_globals([argparse.Namespace]):  # torchvision's have one
+        with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
         why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
         raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def weights_in(saved):
+    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), or of
+    others, without the names of wrappers; {} where there is none."""
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
+    found = found if isinstance(found, dict) else {}
+    names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
+    return {names[name]: found[name] for name in found if is_plain(found[name])}
+
+
+def fitting(own, weights, what, partly=False):
+    """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
+    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
+    of classes."""
+    shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
+    fit = {name for name in own if shapes.get(name) == own[name].shape}
+    odd = sorted((own.keys() | weights.keys()) - fit)
+    # Two networks have auxiliary heads, which are not trained here.
+    wrong = [name for name in odd if not name.lower().startswith("aux")]
+    if wrong and not (partly and len(fit) > len(own) / 2):
+        raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+    if odd and os.environ.get("RANK", "0") == "0":
+        report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
+    own = copy.copy(own)  # with the versions of layers that it has beside
+    own.update({name: weights[name] for name in fit})
+    return own
 
 
 def read_checkpoint(path):
@@ -1634,7 +1840,7 @@ def is_checkpoint(saved):
     tensors = (*TENSORS, "ema", "trained", "buffers")
     json.dumps({name: saved[name] for name in saved if name not in tensors})  # as it is sent
     states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
-    step, numbers = saved.get("step", 0), ("num_classes", "epoch", "global_batch", "seconds")
+    step, numbers = saved.get("step", 0), ("epoch", "global_batch", "seconds")
     scales = [*saved["scaler"].values(), *saved["scaler"].get("loss_scaler0", {}).values()]
     return (
         all(type(saved[name]) is held[name] for name in held)
@@ -1642,10 +1848,10 @@ def is_checkpoint(saved):
         and all(0 <= each < 1e9 for each in (step, *map(saved.get, numbers)))  # NaN is in no range
         and saved["epoch"] <= saved["args"]["epochs"]
         and saved["global_batch"] > 0
-        and all(0 <= saved[name] <= 100 for name in ("best_acc1", "best_acc5"))
-        and saved.get("best_loss", math.inf) >= 0
+        and all(min(ends) <= saved.get(name, ends[0]) <= max(ends) for name, *ends in BEST.values())
         and (partial is None or math.isfinite(sum(partial["sums"], partial["seconds"])))
-        and (partial is None or (type(partial["sums"]), len(partial["sums"])) == (list, 6))
+        and (partial is None or type(partial["sums"]) is list)
+        and (partial is None or len(partial["sums"]) == len(SUMS) + 1)
         and all(math.isfinite(each) for each in scales if type(each) is not dict)
         and all(type(name) is str for state in states for name in state)
         and all(torch.is_tensor(each) for state in states for each in state.values())
@@ -1653,7 +1859,7 @@ def is_checkpoint(saved):
         and all(type(group["params"]) is list for group in optimizer["param_groups"])
         and all(type(each) is dict for each in optimizer["state"].values())
         and is_plain([*states, optimizer])
-        and checked_model_options(saved) is not None
+        and is_described(saved)
     )
 
 
@@ -1739,8 +1945,8 @@ def differing(args, trains, saved):
     if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
         odd += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
     elif saved["data"] != trains["data"]:
-        images = [str(each).split(" ")[0] for each in (trains["data"], saved["data"])]
-        odd.append("other data ({} images, not {})".format(*images))
+        sizes = [str(each).split(", ")[0] for each in (trains["data"], saved["data"])]
+        odd.append("other data ({}, not {})".format(*sizes))
     return odd
 
 
@@ -1817,33 +2023,10 @@ def go_on(run, head, tensors):
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     run.scaler.load_state_dict(scaler)
-    run.best_top1, run.best_top5 = head["best_acc1"], head["best_acc5"]
-    run.best_loss = head.get("best_loss", math.inf)
+    run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
 
 
-# -------------------------------------------------------------------------------------------- log
-
-
-def report(line, file=None):
-    """Prints a line, of which no name of a file or class can send a terminal commands. That it
-    cannot be printed ends no run: from then on nothing is printed."""
-    try:
-        print(line.translate(CONTROL), file=file, flush=True)
-    except OSError:  # a closed pipe, or a full disk
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), (file or sys.stdout).fileno())
-
-
-CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
-    return found[1] if found else platform.processor() or platform.machine()
+# ---------------------------------------------------------------------------------------------- log
 
 
 def open_log(run, head):
@@ -1916,7 +2099,7 @@ def describe(run, head):
     commit = ""
     with contextlib.suppress(OSError):  # no git
         commit = subprocess.run([*git, "--abbrev=40"], capture_output=True, text=True).stdout
-    launch = ["OMP_NUM_THREADS", "IMAGENET_DIR", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
+    launch = ["OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
     launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
     return {
         "command": [Path(sys.executable).name, *sys.argv],
@@ -1925,12 +2108,9 @@ def describe(run, head):
         "data": os.path.dirname(data.train.folder),
         "steps_per_epoch": data.steps,
         "global_batch": data.global_batch,
-        "num_classes": data.num_classes,
-        "image_size": data.image_size,
         "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
         "place": {**run.place._asdict(), "device": str(run.place.device)},
         "device": device_name(run.place.device),
-        "decoder": region_decoder() and f"nvImageCodec {region_decoder()[0].__version__}",
         "node": platform.node(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -1939,7 +2119,8 @@ def describe(run, head):
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if run.place.device.type == "cuda" else None,
-        **{each.__name__: each.__version__ for each in (torch, torchvision, np, PIL)},
+        **{each.__name__: each.__version__ for each in (torch, np)},
+        **about_data(data),
         "commit": commit.strip(),
     }
 
@@ -1959,12 +2140,13 @@ def traffic(place):
     return counts
 
 
-LOGGED = ("Loss", "Top1", "Top5", "Throughput", "Time")  # of train and val, once an epoch
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch
 
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": run.meter.sums[5]}
+    skipped = run.meter.named()["skipped"]
+    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": skipped}
     values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
     for tag in LOGGED:
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
@@ -1974,12 +2156,12 @@ def log_epoch(run, done, train, val):
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     report(
-        f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  top-1 {train['Top1']:.1f}  val "
-        f"{val['Top1']:.1f}/{val['Top5']:.1f} %  {train['Throughput']:,.0f} img/s  left {left}"
+        f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
+        f"{train['Throughput']:,.0f} {UNIT}/s  left {left}"
     )
 
 
-# ------------------------------------------------------------------------------------------- main
+# --------------------------------------------------------------------------------------------- main
 
 
 def set_up(args):
@@ -1992,13 +2174,11 @@ def set_up(args):
     place = join(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
-    if args.sync_bn and place.device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
-    args.typed = {name: value for name, value in vars(args).items() if name != "same_run"}
+    args.typed = {name: value for name, value in vars(args).items() if not name.startswith("same_")}
     args.over = False  # whether the run ends before --epochs
     options = {name: args.typed[name] for name in args.same_run}
     options["precision"] = place.precision or args.precision
-    others = {name: args.typed[name] for name in SAME_RANKS}
+    others = {name: args.typed[name] for name in args.same_ranks}
     require_equal(place, options | others | {"device": place.device.type})
     arm_timeout(args)
     sources = list_sources(args, place)
@@ -2012,20 +2192,13 @@ def set_up(args):
     split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
     if head and args.resume == "auto" and split != typed and place.rank == 0:
         report(f"--resume auto keeps the global batch, {global_batch}")
-    if args.compile and args.compile_mode != "default" and (args.parts > 1 or args.start_size):
-        no_graphs = "its graphs cannot accumulate parts, nor change their size"
-        raise BadInput(f"--compile-mode {args.compile_mode}: {no_graphs}")
+    if args.compile and args.compile_mode != "default" and args.parts > 1:
+        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
     data = open_data(args, place, sources, global_batch)
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
-        classes = data.train.classes
-        held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
-        if held != wanted:
-            both = "{} of {} classes, this run {} of {}".format(*held, *wanted)
-            raise BadInput(f"--resume {head['path']} holds {both}")
-        if head.get("classes") and classes and head["classes"] != classes:
-            raise BadInput(f"--resume {head['path']} was trained on classes of other names")
+        check_checkpoint(head, args, data)
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
@@ -2036,7 +2209,7 @@ def set_up(args):
     schedule, waits = schedule_batches(args, place, data, epoch, step), []
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
-    args.model_options = checked_model_options(head or {}) or model_options(args, data)
+    args.model_options = (head or {}).get("model_options") or model_options(args, data)
     trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
     run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains)
@@ -2064,20 +2237,6 @@ def require_equal(place, mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *odd[1:]])}")
 
 
-def digest(source):
-    """Returns the number of images and a hash of their classes and places, and of the sizes of
-    some files: another set may have the same names."""
-    if source is None:
-        return "no images"
-    hashed = hashlib.sha256(repr(source.classes).encode())
-    for array in source[2:]:
-        hashed.update(array)
-    for index in range(0, len(source.length), len(source.length) // 100 + 1):
-        with contextlib.suppress(OSError):
-            hashed.update(b"%d " % os.path.getsize(source.path(index)))
-    return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
-
-
 def greet(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
@@ -2089,10 +2248,10 @@ def greet(run, head):
     report(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in args.typed.values() and emulates_bfloat16(place.device):
         report(EMULATED)
-    sizes = f"{args.device_batch} images x {shares} devices x {args.parts} parts"
+    sizes = f"{args.device_batch} {UNIT} x {shares} devices x {args.parts} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
-        was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} images"
+        was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} {UNIT}"
         report(f"Going on from {head['path']} ({was}) at epoch {run.epoch} step {run.step}")
     if run.folder:
         report(f"Logs and checkpoints: {run.folder}")
@@ -2101,9 +2260,10 @@ def greet(run, head):
 def fit(run):
     """Trains until --epochs, --desired-acc or --budget-hours, saving and logging after every epoch;
     then measures the best model on test/, if there is one."""
-    args, wanted, test = run.args, 100 * (run.args.desired_acc or math.inf), {}
+    args, test = run.args, {}
+    (judge,) = (tag for tag in BEST if tag.lower() == args.best)
     # Exact sums are the same on all ranks, so all of them stop together.
-    args.over = from_rank_0(run.best_top1 >= wanted or is_spent(run))
+    args.over = from_rank_0(is_desired(args, run.best) or is_spent(run))
     done = run.epoch + run.step / run.data.steps
     # An epoch that was under way is validated, even where its budget is over.
     while run.epoch < args.epochs and (run.step or not args.over):
@@ -2111,13 +2271,11 @@ def fit(run):
         done = run.epoch + run.step / run.data.steps
         if run.step == run.data.steps:
             run.epoch, run.step = run.epoch + 1, 0
-        is_best = val["Top1"] >= run.best_top1
-        if args.best == "loss":
-            is_best = val["Loss"] <= run.best_loss
-        run.best_loss = min(run.best_loss, val["Loss"])
-        run.best_top1 = max(run.best_top1, val["Top1"])
-        run.best_top5 = max(run.best_top5, val["Top5"])
-        args.over = args.over or run.best_top1 >= wanted
+        for tag, (_, worst, best) in BEST.items():
+            better = max if worst < best else min
+            run.best[tag] = better(run.best[tag], val[tag])
+        is_best = val[judge] == run.best[judge]
+        args.over = args.over or is_desired(args, run.best)
         # Where epochs are short, saving each of them would take much of the time.
         young = time.monotonic() - run.watch.saved < 10 * run.watch.took
         ends = args.over or run.epoch == args.epochs
@@ -2134,18 +2292,18 @@ def fit(run):
         test = validate(run, "test")
     if run.log:
         reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
-        reason = "desired accuracy reached" if run.best_top1 >= wanted else reason
+        reason = "desired accuracy reached" if is_desired(args, run.best) else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {"best_top1": run.best_top1, "best_top5": run.best_top5}
-        end |= {f"test_{name.lower()}": test[name] for name in ("Top1", "Top5", "Loss") if test}
+        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST}
+        end |= {f"test_{tag.lower()}": test[tag] for tag in BEST if test}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.add_text("result", markdown(end))
         run.log.file_writer.add_summary(hparams({}, {})[2])  # HPARAMS: success
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        report(f"{reason}: best top-1 {run.best_top1:.3f} %, {done:g} epochs in {took} (h:m:s)")
+        report(f"{reason}: best {shown(run.best, 3)}, {done:g} epochs in {took} (h:m:s)")
         if test:
-            report(f"test: top-1 {test['Top1']:.3f} %, top-5 {test['Top5']:.3f} %")
+            report(f"test: {shown(test, 3)}")
 
 
 def profile(run):
@@ -2179,7 +2337,7 @@ def worker(args):
             if args.evaluate:
                 val = validate(run)
                 if run.place.rank == 0:
-                    report(f"validation: top-1 {val['Top1']:.3f} %, top-5 {val['Top5']:.3f} %")
+                    report(f"validation: {shown(val, 3)}")
             elif args.prof is not None:
                 profile(run)
             else:
@@ -2218,7 +2376,7 @@ MEANINGS = {
     r"open files|temporarily unavailable|(new|watchdog) thread": "raise a limit of `ulimit -a`",
     r"File too large": "raise a limit of `ulimit -a`",
     r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
-    r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b, -j or --image-size",
+    r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b or -j",
     r"unable to .*shared mem": "too little for the loader: docker run --shm-size=8g, or lower -j",
     r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
 }
