@@ -112,15 +112,15 @@ def precision(args, device):
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, criterion, optimizer, scaler, parts, args):
-    """One update from the images of one step: `args.parts` times (images, target)."""
+def train_step(model, criterion, optimizer, scaler, parts, accumulation_steps, args):
+    """One update from the `accumulation_steps` batches (images, target) of one step."""
     sums = 0
     for number, generator in enumerate(torch.cuda.default_generators[1:], 1):
         generator.manual_seed(torch.initial_seed() + number)  # or all drop the same units
     for x, y in parts:
         with precision(args, x.device):
             loss, measured = criterion(model(x), y)
-        scaler.scale(loss / args.parts).backward()
+        scaler.scale(loss / accumulation_steps).backward()
         sums += measured
     if args.clip_grad:
         scaler.unscale_(optimizer)
@@ -416,19 +416,23 @@ class Data(NamedTuple):
     val: Source
     test: Source | None  # for the best model, at the end
     steps: int  # per epoch
-    global_batch: int
+    device_batch: int  # images on a device at a time
+    accumulation_steps: int  # such batches in a step
+    global_batch: int  # images in a step, of all devices
     repeats: int  # of each image in a step
     workers: int  # loader processes
+    model_options: dict  # what the model is built with, beside num_classes
     num_classes: int  # outputs of the model
     image_size: int  # pixels, in training
     val_size: int  # pixels
     val_resize: int  # pixels
 
 
-def open_data(args, place, sources, global_batch):
-    """Returns the Data that the options name, in batches of this size."""
-    if args.device_batch % batch_multiple(args):
-        odd = f"a batch of {args.device_batch} on a device is odd"
+def open_data(args, place, sources, batches):
+    """Returns the Data that the options name, in batches as split_batch() returns them."""
+    device_batch, _, global_batch = batches
+    if device_batch % batch_multiple(args):
+        odd = f"a batch of {device_batch} on a device is odd"
         raise BadInput(f"--mixup and --cutmix take pairs: {odd}")
     preset, (train, val, test) = preset_of(args.arch), sources
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
@@ -449,8 +453,9 @@ def open_data(args, place, sources, global_batch):
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    batches = (steps, global_batch, args.repeated_aug, workers)
-    return Data(train, val, test, *batches, num_classes, image_size, val_size, val_resize)
+    sizes = (num_classes, image_size, val_size, val_resize)
+    data = Data(train, val, test, steps, *batches, args.repeated_aug, workers, {}, *sizes)
+    return data._replace(model_options=model_options(args, data))
 
 
 def batch_multiple(args):
@@ -664,7 +669,7 @@ def load_batches(args, place, data, schedule):
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
-    at_once = args.device_batch * place.devices
+    at_once = data.device_batch * place.devices
     size = 3 * at_once * max(data.image_size, data.val_size) ** 2  # bytes
     places = functools.partial(view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
@@ -769,19 +774,20 @@ def make_model(arch, pretrained=False, **options):
     return models.get_model(arch, weights=weights, **options)
 
 
-def build_model(args, data):
-    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes."""
+def build_model(args, data, load=True):
+    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes; with the weights
+    of --pretrained or --weights, unless they are not to be loaded."""
     size = data.image_size
     try:
-        model = make_model(args.arch, num_classes=data.num_classes, **args.model_options)
+        model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
         for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
-            images = torch.empty(args.device_batch, 3, size, size, device="meta")
+            images = torch.empty(data.device_batch, 3, size, size, device="meta")
             trial = copy.deepcopy(model).to("meta").train(not args.evaluate)
             trial(images)  # fails where images are too small
     except (ValueError, AssertionError, RuntimeError, TypeError) as error:
-        sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
+        sizes = f"--image-size {size}, {data.device_batch} images, {data.num_classes} classes"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
-    if args.pretrained or args.weights:
+    if load and (args.pretrained or args.weights):
         what = f"--weights {args.weights}" if args.weights else "--pretrained"
         donor = weights_in(load_file(args.weights)) if args.weights else published(args.arch)
         fits = fitting(model.state_dict(), donor, what, partly=True)
@@ -925,7 +931,7 @@ def about_model(args, data):
     preset = preset_of(args.arch)
     return {
         "arch": args.arch,
-        "model_options": args.model_options,
+        "model_options": data.model_options,
         "num_classes": data.num_classes,
         "classes": data.train.classes,
         "image_size": data.val_size,
@@ -1052,8 +1058,15 @@ zero_to_1 = number(float, 0, 1)
 fraction = number(float, 1e-9, 1)
 
 
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets names of its own."""
+class Options(argparse.Namespace):
+    """The options as typed, and nothing else: what is derived from them gets a name of its own."""
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
+
+
+def make_parser():
+    """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
@@ -1114,12 +1127,17 @@ def parse_args(argv=None):
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
     way_run, way_ranks = add_parallel_options(parser)
     parser.set_defaults(**DEFAULTS)
+    names = SAME_RUN + task_run + way_run
+    defaults = {name: parser.get_default(name) for name in names}
+    return parser, defaults, SAME_RANKS + task_ranks + way_ranks
 
+
+def parse_args(argv=None):
+    """Returns the options as typed, and as `recipes` what @FILE stood for."""
+    parser, *_ = make_parser()
     words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
-    args = parser.parse_args(words)
-    args.recipes = recipes
-    args.same_run = {name: parser.get_default(name) for name in SAME_RUN + task_run + way_run}
-    args.same_ranks = SAME_RANKS + task_ranks + way_ranks
+    args = Options()
+    vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
     check_task_options(args, parser)
     if args.optimizer in ("lamb", "lars") and not importlib.util.find_spec("timm"):
         parser.error(f"{args.optimizer} is timm's: pip install timm")
@@ -1257,10 +1275,10 @@ def steps_per_epoch(args, source, global_batch):
     return min(size // global_batch, args.steps_per_epoch or size)
 
 
-def schedule_batches(args, place, data, first_epoch, step):
+def schedule_batches(args, place, data, over, first_epoch, step):
     """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
-    each of the args.parts of a training step, ("val", number, indices) for each validation batch,
-    as many for all shares; once args.over is true, or after all epochs, ("test", number, indices).
+    each of the accumulation_steps of a training step, ("val", number, indices) for each validation
+    batch, as many for all shares; once `over` is set, or after all epochs, ("test", number, ...).
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
     takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same items
@@ -1270,11 +1288,11 @@ def schedule_batches(args, place, data, first_epoch, step):
     repeats, a round later in the batch, are larger by the number of items, and larger again.
     """
     share, distinct = data.global_batch // place.shares, data.global_batch // data.repeats
-    at_once = args.device_batch * place.devices
+    at_once = data.device_batch * place.devices
 
     def whole(part, source):
         indices = range(place.share, len(source.target), place.shares)
-        for number in range(val_steps(args, place, source)):
+        for number in range(val_steps(place, data, source)):
             yield part, number, indices[number * at_once : (number + 1) * at_once]
 
     if args.evaluate:
@@ -1284,24 +1302,24 @@ def schedule_batches(args, place, data, first_epoch, step):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for each in range(step, data.steps):
-            if args.over:
+            if over.is_set():
                 break
             items = order[each * distinct : (each + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             mine = keys[place.share * share : (place.share + 1) * share]
-            for part in mine.reshape(args.parts, at_once).tolist():
+            for part in mine.reshape(data.accumulation_steps, at_once).tolist():
                 yield epoch, each, part
         yield from whole("val", data.val)
-        if args.over:
+        if over.is_set():
             break
         step = 0
     if data.test:
         yield from whole("test", data.test)
 
 
-def val_steps(args, place, source):
+def val_steps(place, data, source):
     """Returns the number of batches in which all shares validate a source, the same for all."""
-    return math.ceil(len(source.target) / place.shares / (args.device_batch * place.devices))
+    return math.ceil(len(source.target) / place.shares / (data.device_batch * place.devices))
 
 
 def start_loader_worker(_):
@@ -1525,6 +1543,7 @@ class Run:
     batches: Iterator  # (part, inputs, target) on the device, from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
     trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
+    over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
     epoch: int = 0  # epochs done
@@ -1551,15 +1570,16 @@ def train_one_epoch(run, end=None):
     before = traffic(run.place)
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
-        if args.over:
+        if run.over.is_set():
             break
-        parts = (next_batch(run, epoch) for _ in range(args.parts))
+        parts = (next_batch(run, epoch) for _ in range(data.accumulation_steps))
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)  # on the device
-        sums = train_step(run.model, measure, run.optimizer, run.scaler, parts, args)
+        trained = run.model, measure, run.optimizer, run.scaler
+        sums = train_step(*trained, parts, data.accumulation_steps, args)
         number = epoch * data.steps + step + 1
         if run.average and (number < 32 or number % 32 == 0):  # at first the average is a copy
             follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
@@ -1622,7 +1642,7 @@ def validate(run, part="val"):
     size = len(source.target)
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    for _ in range(val_steps(run.args, run.place, source)):
+    for _ in range(val_steps(run.place, run.data, source)):
         inputs, target = next_batch(run, part)
         empty = len(target) == 0  # other shares have an item more, and may need this one's ranks
         if empty:
@@ -1673,7 +1693,8 @@ def read_step(run, meter, total, copied):
     if copied:
         copied.synchronize()
     *sums, waited, stop, save, spent = total.tolist()
-    run.args.over = run.args.over or bool(spent)
+    if spent:
+        run.over.set()
     step = f"{meter.title}, step {meter.steps}"
     meter.add(sums, waited)
     sums = dict(zip(SUMS, sums, strict=False))
@@ -1742,7 +1763,7 @@ def save_checkpoint(run, is_best=False):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
-        "args": run.args.typed | run.trains["options"],
+        "args": vars(run.args) | run.trains["options"],
         "data": run.trains["data"],
         **full_state(run),
     }
@@ -1953,7 +1974,8 @@ def trained_by(saved):
 
 def differing(args, trains, saved):
     """Returns in what options, as typed, and data another run {"options", "data"} differs."""
-    before, now = args.same_run | saved["options"], trains["options"]  # an older script had fewer
+    _, defaults, _ = make_parser()  # an older script had fewer options
+    before, now = defaults | saved["options"], trains["options"]
     odd = [name for name in now if before[name] != now[name]]
     odd = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in odd]
     if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
@@ -2048,7 +2070,7 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs = Path(args.log_dir)
-    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{data.device_batch}"
     what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
@@ -2085,11 +2107,11 @@ def open_log(run, head):
     about = json.dumps(describe(run, head), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
-    run.log.add_text("options", markdown(args.typed))
+    run.log.add_text("options", markdown(vars(args)))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
-    options = {name: each for name, each in args.typed.items() if isinstance(each, int | float)}
-    options |= {n: encodable(each) for n, each in args.typed.items() if isinstance(each, str)}
+    options = {name: each for name, each in vars(args).items() if isinstance(each, int | float)}
+    options |= {n: encodable(each) for n, each in vars(args).items() if isinstance(each, str)}
     # Without a summary of the experiment HPARAMS has the options and scalars of all runs.
     run.log.file_writer.add_summary(hparams(options, {})[1])
 
@@ -2118,7 +2140,7 @@ def describe(run, head):
     return {
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
-        "options": args.typed,
+        "options": vars(args),
         "data": os.path.dirname(data.train.folder),
         "steps_per_epoch": data.steps,
         "global_batch": data.global_batch,
@@ -2188,11 +2210,10 @@ def set_up(args):
     place = join(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
-    args.typed = {name: value for name, value in vars(args).items() if not name.startswith("same_")}
-    args.over = False  # whether the run ends before --epochs
-    options = {name: args.typed[name] for name in args.same_run}
+    _, same_run, same_ranks = make_parser()
+    options = {name: getattr(args, name) for name in same_run}
     options["precision"] = place.precision or args.precision
-    others = {name: args.typed[name] for name in args.same_ranks}
+    others = {name: getattr(args, name) for name in same_ranks}
     require_equal(place, options | others | {"device": place.device.type})
     arm_timeout(args)
     sources = list_sources(args, place)
@@ -2202,17 +2223,19 @@ def set_up(args):
     arm_timeout(args)
     head, tensors = choose_checkpoint(args, place, trains)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
-    args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
-    split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
-    if head and args.resume == "auto" and split != typed and place.rank == 0:
+    device_batch, accumulation_steps, global_batch = batches = split_batch(args, place, kept)
+    typed = args.batch_size, args.accumulation
+    if head and args.resume == "auto" and batches[:2] != typed and place.rank == 0:
         report(f"--resume auto keeps the global batch, {global_batch}")
-    if args.compile and args.compile_mode != "default" and args.parts > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
-    data = open_data(args, place, sources, global_batch)
+    if args.compile and args.compile_mode != "default" and accumulation_steps > 1:
+        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+    data = open_data(args, place, sources, batches)
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
+        if head.get("model_options"):
+            data = data._replace(model_options=head["model_options"])
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
@@ -2220,13 +2243,13 @@ def set_up(args):
     if args.prof is not None and not step <= args.prof <= last:
         there = f"epoch {epoch + 1} of {args.epochs} has {data.steps}, from {step} on"
         raise BadInput(f"--prof {args.prof} needs ten steps: {there}")
-    schedule, waits = schedule_batches(args, place, data, epoch, step), []
+    over, waits = threading.Event(), []
+    schedule = schedule_batches(args, place, data, over, epoch, step)
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
-    args.model_options = (head or {}).get("model_options") or model_options(args, data)
     trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains, over)
     if args.ema:
         for name, each in trained_state(run).items():
             run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
@@ -2260,9 +2283,9 @@ def greet(run, head):
         report(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     report(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
-    if "bfloat16" in args.typed.values() and emulates_bfloat16(place.device):
+    if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
         report(EMULATED)
-    sizes = f"{args.device_batch} {UNIT} x {shares} devices x {args.parts} parts"
+    sizes = f"{data.device_batch} {UNIT} x {shares} devices x {data.accumulation_steps} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
         was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} {UNIT}"
@@ -2277,10 +2300,11 @@ def fit(run):
     args, test = run.args, {}
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
     # Exact sums are the same on all ranks, so all of them stop together.
-    args.over = from_rank_0(is_desired(args, run.best) or is_spent(run))
+    if from_rank_0(is_desired(args, run.best) or is_spent(run)):
+        run.over.set()
     done = run.epoch + run.step / run.data.steps
     # An epoch that was under way is validated, even where its budget is over.
-    while run.epoch < args.epochs and (run.step or not args.over):
+    while run.epoch < args.epochs and (run.step or not run.over.is_set()):
         train, val = train_one_epoch(run), validate(run)
         done = run.epoch + run.step / run.data.steps
         if run.step == run.data.steps:
@@ -2289,15 +2313,16 @@ def fit(run):
             better = max if worst < best else min
             run.best[tag] = better(run.best[tag], val[tag])
         is_best = val[judge] == run.best[judge]
-        args.over = args.over or is_desired(args, run.best)
+        if is_desired(args, run.best):
+            run.over.set()
         # Where epochs are short, saving each of them would take much of the time.
         young = time.monotonic() - run.watch.saved < 10 * run.watch.took
-        ends = args.over or run.epoch == args.epochs
+        ends = run.over.is_set() or run.epoch == args.epochs
         if is_best or ends or not from_rank_0(young):
             save_checkpoint(run, is_best)
         if run.log:
             log_epoch(run, done, train, val)
-        if args.over:
+        if run.over.is_set():
             break
     if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
         run.meter, run.average = None, {}  # from here on nothing is saved

@@ -122,7 +122,7 @@ def join(args):
     """Joins the group that the launcher's environment variables describe."""
     rank, ranks = _whole("RANK", "0"), _whole("WORLD_SIZE", "1")
     local_rank, local_ranks = _whole("LOCAL_RANK", "0"), _whole("LOCAL_WORLD_SIZE", "1")
-    per_rank = 2 if args.schedule == "interleaved" else 1  # stages
+    per_rank = _stages_per_rank(args)
     stages = args.stages or per_rank * ranks
     width = stages // per_rank  # ranks of a replica
     if ranks == 1:
@@ -150,6 +150,10 @@ def join(args):
     place = Place(device, rank, ranks, local_rank, local_ranks)
     require_equal(place, {"--schedule": args.schedule, "--stages": stages})
     return place._replace(share=rank // width, shares=ranks // width)
+
+
+def _stages_per_rank(args):
+    return 2 if args.schedule == "interleaved" else 1
 
 
 def _whole(name, default=None):
@@ -290,7 +294,7 @@ def _measure(model, pieces, args, place, data):
     and by "train" and "val" the (shape, type's name) of what the first takes and each gives."""
     model = copy.deepcopy(model)  # whose running statistics nobody needs
     stages = [_Stage(model, piece, args) for piece in pieces]
-    micro, rounds, passed = args.device_batch // args.microbatches, [], {}
+    micro, rounds, passed = data.device_batch // args.microbatches, [], {}
     for part in "val", *["train"] * 4:  # of which the first warms up
         (x, _), seconds = noise(args, data, micro, place.device, part), []
         passed[part] = [_shape(x)]
@@ -329,12 +333,11 @@ def _balance(seconds, stages):
     return best(0, stages)[1]
 
 
-def _plan(model, args, place, data):
+def _plan(model, stages, args, place, data):
     """Returns (stages as pieces, by "train" and "val" the (shape, type's name) of what the first
     takes and each gives), by rank 0's clock."""
-    stages = args.width * args.per_rank
-    if args.device_batch % args.microbatches:
-        what = f"the {args.device_batch} images that a replica takes at a time"
+    if data.device_batch % args.microbatches:
+        what = f"the batch of {data.device_batch} that a replica takes at a time"
         raise BadInput(f"--microbatches {args.microbatches} does not divide {what}")
     if args.schedule == "1f1b" and args.microbatches < stages:
         raise BadInput(f"--schedule 1f1b: {stages} stages need as many --microbatches, or more")
@@ -366,15 +369,14 @@ def _plan(model, args, place, data):
 def prepare(args, place, data):
     """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
     hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
-    args.width = place.ranks // place.shares  # ranks of a replica
-    args.per_rank = 2 if args.schedule == "interleaved" else 1  # stages
+    width = place.ranks // place.shares  # ranks of a replica
     model = build_model(args, data)
-    pieces, passed = _plan(model, args, place, data)
-    pipeline = types.SimpleNamespace(holder={}, device=place.device)
-    position = place.rank % args.width
+    pieces, passed = _plan(model, width * _stages_per_rank(args), args, place, data)
+    pipeline = types.SimpleNamespace(holder={}, device=place.device, batch=data.device_batch)
+    position = place.rank % width
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         number = next((n for n, piece in enumerate(pieces) if piece.holds(name)), 0)
-        pipeline.holder[name] = number % args.width  # the rank, in the first replica
+        pipeline.holder[name] = number % width  # the rank, in the first replica
         mine = pipeline.holder[name] == position
         kept = tensor.detach().to(place.device if mine else "meta")
         kept.copy_(_sent(tensor.detach(), 0, place))
@@ -392,11 +394,12 @@ def prepare(args, place, data):
 
 def _schedule(pipeline, model, pieces, passed, args, place, data):
     """Adds to `pipeline` its groups, and the schedules of training and validation."""
-    sizes, names = (place.shares, args.width), ("replicas", "stages")
+    width, per_rank = place.ranks // place.shares, _stages_per_rank(args)
+    sizes, names = (place.shares, width), ("replicas", "stages")
     mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
     pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in names)
     _sum(torch.zeros(1, device=place.device), pipeline.stages)  # or NCCL would join them in a step
-    mine = range(place.rank % args.width, len(pieces), args.width)
+    mine = range(place.rank % width, len(pieces), width)
     stages = {number: _Stage(model, pieces[number], args) for number in mine}
     pipeline.first, pipeline.last = 0 in mine, len(pieces) - 1 in mine
 
@@ -409,14 +412,14 @@ def _schedule(pipeline, model, pieces, passed, args, place, data):
             )
             where = number, len(pieces), place.device
             made.append(pipelining.PipelineStage(stage, *where, *ends, group=pipeline.stages))
-        return kind(made if args.per_rank > 1 else made[0], args.microbatches, **options)
+        return kind(made if per_rank > 1 else made[0], args.microbatches, **options)
 
     kind, loss = SCHEDULES[args.schedule], lambda output, target: pipeline.loss(output, target)
     try:
         pipeline.train = build(kind, "train", loss_fn=loss, scale_grads=False)
     except ValueError as error:
         raise BadInput(f"--microbatches {args.microbatches}: {first_line(error)}") from None
-    kind = kind if args.per_rank > 1 else SCHEDULES["gpipe"]
+    kind = kind if per_rank > 1 else SCHEDULES["gpipe"]
     pipeline.validate = build(kind, "val")
     return pipeline
 
@@ -437,9 +440,9 @@ def precision(args, device):
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, criterion, optimizer, scaler, parts, args):
-    """One update from this replica's images of one step: `args.parts` times (images, target), each
-    in --microbatches. The last stage alone has sums; the others' are zeros."""
+def train_step(model, criterion, optimizer, scaler, parts, accumulation_steps, args):
+    """One update from this replica's `accumulation_steps` batches (images, target) of one step,
+    each in --microbatches. The last stage alone has sums; the others' are zeros."""
     pipeline, device = model.pipeline, model.pipeline.device
     sums = torch.zeros(len(SUMS), dtype=exact_dtype(device), device=device)
 
@@ -447,7 +450,7 @@ def train_step(model, criterion, optimizer, scaler, parts, args):
         with precision(args, output.device):
             loss, measured = criterion(output, target)
         sums.add_(measured)
-        return scaler.scale(loss / (args.parts * args.microbatches))
+        return scaler.scale(loss / (accumulation_steps * args.microbatches))
 
     pipeline.loss = loss_of
     for x, y in parts:
@@ -488,7 +491,7 @@ def _sum(tensor, group=None):
 
 def validate_step(model, criterion, images, target, args):
     """Returns the sums of one validation batch, on the last stage; the others' are zeros."""
-    pipeline, missing = model.pipeline, args.device_batch - len(images)
+    pipeline, missing = model.pipeline, model.pipeline.batch - len(images)
     # Stages have one size.
     whole = nn.functional.pad(images, (0, 0) * (images.ndim - 1) + (0, missing))
     output = pipeline.validate.eval(*([whole] if pipeline.first else []))
@@ -801,19 +804,23 @@ class Data(NamedTuple):
     val: Source
     test: Source | None  # for the best model, at the end
     steps: int  # per epoch
-    global_batch: int
+    device_batch: int  # images on a device at a time
+    accumulation_steps: int  # such batches in a step
+    global_batch: int  # images in a step, of all devices
     repeats: int  # of each image in a step
     workers: int  # loader processes
+    model_options: dict  # what the model is built with, beside num_classes
     num_classes: int  # outputs of the model
     image_size: int  # pixels, in training
     val_size: int  # pixels
     val_resize: int  # pixels
 
 
-def open_data(args, place, sources, global_batch):
-    """Returns the Data that the options name, in batches of this size."""
-    if args.device_batch % batch_multiple(args):
-        odd = f"a batch of {args.device_batch} on a device is odd"
+def open_data(args, place, sources, batches):
+    """Returns the Data that the options name, in batches as split_batch() returns them."""
+    device_batch, _, global_batch = batches
+    if device_batch % batch_multiple(args):
+        odd = f"a batch of {device_batch} on a device is odd"
         raise BadInput(f"--mixup and --cutmix take pairs: {odd}")
     preset, (train, val, test) = preset_of(args.arch), sources
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
@@ -834,8 +841,9 @@ def open_data(args, place, sources, global_batch):
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    batches = (steps, global_batch, args.repeated_aug, workers)
-    return Data(train, val, test, *batches, num_classes, image_size, val_size, val_resize)
+    sizes = (num_classes, image_size, val_size, val_resize)
+    data = Data(train, val, test, steps, *batches, args.repeated_aug, workers, {}, *sizes)
+    return data._replace(model_options=model_options(args, data))
 
 
 def batch_multiple(args):
@@ -1049,7 +1057,7 @@ def load_batches(args, place, data, schedule):
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
-    at_once = args.device_batch * place.devices
+    at_once = data.device_batch * place.devices
     size = 3 * at_once * max(data.image_size, data.val_size) ** 2  # bytes
     places = functools.partial(view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
@@ -1154,19 +1162,20 @@ def make_model(arch, pretrained=False, **options):
     return models.get_model(arch, weights=weights, **options)
 
 
-def build_model(args, data):
-    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes."""
+def build_model(args, data, load=True):
+    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes; with the weights
+    of --pretrained or --weights, unless they are not to be loaded."""
     size = data.image_size
     try:
-        model = make_model(args.arch, num_classes=data.num_classes, **args.model_options)
+        model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
         for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
-            images = torch.empty(args.device_batch, 3, size, size, device="meta")
+            images = torch.empty(data.device_batch, 3, size, size, device="meta")
             trial = copy.deepcopy(model).to("meta").train(not args.evaluate)
             trial(images)  # fails where images are too small
     except (ValueError, AssertionError, RuntimeError, TypeError) as error:
-        sizes = f"--image-size {size}, {args.device_batch} images, {data.num_classes} classes"
+        sizes = f"--image-size {size}, {data.device_batch} images, {data.num_classes} classes"
         raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
-    if args.pretrained or args.weights:
+    if load and (args.pretrained or args.weights):
         what = f"--weights {args.weights}" if args.weights else "--pretrained"
         donor = weights_in(load_file(args.weights)) if args.weights else published(args.arch)
         fits = fitting(model.state_dict(), donor, what, partly=True)
@@ -1310,7 +1319,7 @@ def about_model(args, data):
     preset = preset_of(args.arch)
     return {
         "arch": args.arch,
-        "model_options": args.model_options,
+        "model_options": data.model_options,
         "num_classes": data.num_classes,
         "classes": data.train.classes,
         "image_size": data.val_size,
@@ -1437,8 +1446,15 @@ zero_to_1 = number(float, 0, 1)
 fraction = number(float, 1e-9, 1)
 
 
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets names of its own."""
+class Options(argparse.Namespace):
+    """The options as typed, and nothing else: what is derived from them gets a name of its own."""
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
+
+
+def make_parser():
+    """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
@@ -1499,12 +1515,17 @@ def parse_args(argv=None):
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
     way_run, way_ranks = add_parallel_options(parser)
     parser.set_defaults(**DEFAULTS)
+    names = SAME_RUN + task_run + way_run
+    defaults = {name: parser.get_default(name) for name in names}
+    return parser, defaults, SAME_RANKS + task_ranks + way_ranks
 
+
+def parse_args(argv=None):
+    """Returns the options as typed, and as `recipes` what @FILE stood for."""
+    parser, *_ = make_parser()
     words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
-    args = parser.parse_args(words)
-    args.recipes = recipes
-    args.same_run = {name: parser.get_default(name) for name in SAME_RUN + task_run + way_run}
-    args.same_ranks = SAME_RANKS + task_ranks + way_ranks
+    args = Options()
+    vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
     check_task_options(args, parser)
     if args.optimizer in ("lamb", "lars") and not importlib.util.find_spec("timm"):
         parser.error(f"{args.optimizer} is timm's: pip install timm")
@@ -1642,10 +1663,10 @@ def steps_per_epoch(args, source, global_batch):
     return min(size // global_batch, args.steps_per_epoch or size)
 
 
-def schedule_batches(args, place, data, first_epoch, step):
+def schedule_batches(args, place, data, over, first_epoch, step):
     """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
-    each of the args.parts of a training step, ("val", number, indices) for each validation batch,
-    as many for all shares; once args.over is true, or after all epochs, ("test", number, indices).
+    each of the accumulation_steps of a training step, ("val", number, indices) for each validation
+    batch, as many for all shares; once `over` is set, or after all epochs, ("test", number, ...).
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
     takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same items
@@ -1655,11 +1676,11 @@ def schedule_batches(args, place, data, first_epoch, step):
     repeats, a round later in the batch, are larger by the number of items, and larger again.
     """
     share, distinct = data.global_batch // place.shares, data.global_batch // data.repeats
-    at_once = args.device_batch * place.devices
+    at_once = data.device_batch * place.devices
 
     def whole(part, source):
         indices = range(place.share, len(source.target), place.shares)
-        for number in range(val_steps(args, place, source)):
+        for number in range(val_steps(place, data, source)):
             yield part, number, indices[number * at_once : (number + 1) * at_once]
 
     if args.evaluate:
@@ -1669,24 +1690,24 @@ def schedule_batches(args, place, data, first_epoch, step):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for each in range(step, data.steps):
-            if args.over:
+            if over.is_set():
                 break
             items = order[each * distinct : (each + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             mine = keys[place.share * share : (place.share + 1) * share]
-            for part in mine.reshape(args.parts, at_once).tolist():
+            for part in mine.reshape(data.accumulation_steps, at_once).tolist():
                 yield epoch, each, part
         yield from whole("val", data.val)
-        if args.over:
+        if over.is_set():
             break
         step = 0
     if data.test:
         yield from whole("test", data.test)
 
 
-def val_steps(args, place, source):
+def val_steps(place, data, source):
     """Returns the number of batches in which all shares validate a source, the same for all."""
-    return math.ceil(len(source.target) / place.shares / (args.device_batch * place.devices))
+    return math.ceil(len(source.target) / place.shares / (data.device_batch * place.devices))
 
 
 def start_loader_worker(_):
@@ -1910,6 +1931,7 @@ class Run:
     batches: Iterator  # (part, inputs, target) on the device, from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
     trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
+    over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
     epoch: int = 0  # epochs done
@@ -1936,15 +1958,16 @@ def train_one_epoch(run, end=None):
     before = traffic(run.place)
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps if end is None else end):
-        if args.over:
+        if run.over.is_set():
             break
-        parts = (next_batch(run, epoch) for _ in range(args.parts))
+        parts = (next_batch(run, epoch) for _ in range(data.accumulation_steps))
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)  # on the device
-        sums = train_step(run.model, measure, run.optimizer, run.scaler, parts, args)
+        trained = run.model, measure, run.optimizer, run.scaler
+        sums = train_step(*trained, parts, data.accumulation_steps, args)
         number = epoch * data.steps + step + 1
         if run.average and (number < 32 or number % 32 == 0):  # at first the average is a copy
             follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
@@ -2007,7 +2030,7 @@ def validate(run, part="val"):
     size = len(source.target)
     meter = Meter(part, source, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    for _ in range(val_steps(run.args, run.place, source)):
+    for _ in range(val_steps(run.place, run.data, source)):
         inputs, target = next_batch(run, part)
         empty = len(target) == 0  # other shares have an item more, and may need this one's ranks
         if empty:
@@ -2058,7 +2081,8 @@ def read_step(run, meter, total, copied):
     if copied:
         copied.synchronize()
     *sums, waited, stop, save, spent = total.tolist()
-    run.args.over = run.args.over or bool(spent)
+    if spent:
+        run.over.set()
     step = f"{meter.title}, step {meter.steps}"
     meter.add(sums, waited)
     sums = dict(zip(SUMS, sums, strict=False))
@@ -2127,7 +2151,7 @@ def save_checkpoint(run, is_best=False):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
-        "args": run.args.typed | run.trains["options"],
+        "args": vars(run.args) | run.trains["options"],
         "data": run.trains["data"],
         **full_state(run),
     }
@@ -2338,7 +2362,8 @@ def trained_by(saved):
 
 def differing(args, trains, saved):
     """Returns in what options, as typed, and data another run {"options", "data"} differs."""
-    before, now = args.same_run | saved["options"], trains["options"]  # an older script had fewer
+    _, defaults, _ = make_parser()  # an older script had fewer options
+    before, now = defaults | saved["options"], trains["options"]
     odd = [name for name in now if before[name] != now[name]]
     odd = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in odd]
     if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
@@ -2433,7 +2458,7 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs = Path(args.log_dir)
-    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{args.device_batch}"
+    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{data.device_batch}"
     what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
@@ -2470,11 +2495,11 @@ def open_log(run, head):
     about = json.dumps(describe(run, head), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
-    run.log.add_text("options", markdown(args.typed))
+    run.log.add_text("options", markdown(vars(args)))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
-    options = {name: each for name, each in args.typed.items() if isinstance(each, int | float)}
-    options |= {n: encodable(each) for n, each in args.typed.items() if isinstance(each, str)}
+    options = {name: each for name, each in vars(args).items() if isinstance(each, int | float)}
+    options |= {n: encodable(each) for n, each in vars(args).items() if isinstance(each, str)}
     # Without a summary of the experiment HPARAMS has the options and scalars of all runs.
     run.log.file_writer.add_summary(hparams(options, {})[1])
 
@@ -2503,7 +2528,7 @@ def describe(run, head):
     return {
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
-        "options": args.typed,
+        "options": vars(args),
         "data": os.path.dirname(data.train.folder),
         "steps_per_epoch": data.steps,
         "global_batch": data.global_batch,
@@ -2573,11 +2598,10 @@ def set_up(args):
     place = join(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
-    args.typed = {name: value for name, value in vars(args).items() if not name.startswith("same_")}
-    args.over = False  # whether the run ends before --epochs
-    options = {name: args.typed[name] for name in args.same_run}
+    _, same_run, same_ranks = make_parser()
+    options = {name: getattr(args, name) for name in same_run}
     options["precision"] = place.precision or args.precision
-    others = {name: args.typed[name] for name in args.same_ranks}
+    others = {name: getattr(args, name) for name in same_ranks}
     require_equal(place, options | others | {"device": place.device.type})
     arm_timeout(args)
     sources = list_sources(args, place)
@@ -2587,17 +2611,19 @@ def set_up(args):
     arm_timeout(args)
     head, tensors = choose_checkpoint(args, place, trains)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
-    args.device_batch, args.parts, global_batch = split_batch(args, place, kept)
-    split, typed = (args.device_batch, args.parts), (args.batch_size, args.accumulation)
-    if head and args.resume == "auto" and split != typed and place.rank == 0:
+    device_batch, accumulation_steps, global_batch = batches = split_batch(args, place, kept)
+    typed = args.batch_size, args.accumulation
+    if head and args.resume == "auto" and batches[:2] != typed and place.rank == 0:
         report(f"--resume auto keeps the global batch, {global_batch}")
-    if args.compile and args.compile_mode != "default" and args.parts > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate parts")
-    data = open_data(args, place, sources, global_batch)
+    if args.compile and args.compile_mode != "default" and accumulation_steps > 1:
+        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+    data = open_data(args, place, sources, batches)
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     epoch, step, partial = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
+        if head.get("model_options"):
+            data = data._replace(model_options=head["model_options"])
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
@@ -2605,13 +2631,13 @@ def set_up(args):
     if args.prof is not None and not step <= args.prof <= last:
         there = f"epoch {epoch + 1} of {args.epochs} has {data.steps}, from {step} on"
         raise BadInput(f"--prof {args.prof} needs ten steps: {there}")
-    schedule, waits = schedule_batches(args, place, data, epoch, step), []
+    over, waits = threading.Event(), []
+    schedule = schedule_batches(args, place, data, over, epoch, step)
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
-    args.model_options = (head or {}).get("model_options") or model_options(args, data)
     trained = prepare(args, place, data)
     batches = on_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains)
+    run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains, over)
     if args.ema:
         for name, each in trained_state(run).items():
             run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
@@ -2645,9 +2671,9 @@ def greet(run, head):
         report(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     report(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
-    if "bfloat16" in args.typed.values() and emulates_bfloat16(place.device):
+    if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
         report(EMULATED)
-    sizes = f"{args.device_batch} {UNIT} x {shares} devices x {args.parts} parts"
+    sizes = f"{data.device_batch} {UNIT} x {shares} devices x {data.accumulation_steps} parts"
     report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
     if head:
         was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} {UNIT}"
@@ -2662,10 +2688,11 @@ def fit(run):
     args, test = run.args, {}
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
     # Exact sums are the same on all ranks, so all of them stop together.
-    args.over = from_rank_0(is_desired(args, run.best) or is_spent(run))
+    if from_rank_0(is_desired(args, run.best) or is_spent(run)):
+        run.over.set()
     done = run.epoch + run.step / run.data.steps
     # An epoch that was under way is validated, even where its budget is over.
-    while run.epoch < args.epochs and (run.step or not args.over):
+    while run.epoch < args.epochs and (run.step or not run.over.is_set()):
         train, val = train_one_epoch(run), validate(run)
         done = run.epoch + run.step / run.data.steps
         if run.step == run.data.steps:
@@ -2674,15 +2701,16 @@ def fit(run):
             better = max if worst < best else min
             run.best[tag] = better(run.best[tag], val[tag])
         is_best = val[judge] == run.best[judge]
-        args.over = args.over or is_desired(args, run.best)
+        if is_desired(args, run.best):
+            run.over.set()
         # Where epochs are short, saving each of them would take much of the time.
         young = time.monotonic() - run.watch.saved < 10 * run.watch.took
-        ends = args.over or run.epoch == args.epochs
+        ends = run.over.is_set() or run.epoch == args.epochs
         if is_best or ends or not from_rank_0(young):
             save_checkpoint(run, is_best)
         if run.log:
             log_epoch(run, done, train, val)
-        if args.over:
+        if run.over.is_set():
             break
     if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
         run.meter, run.average = None, {}  # from here on nothing is saved

@@ -167,7 +167,7 @@ def test_commands_of_peers_parse():
 SHARED = {
     "dir": None, "workers": None, "image_size": None, "val_resize": None, "num_classes": None,
     "dummy": False, "max_bad_images": 0.001, "arch": "resnet18", "pretrained": False,
-    "weights": None, "sync_bn": False, "channels_last": False, "compile": False,
+    "weights": None, "channels_last": False, "compile": False,
     "compile_mode": "default", "epochs": 90, "start_epoch": None, "batch_size": 256,
     "accumulation": 1, "global_batch": None, "lr": 0.1, "lr_scaling": "linear", "base_lr": None,
     "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
@@ -184,19 +184,23 @@ OWN = {
     "imagenet_nd.py": {"precision": "float32"},
     "imagenet_dp.py": {"precision": "float32"},
     "imagenet_ddp.py": {
+        "sync_bn": False,
         "precision": "float32", "dist_url": None, "dist_backend": None, "world_size": None,
         "rank": None, "nproc_per_node": None, "multiprocessing_distributed": False,
         "local_rank": None,
     },
     "imagenet_ddp_apex.py": {
+        "sync_bn": False,
         "precision": None, "keep_batchnorm_fp32": None, "loss_scale": None, "half_dtype": None,
         "local_rank": None, "dist_backend": None,
     },
     "imagenet_horovod.py": {
+        "sync_bn": False,
         "precision": "float32", "fp16_allreduce": False, "use_adasum": False,
         "gradient_predivide_factor": 1.0,
     },
     "imagenet_fsdp.py": {
+        "sync_bn": False,
         "precision": "float32", "dist_backend": None, "param_dtype": "float32", "hybrid": None,
         "reshard_after_forward": True,
     },
@@ -205,17 +209,25 @@ OWN = {
         "microbatches": 4,
     },
     "imagenet_exchange.py": {
+        "sync_bn": False,
         "precision": "float32", "dist_backend": None, "exchange": "bucket", "bucket_mb": 25.0,
         "exchange_dtype": "float32", "list_tensors": False,
     },
 }  # fmt: skip
+
+# Options that each rank may have its own of, since they change nothing that is trained or logged.
+FREE = set(
+    """dir workers channels_last compile compile_mode max_hours timeout checkpoint_minutes log_dir
+    gpu no_accel deterministic dist_url dist_backend world_size rank nproc_per_node local_rank
+    multiprocessing_distributed list_tensors""".split()
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_options_and_defaults_are_frozen(script, capsys):
     """A change of a default changes what people's commands do: it must be meant."""
     found = vars(parse(script, []))
-    del found["same_run"], found["recipes"]  # no options
+    del found["recipes"]  # no option
     assert found == SHARED | OWN[script]
     with pytest.raises(SystemExit) as ended:
         parse(script, ["--help"])
@@ -223,6 +235,15 @@ def test_options_and_defaults_are_frozen(script, capsys):
     assert ended.value.code == 0
     for name in found.keys() - {"dir", "precision"}:
         assert f"--{name.replace('_', '-')}" in text, "every option is in the help"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_option_is_in_one_list(script):
+    """What is trained (--resume auto compares it), what else all ranks must share, the rest."""
+    module = importlib.import_module(script.removesuffix(".py"))
+    _, trained, shared = module.make_parser()
+    free = FREE & (options := vars(parse(script, [])).keys() - {"recipes"})
+    assert sorted([*trained, *shared, *free]) == sorted(options)
 
 
 # ---------------------------------------------------------------------------------------- launchers
@@ -313,6 +334,10 @@ script = importlib.import_module(os.environ["SCRIPT"])
 
 
 def train(args):
+    try:
+        args.width = 2
+    except AttributeError as error:
+        os.write(1, f"refused: {error}\\n".encode())
     place = script.join(args)
     values = [math.inf, -math.inf, math.nan, 2**63, "\\udcff", None, [[1, [2]], {"a": (3,)}], True]
     received = script.from_rank_0(values if place.rank == 0 else None)
@@ -340,6 +365,7 @@ def test_what_rank_0_sends_is_the_same_everywhere(script, tmp_path):
     output = run([*words, "--no-accel"], tmp_path, env=env)
     values = [math.inf, -math.inf, math.nan, 2**63, "\udcff", None, [[1, [2]], {"a": [3]}], True]
     assert output.count(f"got {json.dumps(values)}") == ranks
+    assert output.count("refused: args.width = 2") == ranks, "options are frozen in every process"
     text = (ROOT / script).read_text()
     assert not re.search(r"pickle\.|_object\((?!json)|object_list", text), (
         "nothing is sent as pickle"
