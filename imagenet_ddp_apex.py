@@ -66,7 +66,6 @@ import torch.nn as nn
 import torchvision
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
@@ -637,14 +636,13 @@ def make_demo_set(folder):
 
 
 def list_sources(args, place):
-    """Returns (train, val, test or None), as DIR, the demo set or --dummy has them."""
+    """Returns (train, val), as DIR, the demo set or --dummy has them."""
     if args.dummy:  # as many images as ImageNet has
         nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
-        train, val = (
+        return [
             Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
             for part in sizes
-        )
-        return train, val, None
+        ]
     folder = Path(args.dir or "demo_data")
     try:
         if not args.dir and place.rank == 0:
@@ -659,23 +657,15 @@ def list_sources(args, place):
             if part.name == "val" and (folder / "validation").is_dir():
                 what += "; rename validation/ to val/"
             raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
-    parts = ["val"]
-    inside = [] if args.evaluate else (folder / "test").glob("*")
-    if any(each.is_dir() or each.name == "index.npz" for each in inside):
-        parts.append("test")
-    train, *others = (open_source(folder / name) for name in ("train", *parts))
-    for name, source in zip(parts, others, strict=True):
-        if odd := sorted(set(train.classes) ^ set(source.classes)):
-            both = f"train/ and {name}/ differ in {len(odd)} classes"
-            raise BadInput(f"{folder}: {both}, as {odd[0]}")
-    return train, *others, *[None] * (2 - len(others))
+    train, val = open_source(folder / "train"), open_source(folder / "val")
+    if odd := sorted(set(train.classes) ^ set(val.classes)):
+        raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
+    return train, val
 
 
 def digest(source):
     """Returns "N images, HASH": of their classes and places, and of the sizes of some files, since
     another set may have the same names."""
-    if source is None:
-        return "no images"
     hashed = hashlib.sha256(repr(source.classes).encode())
     for array in source[2:]:
         hashed.update(array)
@@ -690,7 +680,6 @@ class Data(NamedTuple):
 
     train: Source
     val: Source
-    test: Source | None  # for the best model, at the end
     steps: int  # per epoch
     device_batch: int  # images on a device at a time
     accumulation_steps: int  # such batches in a step
@@ -710,7 +699,7 @@ def open_data(args, place, sources, batches):
     if device_batch % batch_multiple(args):
         odd = f"a batch of {device_batch} on a device is odd"
         raise BadInput(f"--mixup and --cutmix take pairs: {odd}")
-    preset, (train, val, test) = preset_of(args.arch), sources
+    preset, (train, val) = preset_of(args.arch), sources
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     image_size = args.image_size or (64 if small else own_size)
@@ -730,7 +719,7 @@ def open_data(args, place, sources, batches):
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     sizes = (num_classes, image_size, val_size, val_resize)
-    data = Data(train, val, test, steps, *batches, args.repeated_aug, workers, {}, *sizes)
+    data = Data(train, val, steps, *batches, args.repeated_aug, workers, {}, *sizes)
     return data._replace(model_options=model_options(args, data))
 
 
@@ -874,9 +863,9 @@ class Images(torch.utils.data.Dataset):
 
     def __getitem__(self, job):
         """Loads (buffer, part, step, keys), and returns (buffer, part, step, classes), of which
-        unreadable images have -1; part is an epoch, counted from 0, or "val" or "test"."""
+        unreadable images have -1; part is an epoch, counted from 0, or "val"."""
         buffer, part, step, keys = job
-        source, target = getattr(self.data, part if isinstance(part, str) else "train"), []
+        source, target = self.data.val if part == "val" else self.data.train, []
         places = view(self.args, self.data, self.buffers[buffer], part, len(keys))
         for key, out in zip(keys, places, strict=True):
             index = key % len(source.target)
@@ -1309,7 +1298,7 @@ def end_with_parent(signum):
 SAME_RUN = """batch_size accumulation global_batch optimizer lr lr_scaling base_lr lr_schedule
     warmup_epochs momentum wd norm_wd clip_grad ema seed steps_per_epoch""".split()
 # Further options that all ranks must share.
-SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq prof".split()
+SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq".split()
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1389,7 +1378,8 @@ def make_parser():
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
-    add("--prof", type=non_negative_int, help="profile ten steps from this one on, and end")
+    elsewhere = "a program of its own now: tools/profile_steps.py SCRIPT ..."
+    add("--prof", nargs="?", default=argparse.SUPPRESS, help=elsewhere)
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
@@ -1415,6 +1405,8 @@ def parse_args(argv=None):
     args = Options()
     vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
     check_task_options(args, parser)
+    if "prof" in args:
+        parser.error("--prof is a program of its own now: tools/profile_steps.py SCRIPT ...")
     if args.optimizer in ("lamb", "lars") and not importlib.util.find_spec("timm"):
         parser.error(f"{args.optimizer} is timm's: pip install timm")
     if args.optimizer == "nesterov" and not args.momentum:
@@ -1425,7 +1417,7 @@ def parse_args(argv=None):
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
-    pairs = "gpu no_accel|evaluate prof|freeze sync_bn|global_batch accumulation"
+    pairs = "gpu no_accel|freeze sync_bn|global_batch accumulation"
     for names in map(str.split, pairs.split("|")):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
@@ -1554,7 +1546,7 @@ def steps_per_epoch(args, source, global_batch):
 def schedule_batches(args, place, data, over, first_epoch, step):
     """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
     each of the accumulation_steps of a training step, ("val", number, indices) for each validation
-    batch, as many for all shares; once `over` is set, or after all epochs, ("test", number, ...).
+    batch, as many for all shares; until `over` is set, or all epochs are over.
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
     takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same items
@@ -1566,13 +1558,13 @@ def schedule_batches(args, place, data, over, first_epoch, step):
     share, distinct = data.global_batch // place.shares, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
 
-    def whole(part, source):
-        indices = range(place.share, len(source.target), place.shares)
-        for number in range(val_steps(place, data, source)):
-            yield part, number, indices[number * at_once : (number + 1) * at_once]
+    def validation():
+        indices = range(place.share, len(data.val.target), place.shares)
+        for number in range(val_steps(place, data)):
+            yield "val", number, indices[number * at_once : (number + 1) * at_once]
 
     if args.evaluate:
-        yield from whole("val", data.val)
+        yield from validation()
         return
     for epoch in range(first_epoch, args.epochs):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
@@ -1585,17 +1577,15 @@ def schedule_batches(args, place, data, over, first_epoch, step):
             mine = keys[place.share * share : (place.share + 1) * share]
             for part in mine.reshape(data.accumulation_steps, at_once).tolist():
                 yield epoch, each, part
-        yield from whole("val", data.val)
+        yield from validation()
         if over.is_set():
             break
         step = 0
-    if data.test:
-        yield from whole("test", data.test)
 
 
-def val_steps(place, data, source):
-    """Returns the number of batches in which all shares validate a source, the same for all."""
-    return math.ceil(len(source.target) / place.shares / (data.device_batch * place.devices))
+def val_steps(place, data):
+    """Returns the number of batches in which all shares validate, the same for all."""
+    return math.ceil(len(data.val.target) / place.shares / (data.device_batch * place.devices))
 
 
 def start_loader_worker(_):
@@ -1833,8 +1823,8 @@ class Run:
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
 
 
-def train_one_epoch(run, end=None):
-    """Trains from run.step to the end of the epoch, or to step `end`; returns {tag: value}."""
+def train_one_epoch(run):
+    """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
     measure = training_criterion(args)
@@ -1845,7 +1835,7 @@ def train_one_epoch(run, end=None):
     run.meter.steps = first = run.step
     before = traffic(run.place)
     arm_timeout(args, compiling=args.compile)
-    for step in range(run.step, data.steps if end is None else end):
+    for step in range(run.step, data.steps):
         if run.over.is_set():
             break
         parts = (next_batch(run, epoch) for _ in range(data.accumulation_steps))
@@ -1903,23 +1893,22 @@ def swap_averages(run):
 
 
 def next_batch(run, part):
-    """Returns the next (inputs, target) of an epoch, or of "val" or "test". Others are passed over:
+    """Returns the next (inputs, target) of an epoch, or of "val". Others are passed over:
     when a run ends before its time, some of the next epoch are loaded already."""
     return next((inputs, target) for each, inputs, target in run.batches if each == part)
 
 
 @torch.no_grad()
-def validate(run, part="val"):
-    """Measures the model, or its averages, on every item of val/ or test/, once each, by
-    criterion(), whatever it trains by; returns {tag: value}."""
+def validate(run):
+    """Measures the model, or its averages, on every item of val/, once each, by criterion(),
+    whatever it trains by; returns {tag: value}."""
     run.model.eval()
     swap_averages(run)
-    source = getattr(run.data, part)
-    size = len(source.target)
-    meter = Meter(part, source, size, run)
+    size = len(run.data.val.target)
+    meter = Meter("val", run.data.val, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
-    for _ in range(val_steps(run.place, run.data, source)):
-        inputs, target = next_batch(run, part)
+    for _ in range(val_steps(run.place, run.data)):
+        inputs, target = next_batch(run, "val")
         empty = len(target) == 0  # other shares have an item more, and may need this one's ranks
         if empty:
             inputs, target = (each.new_zeros(1, *each.shape[1:]) for each in (inputs, target))
@@ -2353,7 +2342,7 @@ def open_log(run, head):
     try:
         before = Path(head["path"] if head else os.devnull).resolve()
         best = before.with_name(CHECKPOINTS[-1])
-        if head and args.prof is None and before.parent.parent == runs.resolve():
+        if head and before.parent.parent == runs.resolve():
             record = recorded(before.parent) or trained_by(head)
             # Not from the best, which may be older than others, unless it is alone.
             newest = before.name in CHECKPOINTS[:3] or not before.with_name(CHECKPOINTS[0]).exists()
@@ -2383,25 +2372,8 @@ def open_log(run, head):
     about = json.dumps(describe(run, head), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
-    run.log.add_text("options", markdown(vars(args)))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
-    options = {name: each for name, each in vars(args).items() if isinstance(each, int | float)}
-    options |= {n: encodable(each) for n, each in vars(args).items() if isinstance(each, str)}
-    # Without a summary of the experiment HPARAMS has the options and scalars of all runs.
-    run.log.file_writer.add_summary(hparams(options, {})[1])
-
-
-def encodable(text):
-    """Returns a text, such as the name of a file, without what UTF-8 cannot hold."""
-    return text.encode(errors="backslashreplace").decode()
-
-
-def markdown(values):
-    """Returns {name: value} as a table."""
-    texts = {name: encodable(str(values[name])).replace("\n", " ") for name in values}
-    texts = {name: texts[name].replace("|", "\\|") for name in texts}
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {texts[name]} |" for name in texts)])
 
 
 def describe(run, head):
@@ -2494,7 +2466,7 @@ def set_up(args):
     arm_timeout(args)
     sources = list_sources(args, place)
     digests = [digest(source) for source in sources]
-    require_equal(place, dict(zip(("train/", "val/", "test/"), digests, strict=True)))
+    require_equal(place, dict(zip(("train/", "val/"), digests, strict=True)))
     trains = {"options": options, "data": digests[0]}
     arm_timeout(args)
     head, tensors = choose_checkpoint(args, place, trains)
@@ -2515,10 +2487,6 @@ def set_up(args):
         if args.start_epoch is None:
             epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
-    last = data.steps - 10 if epoch < args.epochs else -1
-    if args.prof is not None and not step <= args.prof <= last:
-        there = f"epoch {epoch + 1} of {args.epochs} has {data.steps}, from {step} on"
-        raise BadInput(f"--prof {args.prof} needs ten steps: {there}")
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
     batches = load_batches(args, place, data, schedule)
@@ -2571,9 +2539,9 @@ def greet(run, head):
 
 
 def fit(run):
-    """Trains until --epochs, --desired-acc or --budget-hours, saving and logging after every epoch;
-    then measures the best model on test/, if there is one."""
-    args, test = run.args, {}
+    """Trains until --epochs, what is desired or --budget-hours, saving and logging after every
+    epoch."""
+    args = run.args
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
     # Exact sums are the same on all ranks, so all of them stop together.
     if from_rank_0(is_desired(args, run.best) or is_spent(run)):
@@ -2600,36 +2568,15 @@ def fit(run):
             log_epoch(run, done, train, val)
         if run.over.is_set():
             break
-    if run.data.test and from_rank_0(run.folder and (run.folder / CHECKPOINTS[-1]).exists()):
-        run.meter, run.average = None, {}  # from here on nothing is saved
-        best = run.folder and read_checkpoint(run.folder / CHECKPOINTS[-1])
-        load_state(run, best and best | {"optimizer": None})
-        test = validate(run, "test")
     if run.log:
         reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
         reason = "desired accuracy reached" if is_desired(args, run.best) else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST}
-        end |= {f"test_{tag.lower()}": test[tag] for tag in BEST if test}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
-        run.log.add_text("result", markdown(end))
-        run.log.file_writer.add_summary(hparams({}, {})[2])  # HPARAMS: success
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
         report(f"{reason}: best {shown(run.best, 3)}, {done:g} epochs in {took} (h:m:s)")
-        if test:
-            report(f"test: {shown(test, 3)}")
-
-
-def profile(run):
-    """Trains up to step --prof, then ten steps under PyTorch's profiler: a trace in the folder."""
-    train_one_epoch(run, run.args.prof)
-    with torch.profiler.profile() as profiler:
-        train_one_epoch(run, run.args.prof + 10)
-    if run.folder:
-        profiler.export_chrome_trace(str(run.folder / "trace.json"))
-        report(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
-        report(f"Trace of ten steps: {run.folder / 'trace.json'}")
 
 
 def worker(args):
@@ -2653,8 +2600,6 @@ def worker(args):
                 val = validate(run)
                 if run.place.rank == 0:
                     report(f"validation: {shown(val, 3)}")
-            elif args.prof is not None:
-                profile(run)
             else:
                 fit(run)
         except Preempted:

@@ -173,7 +173,7 @@ SHARED = {
     "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
     "desired_acc": None, "steps_per_epoch": None, "max_hours": None, "timeout": 600,
     "resume": None, "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs",
-    "print_freq": 10, "prof": None, "gpu": None, "no_accel": False, "seed": 0,
+    "print_freq": 10, "gpu": None, "no_accel": False, "seed": 0,
     "deterministic": False, "start_size": None, "val_size": None, "min_crop": 0.08,
     "flip": "random", "auto_augment": "off", "random_erase": 0, "repeated_aug": 1, "mixup": 0,
     "cutmix": 0, "freeze": False, "zero_init": False, "optimizer": "sgd", "norm_wd": None,
