@@ -72,12 +72,12 @@ def add_parallel_options(parser):
     return ["precision"], []
 
 
-def launch(worker, args):
+def launch(train_rank, args):
     """One device needs one process: this one."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     if any((os.environ.get(name) or "1") != "1" for name in sizes):
         raise BadInput("a launcher started several processes: imagenet_ddp.py is the script for it")
-    worker(args)
+    train_rank(args)
 
 
 def join(args):
@@ -100,12 +100,12 @@ def precision(args, device):
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, criterion, optimizer, scaler, parts, accumulation_steps, args):
-    """One update from this rank's `accumulation_steps` batches (images, target) of one step."""
+def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
+    """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
     sums = 0
-    for x, y in parts:
-        with precision(args, x.device):
-            loss, measured = criterion(model(x), y)
+    for inputs, target in micro_batches:
+        with precision(args, inputs.device):
+            loss, measured = criterion(model(inputs), target)
         scaler.scale(loss / accumulation_steps).backward()
         sums += measured
     if args.clip_grad:
@@ -118,10 +118,10 @@ def train_step(model, criterion, optimizer, scaler, parts, accumulation_steps, a
     return sums
 
 
-def validate_step(model, criterion, images, target, args):
+def validate_step(model, criterion, inputs, target, args):
     """Returns the sums of one validation batch."""
-    with precision(args, images.device):
-        return criterion(model(images), target)[1]
+    with precision(args, inputs.device):
+        return criterion(model(inputs), target)[1]
 
 
 def sum_over_ranks(tensor):
@@ -142,7 +142,7 @@ def trained_state(run):
 def full_state(run):
     """Returns {state_dict, optimizer, ema}: complete, in float32, on the CPU."""
     state = {"state_dict": trained_state(run), "optimizer": run.optimizer.state_dict()}
-    return in_float32(state | {"ema": run.average})
+    return in_float32(state | {"ema": run.ema})
 
 
 def load_state(run, state):
@@ -294,10 +294,11 @@ def open_source(folder):
     except OSError as error:
         why = str(error.strerror or error)[:200]
         raise BadInput(f"{folder}: {why} (tools/prepare_imagenet.py makes <class>/*)") from None
-    below, whole = len(str(folder)) + 1, np.zeros(len(listed.samples), int)
+    below = len(str(folder)) + 1
     names = np.array([os.fsencode(path[below:]) for path, _ in listed.samples])
-    rest = np.arange(len(names)), whole, whole - 1, np.array(listed.targets)
-    return Source(str(folder), listed.classes, names, *rest)
+    offset = np.zeros(len(names), int)
+    places = np.arange(len(names)), offset, offset - 1  # each image is a whole file
+    return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
 
 
 def open_shards(folder):
@@ -350,26 +351,26 @@ def list_sources(args, place):
     if args.dummy:  # as many images as ImageNet has
         nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
         return [
-            Source(f"synthetic images/{part}", [], *[nothing] * 4, np.zeros(sizes[part], np.int8))
-            for part in sizes
+            Source(f"synthetic images/{split}", [], *[nothing] * 4, np.zeros(size, np.int8))
+            for split, size in sizes.items()
         ]
     folder = Path(args.dir or "demo_data")
     try:
         if not args.dir and place.rank == 0:
-            report(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+            print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
         if not args.dir and not folder.exists():
             make_demo_set(folder)
     except OSError as error:
         raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
-    for part in folder, folder / "train", folder / "val":
-        if not part.is_dir():
-            what = "a tar file: unpack it first" if part.suffix == ".tar" else "no folder"
-            if part.name == "val" and (folder / "validation").is_dir():
+    for path in folder, folder / "train", folder / "val":
+        if not path.is_dir():
+            what = "a tar file: unpack it first" if path.suffix == ".tar" else "no folder"
+            if path.name == "val" and (folder / "validation").is_dir():
                 what += "; rename validation/ to val/"
-            raise BadInput(f"{part} is {what}: DIR holds train/<class>/ and val/<class>/")
+            raise BadInput(f"{path} is {what}: DIR holds train/<class>/ and val/<class>/")
     train, val = open_source(folder / "train"), open_source(folder / "val")
-    if odd := sorted(set(train.classes) ^ set(val.classes)):
-        raise BadInput(f"{folder}: train/ and val/ differ in {len(odd)} classes, as {odd[0]}")
+    if lone := sorted(set(train.classes) ^ set(val.classes)):
+        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes, as {lone[0]}")
     return train, val
 
 
@@ -407,8 +408,8 @@ def open_data(args, place, sources, batches):
     """Returns the Data that the options name, in batches as split_batch() returns them."""
     device_batch, _, global_batch = batches
     if device_batch % batch_multiple(args):
-        odd = f"a batch of {device_batch} on a device is odd"
-        raise BadInput(f"--mixup and --cutmix take pairs: {odd}")
+        why = f"a batch of {device_batch} on a device is odd"
+        raise BadInput(f"--mixup and --cutmix take pairs: {why}")
     preset, (train, val) = preset_of(args.arch), sources
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
@@ -510,9 +511,9 @@ def decode(encoded, choose):
             if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # as Pillow
                 top, left, height, width = choose(stream.height, stream.width)
                 region = codec.Region(top, left, top + height, left + width)
-                part = stream.get_sub_code_stream(region=region)
-                if (part := decoder.decode(part, params=parameters)) is not None:
-                    return np.asarray(part)
+                within = stream.get_sub_code_stream(region=region)
+                if (decoded := decoder.decode(within, params=parameters)) is not None:
+                    return np.asarray(decoded)
     if image is None:
         try:
             with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
@@ -572,26 +573,26 @@ class Images(torch.utils.data.Dataset):
         self.policy = policies[args.auto_augment]()
 
     def __getitem__(self, job):
-        """Loads (buffer, part, step, keys), and returns (buffer, part, step, classes), of which
-        unreadable images have -1; part is an epoch, counted from 0, or "val"."""
-        buffer, part, step, keys = job
-        source, target = self.data.val if part == "val" else self.data.train, []
-        places = view(self.args, self.data, self.buffers[buffer], part, len(keys))
+        """Loads (buffer, split, epoch, step, keys), and returns (buffer, split, epoch, step,
+        classes), of which unreadable images have -1."""
+        buffer, split, epoch, step, keys = job
+        source, target = getattr(self.data, split), []
+        places = batch_view(self.args, self.data, self.buffers[buffer], split, epoch, len(keys))
         for key, out in zip(keys, places, strict=True):
             index = key % len(source.target)
             try:
                 encoded = source.read(index)
-                if isinstance(part, str):
-                    self.load_central(encoded, out)
+                if split == "train":
+                    self.load_random(encoded, out, epoch, key)
                 else:
-                    self.load_random(encoded, out, part, key)
+                    self.load_central(encoded, out)
                 target.append(int(source.target[index]))
             except OSError as error:
                 why = error.strerror or error
-                report(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
+                print_line(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
                 target.append(-1)
                 out.zero_()
-        return buffer, part, step, target
+        return buffer, split, epoch, step, target
 
     def load_random(self, encoded, out, epoch, key):
         """Writes a random crop, augmented, into uint8 (size, size, 3): drawn from (seed, epoch,
@@ -630,29 +631,29 @@ class Images(torch.utils.data.Dataset):
         out.copy_(resized[top : top + size, left : left + size])
 
 
-def view(args, data, buffer, part, images):
+def batch_view(args, data, buffer, split, epoch, images):
     """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
-    size = data.val_size if isinstance(part, str) else train_size(args, data, part)
+    size = train_size(args, data, epoch) if split == "train" else data.val_size
     return buffer[: images * size * size * 3].view(images, size, size, 3)
 
 
 def load_batches(args, place, data, schedule):
-    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, part, step), one for
-    each batch of the schedule. Images lie in a buffer that is used again once the next batch is
-    asked for; for CUDA it is pinned, so that copies from it need not be waited for.
+    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, step),
+    one for each batch of the schedule. Images lie in a buffer that is used again once the next
+    batch is asked for; for CUDA it is pinned, so that copies from it need not be waited for.
 
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
     at_once = data.device_batch * place.devices
     size = 3 * at_once * max(data.image_size, data.val_size) ** 2  # bytes
-    places = functools.partial(view, args, data)
+    view = functools.partial(batch_view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
         made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
         target = torch.randint(data.num_classes, (at_once,), device=place.device)
         return (
-            (places(made, part, len(keys)), target[: len(keys)], part, step)
-            for part, step, keys in schedule
+            (view(made, split, epoch, len(keys)), target[: len(keys)], split, epoch, step)
+            for split, epoch, step, keys in schedule
         )
     # Batches under way, and the one in the caller's hands.
     buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
@@ -673,8 +674,8 @@ def load_batches(args, place, data, schedule):
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return (
-        (places(buffers[each], part, len(target)), torch.tensor(target).long(), part, step)
-        for each, part, step, target in started
+        (view(buffers[n], *when[:2], len(target)), torch.tensor(target).long(), *when)
+        for n, *when, target in started
     )
 
 
@@ -718,20 +719,20 @@ def memory_format(args):
     return torch.channels_last if args.channels_last else torch.contiguous_format
 
 
-def finish_batch(images, target, args, part, step):
+def finish_batch(images, target, args, split, epoch, step):
     """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) of what
     load_batches() gave, on the device."""
     scale, shift = scale_and_shift(args.arch, images.device)
     images = images.permute(0, 3, 1, 2).to(memory_format=memory_format(args))
     images = images.float().mul_(scale).add_(shift)
-    if (args.mixup or args.cutmix) and not isinstance(part, str):
-        target = mix_pairs(images, target, args, part, step)
+    if (args.mixup or args.cutmix) and split == "train":
+        target = mix_pairs(images, target, args, epoch, step)
     return images, target
 
 
-def noise(args, data, images, device, part="train"):
+def noise(args, data, images, device, split="train"):
     """Returns (inputs, target) of the shape that so many images have in "train" or "val"."""
-    size = data.image_size if part == "train" else data.val_size
+    size = data.image_size if split == "train" else data.val_size
     inputs = torch.randn(images, 3, size, size, device=device)
     target = torch.zeros(images, dtype=torch.int64, device=device)
     return inputs.to(memory_format=memory_format(args)), target
@@ -765,7 +766,7 @@ def build_model(args, data, load=True):
     if load and (args.pretrained or args.weights):
         what = f"--weights {args.weights}" if args.weights else "--pretrained"
         donor = weights_in(load_file(args.weights)) if args.weights else published(args.arch)
-        fits = fitting(model.state_dict(), donor, what, partly=True)
+        fits = matching_weights(model.state_dict(), donor, what, partly=True)
         model.load_state_dict(fits, strict=False)
     if args.freeze:
         freeze_all_but_last(model)
@@ -863,8 +864,8 @@ def criterion(output, target, smoothing=0.0, per_class=False):
     if target.ndim == 1:
         loss = losses(target).sum()
     else:
-        (target, other), share = target[:, :2].long().T, target[:, 2]
-        loss = (share * losses(target) + (1 - share) * losses(other)).sum()
+        (target, other), kept = target[:, :2].long().T, target[:, 2]
+        loss = (kept * losses(target) + (1 - kept) * losses(other)).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
     sums = torch.stack([each.to(exact_dtype(target.device)) for each in (loss.detach(), *counts)])
@@ -951,8 +952,8 @@ class Place(NamedTuple):
     local_rank: int = 0  # of this process, among those on this node
     local_ranks: int = 1  # processes on this node
     devices: int = 1  # that this process drives
-    share: int = 0  # which part of every batch this process trains on
-    shares: int = 1  # of how many
+    data_rank: int = 0  # which slice of every global batch this process trains on
+    data_ranks: int = 1  # of how many
     precision: str | None = None  # where the device decides it, and no option
 
 
@@ -973,7 +974,7 @@ def first_line(error):
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def report(line, file=None):
+def print_line(line, file=None):
     """Prints a line, of which no name of a file or class can send a terminal commands. That it
     cannot be printed ends no run: from then on nothing is printed."""
     try:
@@ -1053,10 +1054,10 @@ def make_parser():
     start = "counted from 0 (default: where --resume ended)"
     add("--start-epoch", type=non_negative_int, help=start)
     add("-b", "--batch-size", "--b", type=positive_int, help="per device (%(default)s)")
-    parts = ("--accumulation", "--batches-per-allreduce")
-    add(*parts, type=positive_int, default=1, help="batches per device and step (%(default)s)")
-    whole = "of all devices, in batches of -b or fewer per device"
-    add("--global-batch", type=positive_int, help=whole)
+    names = ("--accumulation", "--batches-per-allreduce")
+    add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
+    devices = "of all devices, in batches of -b or fewer per device"
+    add("--global-batch", type=positive_int, help=devices)
     peak = "peak, for a global batch of 256 (%(default)s)"
     add("--lr", "--learning-rate", type=positive, help=peak)
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
@@ -1127,8 +1128,7 @@ def parse_args(argv=None):
         parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
-    pairs = "gpu no_accel|freeze sync_bn|global_batch accumulation"
-    for names in map(str.split, pairs.split("|")):
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{names} exclude each other")
@@ -1155,8 +1155,8 @@ def read_recipes(argv, parser):
             if any(each.startswith("@") for each in found):
                 parser.error("an option file cannot name another")
             if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
-                odd = "--, a line that ends in \\, quotes over lines, a byte of 0"
-                parser.error(f"none of these can be read: {odd}")
+                refused = "--, a line that ends in \\, quotes over lines, a byte of 0"
+                parser.error(f"none of these can be read: {refused}")
             parser.parse_args(found)
             parser.prog, recipes[word] = program, shlex.join(found)
         words += found
@@ -1175,7 +1175,7 @@ def pick_device(args, local_rank=0, local_ranks=1):
         drivers = "/dev/nvidiactl", "/dev/kfd"
         if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
             why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            report(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
+            print_line(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
         return torch.device("cpu")
     found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
     if index >= found or (args.gpu is not None and local_ranks > 1):
@@ -1229,19 +1229,19 @@ def seed_from(*numbers):
 
 
 def split_batch(args, place, global_batch=None):
-    """Returns (batch per device at a time, parts per step, global batch). Where the global batch is
-    given, devices take the largest batch up to -b that divides their share."""
-    devices, batch = place.shares * place.devices, args.batch_size
-    share, multiple = batch * args.accumulation, batch_multiple(args)
+    """Returns (batch per device at a time, such batches per step, global batch). Where the global
+    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
+    devices, batch = place.data_ranks * place.devices, args.batch_size
+    in_step, multiple = batch * args.accumulation, batch_multiple(args)
     if global_batch:
-        share, ragged = divmod(global_batch, devices)
-        if ragged:
+        in_step, remainder = divmod(global_batch, devices)
+        if remainder:
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
             cannot = f"{devices} devices cannot share a global batch of {global_batch}"
             raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        fits = (n for n in range(min(batch, share), 0, -1) if share % n == 0 and n % multiple == 0)
-        batch = next(fits, 1)
-    return batch, share // batch, share * devices
+        sizes = range(min(batch, in_step), 0, -1)
+        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
+    return batch, in_step // batch, in_step * devices
 
 
 def steps_per_epoch(args, source, global_batch):
@@ -1253,25 +1253,26 @@ def steps_per_epoch(args, source, global_batch):
     return min(size // global_batch, args.steps_per_epoch or size)
 
 
-def schedule_batches(args, place, data, over, first_epoch, step):
-    """Yields what this share loads from one step on to the end of the run: (epoch, step, keys) for
-    each of the accumulation_steps of a training step, ("val", number, indices) for each validation
-    batch, as many for all shares; until `over` is set, or all epochs are over.
+def schedule_batches(args, place, data, over, first_epoch, first_step):
+    """Yields what this data rank loads from one step on to the end of the run: ("train", epoch,
+    step, keys) for each of the accumulation_steps of a training step, ("val", None, number, keys)
+    for each validation batch, as many on all data ranks; until `over` is set, or all epochs are
+    done.
 
-    The order of an epoch is one permutation from (seed, epoch), and step k of all shares together
-    takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same items
-    for any number of ranks, and resuming is to begin at another step. The ragged last batch is
-    dropped in training; in validation, every item is in one batch of one share. A key is the item's
-    index; where a step has data.repeats of each, it takes fewer items, and the keys of their
+    The order of an epoch is one permutation from (seed, epoch), and step k of all data ranks
+    together takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same
+    items for any number of ranks, and resuming is to begin at another step. The ragged last batch
+    is dropped in training; in validation, every item is in one batch of one data rank. A key is the
+    item's index; where a step has data.repeats of each, it takes fewer items, and the keys of their
     repeats, a round later in the batch, are larger by the number of items, and larger again.
     """
-    share, distinct = data.global_batch // place.shares, data.global_batch // data.repeats
+    mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
 
     def validation():
-        indices = range(place.share, len(data.val.target), place.shares)
+        keys = range(place.data_rank, len(data.val.target), place.data_ranks)
         for number in range(val_steps(place, data)):
-            yield "val", number, indices[number * at_once : (number + 1) * at_once]
+            yield "val", None, number, keys[number * at_once : (number + 1) * at_once]
 
     if args.evaluate:
         yield from validation()
@@ -1279,23 +1280,24 @@ def schedule_batches(args, place, data, over, first_epoch, step):
     for epoch in range(first_epoch, args.epochs):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
-        for each in range(step, data.steps):
+        for step in range(first_step, data.steps):
             if over.is_set():
                 break
-            items = order[each * distinct : (each + 1) * distinct]
+            items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
-            mine = keys[place.share * share : (place.share + 1) * share]
-            for part in mine.reshape(data.accumulation_steps, at_once).tolist():
-                yield epoch, each, part
+            keys = keys[place.data_rank * mine : (place.data_rank + 1) * mine]
+            for micro_batch in keys.reshape(data.accumulation_steps, at_once).tolist():
+                yield "train", epoch, step, micro_batch
         yield from validation()
         if over.is_set():
             break
-        step = 0
+        first_step = 0
 
 
 def val_steps(place, data):
-    """Returns the number of batches in which all shares validate, the same for all."""
-    return math.ceil(len(data.val.target) / place.shares / (data.device_batch * place.devices))
+    """Returns the number of batches in which data ranks validate, the same on all."""
+    at_once = data.device_batch * place.devices
+    return math.ceil(len(data.val.target) / place.data_ranks / at_once)
 
 
 def start_loader_worker(_):
@@ -1306,9 +1308,9 @@ def start_loader_worker(_):
     end_with_parent(signal.SIGKILL)
 
 
-def on_device(batches, args, device, waits):
-    """Yields (part, inputs, target) on the device, as finish_batch() returns them; adds the seconds
-    spent waiting for data to `waits`.
+def to_device(batches, args, device, waits):
+    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them; adds the
+    seconds spent waiting for data to `waits`.
 
     On CUDA they are copied and finished one batch ahead, on a stream of their own, while the step
     before computes.
@@ -1317,12 +1319,12 @@ def on_device(batches, args, device, waits):
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
-    for *batch, part, step in batches:
+    for *batch, split, epoch, step in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             inputs, target = (each.to(device, non_blocking=bool(side)) for each in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(inputs, target, args, part, step)
+            inputs, target = finish_batch(inputs, target, args, split, epoch, step)
         if ready:
             yield ready
         if side:
@@ -1331,7 +1333,7 @@ def on_device(batches, args, device, waits):
             inputs.record_stream(main)  # or the next batch would get their memory too soon
             target.record_stream(main)
             copied.synchronize()  # or the loader would write into what is being copied
-        ready, asked = (part, inputs, target), time.perf_counter()
+        ready, asked = (split, epoch, inputs, target), time.perf_counter()
     if ready:
         yield ready
 
@@ -1429,7 +1431,7 @@ class Meter:
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
             values = self.values()
-            report(
+            print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(values)}  "
                 f"{values['Throughput']:,.0f} {UNIT}/s  wait {100 * values['Wait']:.0f} %"
             )
@@ -1472,9 +1474,9 @@ class Watch:
             age = time.time() - psutil.Process(oldest).create_time()
             self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
         for each in SIGNALS:
-            signal.signal(each, self.note)
+            signal.signal(each, self.on_signal)
 
-    def note(self, signum, frame):
+    def on_signal(self, signum, frame):
         """Notes a signal; a second Ctrl-C ends the process. Launchers pass on a terminal's Ctrl-C,
         so the first may come twice within a moment."""
         if self.signal and signum == signal.SIGINT and time.monotonic() > self.since + 1:
@@ -1516,7 +1518,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: object  # torch.amp.GradScaler, or what has its methods
     watch: Watch
-    batches: Iterator  # (part, inputs, target) on the device, from here to the end of the run
+    batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
     trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
     over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
@@ -1525,9 +1527,9 @@ class Run:
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     meter: Meter | None = None  # of the epoch under way, in training
-    partial: dict | None = None  # its state() in the checkpoint that the run goes on from
-    average: dict = dataclasses.field(default_factory=dict)  # the state dict's, under --ema
-    kept: list = dataclasses.field(default_factory=list)  # what is trained, while averages validate
+    meter_state: dict | None = None  # of the checkpoint that the run goes on from, in an epoch
+    ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
+    trained: list = dataclasses.field(default_factory=list)  # the model's, while averages validate
     late: tuple | None = None  # sums and flags of the last step, on their way to the host
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
@@ -1541,24 +1543,25 @@ def train_one_epoch(run):
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.partial = Meter(title, data.train, items, run, run.partial), None
+    run.meter, run.meter_state = Meter(title, data.train, items, run, run.meter_state), None
     run.meter.steps = first = run.step
     before = traffic(run.place)
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps):
         if run.over.is_set():
             break
-        parts = (next_batch(run, epoch) for _ in range(data.accumulation_steps))
+        # Not a list: a micro-batch is loaded when the one before has been trained on.
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)  # on the device
         trained = run.model, measure, run.optimizer, run.scaler
-        sums = train_step(*trained, parts, data.accumulation_steps, args)
+        sums = train_step(*trained, micro_batches, data.accumulation_steps, args)
         number = epoch * data.steps + step + 1
-        if run.average and (number < 32 or number % 32 == 0):  # at first the average is a copy
-            follow(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
+        if run.ema and (number < 32 or number % 32 == 0):  # at first the average is a copy
+            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
         skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
@@ -1576,9 +1579,9 @@ def train_one_epoch(run):
 
 
 @torch.no_grad()
-def follow(run, decay):
+def update_ema(run, decay):
     """Moves the averages of --ema towards what is trained."""
-    for average, tensor in zip(run.average.values(), trained_state(run).values(), strict=True):
+    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
         if average.is_floating_point():
             average.lerp_(tensor.to(average.dtype), 1 - decay)
         else:  # counts
@@ -1586,26 +1589,30 @@ def follow(run, decay):
 
 
 @torch.no_grad()
-def swap_averages(run):
-    """Swaps the model's tensors with the averages of --ema; a second call swaps them back. Running
-    statistics of BatchNorm become those of share 0 on all ranks."""
-    if run.average:
+def swap_ema(run):
+    """Swaps the model's tensors with the averages of --ema; a second call swaps them back."""
+    if run.ema:
         own = run.model.state_dict().values()
-        new = run.kept or run.average.values()
-        run.kept = [] if run.kept else [each.clone() for each in own]
+        new = run.trained or run.ema.values()
+        run.trained = [] if run.trained else [tensor.clone() for tensor in own]
         for tensor, value in zip(own, new, strict=True):
             tensor.copy_(value)
+
+
+@torch.no_grad()
+def sync_statistics(run):
+    """Gives all ranks the running statistics of BatchNorm of data rank 0."""
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
-            if run.place.share:
+            if run.place.data_rank:
                 buffer.zero_()
             buffer.copy_(sum_over_ranks(buffer))
 
 
-def next_batch(run, part):
-    """Returns the next (inputs, target) of an epoch, or of "val". Others are passed over:
-    when a run ends before its time, some of the next epoch are loaded already."""
-    return next((inputs, target) for each, inputs, target in run.batches if each == part)
+def next_batch(run, *wanted):
+    """Returns the next (inputs, target) of ("train", epoch) or ("val", None). Others are passed
+    over: when a run ends before its time, some of the next epoch are loaded already."""
+    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
 @torch.no_grad()
@@ -1613,13 +1620,14 @@ def validate(run):
     """Measures the model, or its averages, on every item of val/, once each, by criterion(),
     whatever it trains by; returns {tag: value}."""
     run.model.eval()
-    swap_averages(run)
+    swap_ema(run)
+    sync_statistics(run)
     size = len(run.data.val.target)
     meter = Meter("val", run.data.val, size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
-        inputs, target = next_batch(run, "val")
-        empty = len(target) == 0  # other shares have an item more, and may need this one's ranks
+        inputs, target = next_batch(run, "val", None)
+        empty = len(target) == 0  # other ranks have an item more, and may need this one
         if empty:
             inputs, target = (each.new_zeros(1, *each.shape[1:]) for each in (inputs, target))
         sums = validate_step(run.model, criterion, inputs, target, run.args)
@@ -1628,8 +1636,9 @@ def validate(run):
     meter.close()
     if meter.named()["items"] != size:
         raise RuntimeError(f"validated {meter.named()['items']:.0f} of {size}")
-    if run.average:
-        swap_averages(run)
+    if run.ema:
+        swap_ema(run)
+        sync_statistics(run)
     return meter.values()
 
 
@@ -1726,9 +1735,10 @@ def save_checkpoint(run, is_best=False):
     Every rank calls it, since gathering the state takes all; rank 0 writes."""
     arm_timeout(run.args)
     run.watch.saved = time.monotonic()
-    validating = bool(run.kept)
+    validating = bool(run.trained)
     if validating:
-        swap_averages(run)
+        swap_ema(run)
+        sync_statistics(run)
     checkpoint = {
         **about_model(run.args, run.data),
         "epoch": run.epoch,
@@ -1743,7 +1753,8 @@ def save_checkpoint(run, is_best=False):
         **full_state(run),
     }
     if validating:
-        swap_averages(run)
+        swap_ema(run)
+        sync_statistics(run)
     if run.folder is None:
         return
     if not all_finite(checkpoint):  # not before all ranks have given what they hold
@@ -1752,7 +1763,7 @@ def save_checkpoint(run, is_best=False):
     try:
         if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
             averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
-            best_of_all = checkpoint | (averages if run.average else {})
+            best_of_all = checkpoint | (averages if run.ema else {})
             write(best, functools.partial(torch.save, best_of_all))
         for older, newer in (third, second), (second, newest):
             with contextlib.suppress(OSError):  # no such file yet, or a file system without links
@@ -1789,8 +1800,8 @@ def load_file(path):
         if zipfile.is_zipfile(file):  # or one of before 2020, which has no checksums
             archive = zipfile.ZipFile(file)
             # PyTorch takes a record that has the attributes of a folder for empty.
-            odd = [each.filename for each in archive.infolist() if each.external_attr]
-            if damaged := archive.testzip() or odd:
+            folders = [record.filename for record in archive.infolist() if record.external_attr]
+            if damaged := archive.testzip() or folders:
                 raise ValueError(f"{damaged} is damaged")
         file.seek(0)
         with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
@@ -1812,21 +1823,22 @@ def weights_in(saved):
     return {names[name]: found[name] for name in found if is_plain(found[name])}
 
 
-def fitting(own, weights, what, partly=False):
+def matching_weights(own, weights, what, partly=False):
     """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
     end in BadInput, or are named in one line where `partly`, as for a last layer of another number
     of classes."""
-    shapes = {name: getattr(each, "shape", None) for name, each in weights.items()}
-    fit = {name for name in own if shapes.get(name) == own[name].shape}
-    odd = sorted((own.keys() | weights.keys()) - fit)
+    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
+    matching = {name for name in own if shapes.get(name) == own[name].shape}
+    others = sorted((own.keys() | weights.keys()) - matching)
     # Two networks have auxiliary heads, which are not trained here.
-    wrong = [name for name in odd if not name.lower().startswith("aux")]
-    if wrong and not (partly and len(fit) > len(own) / 2):
+    wrong = [name for name in others if not name.lower().startswith("aux")]
+    if wrong and not (partly and len(matching) > len(own) / 2):
         raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
-    if odd and os.environ.get("RANK", "0") == "0":
-        report(f"{what}: {len(odd)} weights do not fit and are left out: {', '.join(odd[:4])}")
+    if others and os.environ.get("RANK", "0") == "0":
+        left = f"{len(others)} weights do not fit and are left out: {', '.join(others[:4])}"
+        print_line(f"{what}: {left}")
     own = copy.copy(own)  # with the versions of layers that it has beside
-    own.update({name: weights[name] for name in fit})
+    own.update({name: weights[name] for name in matching})
     return own
 
 
@@ -1834,10 +1846,10 @@ def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved = load_file(path)
     try:
-        whole = is_checkpoint(saved)
+        ours = is_checkpoint(saved)
     except Exception:  # a file that others wrote may hold anything
-        whole = False
-    if not whole:
+        ours = False
+    if not ours:
         others = "--weights takes the weights of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved
@@ -1846,7 +1858,7 @@ def read_checkpoint(path):
 def is_checkpoint(saved):
     """Returns whether what a file holds has the types and ranges that save_checkpoint() writes; may
     raise anything where it has not."""
-    held, optimizer, partial = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
+    held, optimizer, meter = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
     tensors = (*TENSORS, "ema", "trained", "buffers")
     json.dumps({name: saved[name] for name in saved if name not in tensors})  # as it is sent
     states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
@@ -1859,9 +1871,9 @@ def is_checkpoint(saved):
         and saved["epoch"] <= saved["args"]["epochs"]
         and saved["global_batch"] > 0
         and all(min(ends) <= saved.get(name, ends[0]) <= max(ends) for name, *ends in BEST.values())
-        and (partial is None or math.isfinite(sum(partial["sums"], partial["seconds"])))
-        and (partial is None or type(partial["sums"]) is list)
-        and (partial is None or len(partial["sums"]) == len(SUMS) + 1)
+        and (meter is None or math.isfinite(sum(meter["sums"], meter["seconds"])))
+        and (meter is None or type(meter["sums"]) is list)
+        and (meter is None or len(meter["sums"]) == len(SUMS) + 1)
         and all(math.isfinite(each) for each in scales if type(each) is not dict)
         and all(type(name) is str for state in states for name in state)
         and all(torch.is_tensor(each) for state in states for each in state.values())
@@ -1903,33 +1915,33 @@ def find_checkpoint(args, trains):
                 newest = path.name != best, path.stat().st_mtime_ns
                 saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
                 seen.add(path)
-    folders, odd = sorted(saved_at, key=saved_at.get, reverse=True), {}
+    folders, differs = sorted(saved_at, key=saved_at.get, reverse=True), {}
     for folder in folders:
         record = recorded(folder) if auto else trains
-        odd[folder] = differing(args, trains, record) if record else None
+        differs[folder] = differing(args, trains, record) if record else None
     paths = [folder / name for folder in folders for name in last_three]
     for path in (*paths, *(folder / best for folder in folders)):
         folder = path.parent
-        if odd[folder] or path not in seen:
+        if differs[folder] or path not in seen:
             continue
         try:
             saved = read_checkpoint(path)
         except BadInput as error:
-            report(f"--resume {args.resume} passes over a checkpoint: {error}")
+            print_line(f"--resume {args.resume} passes over a checkpoint: {error}")
             continue
-        if odd[folder] is None:  # of a script that wrote no RECORD
-            odd[folder] = differing(args, trains, trained_by(saved))
-        if not odd[folder]:
+        if differs[folder] is None:  # of a script that wrote no RECORD
+            differs[folder] = differing(args, trains, trained_by(saved))
+        if not differs[folder]:
             return path, saved
     if not auto:
         raise BadInput(f"--resume {given}: holds no good checkpoint")
     reason = f"no checkpoint in {args.log_dir}"
-    if folders and odd[folders[0]]:
-        others = ", ".join(odd[folders[0]])[:500]
+    if folders and differs[folders[0]]:
+        others = ", ".join(differs[folders[0]])[:500]
         reason = f"the newest run in {args.log_dir}, {folders[0].name}, differs in {others}"
     if args.evaluate:
         raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
-    report(f"--resume auto starts a new run: {reason}")
+    print_line(f"--resume auto starts a new run: {reason}")
     return None, None
 
 
@@ -1951,17 +1963,17 @@ def differing(args, trains, saved):
     """Returns in what options, as typed, and data another run {"options", "data"} differs."""
     _, defaults, _ = make_parser()  # an older script had fewer options
     before, now = defaults | saved["options"], trains["options"]
-    odd = [name for name in now if before[name] != now[name]]
-    odd = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in odd]
+    changed = [name for name in now if before[name] != now[name]]
+    found = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in changed]
     if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
-        odd += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
+        found += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
     elif saved["data"] != trains["data"]:
-        sizes = [str(each).split(", ")[0] for each in (trains["data"], saved["data"])]
-        odd.append("other data ({}, not {})".format(*sizes))
-    return odd
+        sizes = [str(data).split(", ")[0] for data in (trains["data"], saved["data"])]
+        found.append("other data ({}, not {})".format(*sizes))
+    return found
 
 
-def choose_checkpoint(args, place, trains):
+def load_checkpoint(args, place, trains):
     """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
     ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
     head = tensors = error = None
@@ -1971,8 +1983,8 @@ def choose_checkpoint(args, place, trains):
         except (BadInput, OSError) as bad:
             error = str(bad)
         if head:
-            if odd := differing(args, trains, trained_by(head)):
-                report(f"--resume {path}: trained with other options: {', '.join(odd)}")
+            if found := differing(args, trains, trained_by(head)):
+                print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
             tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
             if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
                 tensors["optimizer"] = None
@@ -1989,15 +2001,15 @@ def choose_checkpoint(args, place, trains):
 def saved_pairs(run, state):
     """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
     `state`, which is full_state()'s on rank 0, and None on the other ranks."""
-    own, saved, averages = trained_state(run), {}, {}
+    own, saved, saved_ema = trained_state(run), {}, {}
     if state:
-        saved = fitting(own, state["state_dict"], "--resume")
-        averages = state.get("ema") or {}
+        saved = matching_weights(own, state["state_dict"], "--resume")
+        saved_ema = state.get("ema") or {}
     for name, tensor in own.items():
         yield tensor, saved.get(name)
-    for name, average in run.average.items():
-        fits = getattr(averages.get(name), "shape", None) == average.shape
-        yield average, averages[name] if fits else saved.get(name)
+    for name, average in run.ema.items():
+        matches = getattr(saved_ema.get(name), "shape", None) == average.shape
+        yield average, saved_ema[name] if matches else saved.get(name)
     yield from optimizer_pairs(run.optimizer, state and state["optimizer"])
 
 
@@ -2012,8 +2024,10 @@ def optimizer_pairs(optimizer, saved):
     optimizer.step()  # makes the state
     optimizer.zero_grad()
     groups = saved["param_groups"] if saved else optimizer.param_groups
-    sizes = [[len(each["params"]) for each in part] for part in (optimizer.param_groups, groups)]
-    if sizes[0] != from_rank_0(sizes[1]):
+    sizes, saved_sizes = (
+        [len(group["params"]) for group in some] for some in (optimizer.param_groups, groups)
+    )
+    if sizes != from_rank_0(saved_sizes):
         raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
     for own, old in zip(optimizer.param_groups, groups, strict=False):
         own["lr"] = old["lr"]  # of the last step, to be logged where the epoch has no other left
@@ -2029,7 +2043,7 @@ def optimizer_pairs(optimizer, saved):
                 yield value, torch.zeros(value.shape) if old is None else old
 
 
-def go_on(run, head, tensors):
+def restore(run, head, tensors):
     """Takes up the state of a checkpoint on all ranks."""
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
@@ -2149,7 +2163,7 @@ def log_epoch(run, done, train, val):
     run.log.flush()
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
-    report(
+    print_line(
         f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
         f"{train['Throughput']:,.0f} {UNIT}/s  left {left}"
     )
@@ -2158,7 +2172,7 @@ def log_epoch(run, done, train, val):
 # --------------------------------------------------------------------------------------------- main
 
 
-def set_up(args):
+def build_run(args):
     """Returns the Run, ready to train: every rank with the same weights and state."""
     arm_timeout(args)
     torch.backends.cudnn.benchmark = not args.deterministic
@@ -2179,42 +2193,43 @@ def set_up(args):
     require_equal(place, dict(zip(("train/", "val/"), digests, strict=True)))
     trains = {"options": options, "data": digests[0]}
     arm_timeout(args)
-    head, tensors = choose_checkpoint(args, place, trains)
-    kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
-    device_batch, accumulation_steps, global_batch = batches = split_batch(args, place, kept)
+    head, tensors = load_checkpoint(args, place, trains)
+    wanted = head["global_batch"] if head and args.resume == "auto" else args.global_batch
+    _, accumulation_steps, global_batch = batches = split_batch(args, place, wanted)
     typed = args.batch_size, args.accumulation
     if head and args.resume == "auto" and batches[:2] != typed and place.rank == 0:
-        report(f"--resume auto keeps the global batch, {global_batch}")
+        print_line(f"--resume auto keeps the global batch, {global_batch}")
     if args.compile and args.compile_mode != "default" and accumulation_steps > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
     data = open_data(args, place, sources, batches)
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
-    epoch, step, partial = args.start_epoch or 0, 0, None
+    epoch, step, meter_state = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
         if head.get("model_options"):
             data = data._replace(model_options=head["model_options"])
         if args.start_epoch is None:
-            epoch, step, partial = head["epoch"], head.get("step", 0), head.get("partial")
+            epoch, step, meter_state = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
     batches = load_batches(args, place, data, schedule)
     torch.manual_seed(args.seed)
     trained = prepare(args, place, data)
-    batches = on_device(batches, args, place.device, waits)
+    batches = to_device(batches, args, place.device, waits)
     run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains, over)
     if args.ema:
-        for name, each in trained_state(run).items():
-            run.average[name] = each.clone().float() if each.is_floating_point() else each.clone()
+        for name, tensor in trained_state(run).items():
+            copied = tensor.clone()
+            run.ema[name] = copied.float() if copied.is_floating_point() else copied
     if head:
-        go_on(run, head, tensors)
-    run.epoch, run.step, run.partial = epoch, step, partial
+        restore(run, head, tensors)
+    run.epoch, run.step, run.meter_state = epoch, step, meter_state
     run.started = time.perf_counter() - (head["seconds"] if head else 0)
     if place.rank == 0:
         if not args.evaluate:
             open_log(run, head)
-        greet(run, head)
+        print_header(run, head)
     return run
 
 
@@ -2222,33 +2237,37 @@ def require_equal(place, mine):
     """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
     else, and in silence."""
     theirs = from_rank_0(mine)
-    odd = [name for name in mine if mine[name] != theirs.get(name)]
-    if odd:
-        both = f"{odd[0]} ({mine[odd[0]]}, not {theirs.get(odd[0])})"[:200]
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *odd[1:]])}")
+    found = [name for name in mine if mine[name] != theirs.get(name)]
+    if found:
+        both = f"{found[0]} ({mine[found[0]]}, not {theirs.get(found[0])})"[:200]
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *found[1:]])}")
 
 
-def greet(run, head):
+def print_header(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    shares, peak = place.shares * place.devices, peak_learning_rate(args, data.global_batch)
+    devices, peak = place.data_ranks * place.devices, peak_learning_rate(args, data.global_batch)
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     for name, options in args.recipes.items():
-        report(f"{name}: {options}")
+        print_line(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    report(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
+    print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
-        report(EMULATED)
-    sizes = f"{data.device_batch} {UNIT} x {shares} devices x {data.accumulation_steps} parts"
-    report(f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}")
+        print_line(EMULATED)
+    sizes = (
+        f"{data.device_batch} {UNIT} x {devices} devices x {data.accumulation_steps} accumulated"
+    )
+    print_line(
+        f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}"
+    )
     if head:
         was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} {UNIT}"
-        report(f"Going on from {head['path']} ({was}) at epoch {run.epoch} step {run.step}")
+        print_line(f"Going on from {head['path']} ({was}) at epoch {run.epoch} step {run.step}")
     if run.folder:
-        report(f"Logs and checkpoints: {run.folder}")
+        print_line(f"Logs and checkpoints: {run.folder}")
 
 
-def fit(run):
+def train(run):
     """Trains until --epochs, what is desired or --budget-hours, saving and logging after every
     epoch."""
     args = run.args
@@ -2286,10 +2305,10 @@ def fit(run):
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        report(f"{reason}: best {shown(run.best, 3)}, {done:g} epochs in {took} (h:m:s)")
+        print_line(f"{reason}: best {shown(run.best, 3)}, {done:g} epochs in {took} (h:m:s)")
 
 
-def worker(args):
+def train_rank(args):
     """One rank of the run, from joining the others to leaving them; ends the process."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # closed by whoever started this
     sys.stderr = sys.stderr or open(os.devnull, "w")
@@ -2303,15 +2322,15 @@ def worker(args):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     status, failed = 0, None
     try:
-        run = set_up(args)
+        run = build_run(args)
         gc.freeze()  # what is there stays: no collection goes through it in a step
         try:
             if args.evaluate:
                 val = validate(run)
                 if run.place.rank == 0:
-                    report(f"validation: {shown(val, 3)}")
+                    print_line(f"validation: {shown(val, 3)}")
             else:
-                fit(run)
+                train(run)
         except Preempted:
             status = 143
             if run.folder:  # a marker, since a launcher may have an exit status of its own
@@ -2319,16 +2338,18 @@ def worker(args):
                 marker = {"why": why, "epoch": run.epoch, "step": run.step}
                 (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
                 run.log.close()
-                report(f"ended by {why} at step {run.step}, saved: --resume auto goes on from here")
+                print_line(
+                    f"ended by {why} at step {run.step}, saved: --resume auto goes on from here"
+                )
             elif run.place.rank == 0:
-                report(
+                print_line(
                     f"ended by {run.watch.why() or 'a signal to another rank'}: nothing is saved"
                 )
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         leave()
     except Exception as error:
         failed = error  # kept: to free a half-made loader would be to wait for its workers
-    status = complain(failed) if failed else status
+    status = report_error(failed) if failed else status
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
     for stream in sys.stdout, sys.stderr:
@@ -2352,7 +2373,7 @@ MEANINGS = {
 }
 
 
-def complain(error):
+def report_error(error):
     """Prints why the process ends: in one line what is known, with its traceback what is a bug;
     returns the exit status."""
     rank = os.environ.get("RANK", "0")
@@ -2366,7 +2387,7 @@ def complain(error):
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else None
     line = line or "".join(traceback.format_exception(error))
-    report(line, sys.stderr)
+    print_line(line, sys.stderr)
     return status
 
 
@@ -2374,9 +2395,9 @@ def main():
     """Reads the options and launches the workers."""
     args = parse_args()
     try:
-        launch(worker, args)
+        launch(train_rank, args)
     except (BadInput, Fault) as error:
-        sys.exit(complain(error))
+        sys.exit(report_error(error))
     except KeyboardInterrupt:  # before training
         os._exit(130)  # a normal end would wait for loader workers, which ignore it
 
