@@ -124,11 +124,11 @@ FIRST, SECOND, THIRD = "# ---- parallel section\n", "# ==== task: ", "# ==== loo
         ("return torch.ones(1)", "return torch.ones(2)", "+++ text_fsdp.py: _meet"),
         ("def _meet", "@torch.no_grad()\ndef _meet", "+@torch.no_grad()"),
         # Sections
-        (FIRST, "", "text_fsdp.py: needs each of these lines once"),
-        (SECOND, "# === task: ", "text_fsdp.py: needs each of these lines once"),
-        (THIRD, f"{THIRD}\n{THIRD}", "text_fsdp.py: needs each of these lines once"),
-        (SECOND, f"{THIRD}\n{SECOND}", "text_fsdp.py: needs each of these lines once"),
-        ('"""Trains."""', "(", "text_fsdp.py: does not parse"),
+        (FIRST, "", "text_fsdp.py: does not parse, or lacks"),
+        (SECOND, "# === task: ", "text_fsdp.py: does not parse, or lacks"),
+        (THIRD, f"{THIRD}\n{THIRD}", "text_fsdp.py: does not parse, or lacks"),
+        (SECOND, f"{THIRD}\n{SECOND}", "text_fsdp.py: does not parse, or lacks"),
+        ('"""Trains."""', "(", "text_fsdp.py: does not parse, or"),
         # Contracts
         ("def leave():", "def leave(group):", "parallel: leave(group), in its contract leave()"),
         ("def leave():", "def depart():", "leave(is missing), in its contract leave()"),
@@ -163,9 +163,9 @@ FIRST, SECOND, THIRD = "# ---- parallel section\n", "# ==== task: ", "# ==== loo
         ("SUMS = None", "SUMS = Scaler", "task uses Scaler, which is private to parallel"),
         ("SUMS = None", "SUMS = _tail", "task uses _tail, which is private to loop"),
         ("return dist", "return GPT or dist", "parallel uses GPT, which is private to task"),
-        ("def main", "def leave():\n    pass\n\n\ndef main", "parallel and loop define leave"),
-        ("def main", "class GPT:\n    pass\n\n\ndef main", "task and loop define GPT"),
-        ("def main", "torch = None\n\n\ndef main", "head and loop define torch"),
+        ("def main", "def leave():\n    pass\n\n\ndef main", "parallel and loop both define leave"),
+        ("def main", "class GPT:\n    pass\n\n\ndef main", "task and loop both define GPT"),
+        ("def main", "torch = None\n\n\ndef main", "head and loop both define torch"),
         # Lines
         ("SUMS = None", "SUMS = None; MORE = 1", "has a semicolon: SUMS = None; MORE = 1"),
     ],
@@ -250,7 +250,7 @@ def test_nothing_is_written_where_a_section_lacks(folder, broken, line):
     path.write_text(path.read_text().replace(line, "# ").replace("Trains.", "Trains all."))
     before = contents(folder)
     here = complaint(tool(folder, "--from", "text_nd.py"), folder)
-    assert f"{broken}: no such script, or not each section in it once" in here
+    assert f"{broken}: no such script, or not each section in it" in here
     assert contents(folder) == before
 
 

@@ -19,6 +19,7 @@ import ast
 import difflib
 import importlib.util
 import io
+import itertools
 import os
 import re
 import subprocess
@@ -46,23 +47,32 @@ PARALLEL = {
 # What each task defines, and may have more: functions, and classes and constants (None).
 TASK = {
     "DEFAULTS": None,
+    "WARMUP": None,
     "add_task_options": "parser",
     "check_task_options": "args, parser",
-    "Source": None,
-    "Data": None,
-    "open_data": "args, place, global_batch",
+    "list_sources": "args, place",
     "digest": "source",
+    "Data": None,
+    "open_data": "args, place, sources, global_batch",
     "batch_multiple": "args",
     "load_batches": "args, place, data, schedule",
-    "finish_batch": "inputs, target, args, epoch, step",
-    "noise": "args, data, n, device",
+    "finish_batch": "images, target, args, part, step",
+    "noise": "args, data, images, device, part='train'",
     "build_model": "args, data",
+    "is_described": "saved",
     "model_options": "args, data",
-    "criterion": "output, target",
     "SUMS": None,
+    "BEST": None,
+    "UNIT": None,
+    "criterion": "output, target, smoothing=0.0, per_class=False",
+    "training_criterion": "args",
     "measures": "sums",
-    "describe_task": "run",
+    "shown": "values, digits=1",
+    "is_desired": "args, best",
+    "check_sums": "args, sums, size, where",
+    "about_model": "args, data",
     "check_checkpoint": "head, args, data",
+    "about_data": "data",
 }
 # Lines of code, without comments and blank lines, that a section may have.
 LIMITS = {
@@ -97,19 +107,25 @@ FORBIDDEN = {"task": [BACKENDS], "loop": [BACKENDS, IMAGES]}
 
 
 def split(text):
-    """Returns {section: its text}, "head" first, or None unless each begins once, in order."""
+    """Returns {section: its text}, "head" first; None unless each begins once, in order, and can be
+    parsed by itself."""
     found = [[match.start() for match in mark.finditer(text)] for mark in SECTIONS.values()]
     if [len(starts) for starts in found] != [1, 1, 1] or sorted(found) != found:
         return None
     ends = [0, *(start for [start] in found), len(text)]
     names = ["head", *SECTIONS]
-    return {name: text[ends[i] : ends[i + 1]] for i, name in enumerate(names)}
+    parts = {name: text[ends[i] : ends[i + 1]] for i, name in enumerate(names)}
+    try:
+        for each in parts.values():
+            ast.parse(each)
+    except (SyntaxError, ValueError):
+        return None
+    return parts
 
 
 def place(name):
     """Returns (task, way) of a script's name: ("imagenet", "ddp_apex") of imagenet_ddp_apex.py."""
-    task, _, way = name.removesuffix(".py").partition("_")
-    return task, way
+    return name.removesuffix(".py").partition("_")[::2]
 
 
 def belongs(section, name):
@@ -118,25 +134,14 @@ def belongs(section, name):
     return {"parallel": f"parallel {way}", "task": f"task {task}"}.get(section, section)
 
 
-def is_script(name, text):
-    """Returns whether a file is of the grid: by its name, or by any line that begins a section."""
-    known = {belongs("task", name), belongs("parallel", name)} & LIMITS.keys()
-    return bool(known) or any(mark.search(text) for mark in SECTIONS.values())
-
-
 def names(text):
     """Returns what a section defines at its top level, {name: parameters, None without any}, and
     the set of global names that it uses."""
     tables, used = [symtable.symtable(text, "section", "exec")], set()
-    symbols = tables[0].get_symbols()
-    own = [each.get_name() for each in symbols if each.is_assigned() or each.is_imported()]
+    own = [x.get_name() for x in tables[0].get_symbols() if x.is_assigned() or x.is_imported()]
     for table in tables:
         tables += table.get_children()
-        used |= {
-            each.get_name()
-            for each in table.get_symbols()
-            if each.is_referenced() and each.is_global()
-        }
+        used |= {x.get_name() for x in table.get_symbols() if x.is_referenced() and x.is_global()}
     functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return dict.fromkeys(own) | {node.name: ast.unparse(node.args) for node in functions}, used
 
@@ -194,48 +199,44 @@ def check_names(sections, parallel, task):
             got, wanted = (table.get(name, "is missing") for table in (here, contract))
             if got != wanted:
                 complaints.append(f"{section}: {name}({got}), in its contract {name}({wanted})")
-    for number, (section, (defined, _)) in enumerate(found.items()):
+    for section, other in itertools.permutations(found, 2):
+        (defined, _), (own, used) = found[section], found[other]
         public = {name for name in defined if name[0] != "_"}
-        allowed = {"parallel": parallel.keys(), "task": task.keys()}.get(section, public)
-        for other, (own, used) in found.items():
-            for name in defined.keys() & used - own.keys() - allowed:
-                complaints.append(f"{other} uses {name}, which is private to {section}")
-            if other in list(found)[number + 1 :]:
-                complaints += [f"{section} and {other} define {n}" for n in defined.keys() & own]
+        allowed = {"parallel": parallel, "task": task}.get(section, public)
+        for name in sorted(defined.keys() & used - own.keys() - {*allowed}):
+            complaints.append(f"{other} uses {name}, which is private to {section}")
+        if list(found).index(section) < list(found).index(other):
+            both = sorted(defined.keys() & own.keys())
+            complaints += [f"{section} and {other} both define {name}" for name in both]
     return complaints
 
 
 def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
     """Returns a list of complaints about {name: text}; empty when all is well."""
-    parts, complaints = {}, [] if scripts else ["found no scripts TASK_WAY.py"]
-    for name, text in scripts.items():
-        try:
-            compile(text, name, "exec", dont_inherit=True)
-            parts[name] = split(text)
-        except (SyntaxError, ValueError) as error:
-            complaints.append(f"{name}: does not parse: {error}")
-        if name in parts and not parts[name]:
-            needed = ", ".join(mark.pattern for mark in SECTIONS.values())
-            complaints.append(f"{name}: needs each of these lines once, in order: {needed}")
-            del parts[name]
-    groups, private, seen = {}, {}, set()
+    parts = {name: split(text) for name, text in scripts.items()}
+    wrong = "does not parse, or lacks a section's first line, or has it twice or out of order"
+    complaints = [f"{name}: {wrong}" for name in parts if not parts[name]]
+    equal, misused = {}, {}  # {what: {script: text}}, {complaint: scripts}
     for name, sections in parts.items():
-        line = 0
-        for section, text in sections.items():
-            group = belongs(section, name)
-            if section != "head":
-                groups.setdefault(group, {})[name] = text
-                if (group, text) not in seen:  # once for all that have this text
-                    found = check_text(section, text, line, limits.get(group))
-                    complaints += [f"{name}: {group}: {each}" for each in found]
-                    seen.add((group, text))
+        if not sections:
+            continue
+        line = sections["head"].count("\n")
+        for section in SECTIONS:
+            text, group = sections[section], belongs(section, name)
+            others = equal.setdefault(group, {})
+            if text not in others.values():  # one complaint for all that have this text
+                found = check_text(section, text, line, limits.get(group))
+                complaints += [f"{name}: {group}: {each}" for each in found]
+            others[name] = text
             line += text.count("\n")
         for helper, text in helpers(sections["parallel"]).items():
-            private.setdefault(helper, {})[name] = text
-        complaints += [f"{name}: {each}" for each in check_names(sections, parallel, task)]
-    for what, texts in (groups | private).items():
+            equal.setdefault(helper, {})[name] = text
+        for each in check_names(sections, parallel, task):
+            misused.setdefault(each, []).append(name)
+    complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
+    for what, texts in equal.items():
         complaints += compare(texts, what)
-    return complaints
+    return complaints if scripts else ["found no scripts TASK_WAY.py"]
 
 
 def propagate(scripts, source):
@@ -308,13 +309,18 @@ def main():
     parser.add_argument("--folder", default=Path(__file__).parents[1], type=Path)
     args = parser.parse_args()
     texts = {path.name: path.read_bytes().decode() for path in sorted(args.folder.glob("*_*.py"))}
-    scripts = {name: text for name, text in texts.items() if is_script(name, text)}
+    scripts = {  # by their names, or by a line of theirs that begins a section
+        name: text
+        for name, text in texts.items()
+        if {belongs("task", name), belongs("parallel", name)} & LIMITS.keys()
+        or any(mark.search(text) for mark in SECTIONS.values())
+    }
     whole = {name: text for name, text in scripts.items() if split(text)}
     if args.source:
         name = Path(args.source).name
         if name not in whole or len(whole) < len(scripts):
             without = ", ".join(scripts.keys() - whole) or name
-            parser.error(f"{without}: no such script, or not each section in it once")
+            parser.error(f"{without}: no such script, or not each section in it")
         for other, (text, taken) in propagate(scripts, name).items():
             (args.folder / other).write_bytes(text.encode())
             scripts[other] = text
@@ -323,23 +329,21 @@ def main():
         name = Path(args.new).name
         task, way = place(name)
         of_way = [each for each in whole if place(each)[1] == way]
-        of_task = [
-            each for each in (f"{task}_nd.py", *whole) if each in whole and place(each)[0] == task
-        ]
+        of_task = [each for each in whole if place(each)[0] == task]
         if not re.fullmatch(r"[a-z]+_\w+\.py", name) or not of_way or not of_task:
-            parser.error(
-                f"{name}: needs a script of its way, *_{way}.py, and one of its task, {task}_*.py"
-            )
+            wanted = f"a script of its way, *_{way}.py, and one of its task, {task}_*.py"
+            parser.error(f"{name}: needs {wanted}, to be made of")
+        donors = of_way[0], f"{task}_nd.py" if f"{task}_nd.py" in whole else of_task[0]
         if not importlib.util.find_spec("ruff"):
             parser.error("--new sorts imports by ruff: pip install ruff")
         try:
-            text = put_together(name, of_way[0], of_task[0], whole)
+            text = put_together(name, *donors, whole)
             with open(args.folder / name, "xb") as file:
                 file.write(text.encode())
         except (OSError, ValueError) as error:
             parser.error(str(error))
         scripts[name] = text
-        print(f"{name}: made of {of_way[0]} and {of_task[0]}; read its docstring, and correct it")
+        print(f"{name}: made of {' and '.join(donors)}; read its docstring, and correct it")
     complaints = check(scripts)
     print("\n".join(complaints) or f"{len(scripts)} scripts agree")
     sys.exit(1 if complaints else 0)
