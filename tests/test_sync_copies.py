@@ -43,6 +43,10 @@ def script(name, parallel=PARALLEL, task=TASK):
     imports += ["import torch.distributed as dist"] * ("dist." in call)
     imports += ["from torchvision import models"] * ("models." in model)
     standard = ["import json"] * ("json." in call) + ["import re"] * ("re." in model)
+    if name.endswith("pipeline.py"):
+        call = "hvd or dist.barrier()"
+        imports += ["", "try:", "    import horovod.torch as hvd"]
+        imports += ["except ImportError:  # works without it", "    hvd = None"]
     imports = "\n".join([*standard, *[""] * bool(standard), *imports])
     helper = "" if name.endswith("nd.py") else "def _meet():\n    return torch.ones(1)\n\n\n"
     return f'''"""Train {trained} {title}

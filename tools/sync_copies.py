@@ -253,13 +253,18 @@ def propagate(scripts, source):
 
 
 def read_head(name, text):
-    """Returns (first line, prose below it, launch lines, imports) of a script."""
-    text = split(text)["head"]
-    if text.count('"""') != 2:
-        raise ValueError(f"{name}: needs a docstring, and imports alone after it")
-    _, words, imports = text.split('"""')
+    """Returns (first line, prose below it, launch lines, imports, what follows them)."""
+    head = split(text)["head"]
+    if head.count('"""') != 2:
+        raise ValueError(f"{name}: needs a docstring, and imports after it")
+    _, words, code = head.split('"""')
     prose, _, commands = words.rstrip().partition("\n\n    ")
-    return *prose.partition("\n")[::2], commands, imports
+    lines, done, imports, others = code.splitlines(), 0, [], []
+    for node in ast.parse(code).body:  # with the comments above it
+        kind = imports if isinstance(node, ast.Import | ast.ImportFrom) else others
+        kind.append("\n".join(lines[done : node.end_lineno]).strip())
+        done = node.end_lineno
+    return *prose.partition("\n")[::2], commands, imports, others
 
 
 def put_together(new, way_donor, task_donor, scripts):
@@ -269,8 +274,8 @@ def put_together(new, way_donor, task_donor, scripts):
     lines, started as the first's are.
     """
     way, task = split(scripts[way_donor]), split(scripts[task_donor])
-    first, prose, started, imports = read_head(way_donor, scripts[way_donor])
-    title, _, commands, more_imports = read_head(task_donor, scripts[task_donor])
+    first, prose, started, imports, others = read_head(way_donor, scripts[way_donor])
+    title, _, commands, more_imports, more = read_head(task_donor, scripts[task_donor])
     # imagenet_nd.py is to imagenet_fsdp.py as text_nd.py is to text_fsdp.py.
     corner = f"{place(way_donor)[0]}_{place(task_donor)[1]}.py"
     if corner in scripts:
@@ -283,18 +288,19 @@ def put_together(new, way_donor, task_donor, scripts):
         rf"^( *).*?\b{task_donor}", lambda found: found[1] + launcher + new, commands, flags=re.M
     )
     sections = way["parallel"] + task["task"] + task["loop"]
-    # Of both imports those that are used, in ruff's order.
+    imports = "\n".join(imports + more_imports)  # of which ruff leaves what is used, in its order
+    head = "\n\n".join([imports, *dict.fromkeys(others + more)])
     config = Path(__file__).parents[1] / "pyproject.toml"
     ruff = [sys.executable, "-m", "ruff", "check", "--config", config, "--select", "I,F401"]
     fixed = subprocess.run(
         [*ruff, "--fix", "--exit-zero", "--quiet", "--stdin-filename", new, "-"],
-        input=f"{imports}\n{more_imports}\n\n{sections}",
+        input=f"{head}\n\n{sections}",
         capture_output=True,
         text=True,
         encoding="utf-8",
     )
-    used = split(fixed.stdout)["head"].strip()
-    return f'"""{title}\n{prose}\n\n    {commands}\n"""\n\n{used}\n\n{sections}'
+    head = split(fixed.stdout)["head"].strip()
+    return f'"""{title}\n{prose}\n\n    {commands}\n"""\n\n{head}\n\n{sections}'
 
 
 def main():
@@ -308,13 +314,12 @@ def main():
     write.add_argument("--new", metavar="SCRIPT", help="put it together from two others")
     parser.add_argument("--folder", default=Path(__file__).parents[1], type=Path)
     args = parser.parse_args()
-    texts = {path.name: path.read_bytes().decode() for path in sorted(args.folder.glob("*_*.py"))}
-    scripts = {  # by their names, or by a line of theirs that begins a section
-        name: text
-        for name, text in texts.items()
-        if {belongs("task", name), belongs("parallel", name)} & LIMITS.keys()
-        or any(mark.search(text) for mark in SECTIONS.values())
-    }
+    scripts = {}
+    for path in sorted(args.folder.glob("*_*.py")):
+        text = path.read_bytes().decode()
+        known = {belongs("task", path.name), belongs("parallel", path.name)} & LIMITS.keys()
+        if known or any(mark.search(text) for mark in SECTIONS.values()):
+            scripts[path.name] = text
     whole = {name: text for name, text in scripts.items() if split(text)}
     if args.source:
         name = Path(args.source).name
