@@ -9,16 +9,28 @@ from conftest import ROOT, complaint, run
 
 TOOL = ROOT / "tools" / "sync_copies.py"
 sync_copies = argparse.Namespace(**runpy.run_path(str(TOOL)))
-NAMES = [f"{task}_{way}.py" for task in ("imagenet", "text") for way in ("nd", "fsdp", "pipeline")]
-HOW = {
-    "nd": ("on one device: a GPU.", "python ", "json.dumps({})"),
-    "fsdp": ("with FSDP2: in shards.", "torchrun --nproc_per_node=2 ", "dist.barrier()"),
-    "pipeline": ("in stages.", "torchrun --nproc_per_node=4 ", "dist.barrier()"),
+DIST = "import torch.distributed as dist"
+HVD = """
+
+try:
+    import horovod.torch as hvd
+except ImportError:  # works without it
+    hvd = None"""
+WAYS = {  # end of the first line, launcher, what its functions return, imports for it
+    "nd": ("on one device: a GPU.", "python", "json.dumps({})", "import json", ""),
+    "fsdp": ("with FSDP2: in shards.", "torchrun --nproc_per_node=2", "dist.barrier()", DIST, ""),
+    "pipeline": ("in stages.", "torchrun --nproc_per_node=4", "hvd or dist.barrier()", DIST, HVD),
 }
-WHAT = {
-    "imagenet": ("an ImageNet classifier", "-a resnet50 DIR", "models.resnet18()"),
-    "text": ("a text model", "--task cola DIR", "re.compile('')"),
+TASKS = {  # what is trained, options, what its functions return, import for it
+    "imagenet": (
+        "an ImageNet classifier",
+        "-a x DIR",
+        "models.vit()",
+        "from torchvision import models",
+    ),
+    "text": ("a text model", "--task cola DIR", "re.compile('')", "import re"),
 }
+NAMES = [f"{task}_{way}.py" for task in TASKS for way in WAYS]
 
 
 def defined(contract, body):
@@ -35,30 +47,24 @@ TASK = {"SUMS": None, "build_model": "args, data"}
 
 def script(name, parallel=PARALLEL, task=TASK):
     """Returns the text of a tiny script, whose sections define what these tables list."""
-    (title, launcher, call), (trained, options, model) = (
-        HOW[sync_copies.place(name)[1]],
-        WHAT[sync_copies.place(name)[0]],
-    )
-    imports = ["import torch"]
-    imports += ["import torch.distributed as dist"] * ("dist." in call)
-    imports += ["from torchvision import models"] * ("models." in model)
-    standard = ["import json"] * ("json." in call) + ["import re"] * ("re." in model)
-    if name.endswith("pipeline.py"):
-        call = "hvd or dist.barrier()"
-        imports += ["", "try:", "    import horovod.torch as hvd"]
-        imports += ["except ImportError:  # works without it", "    hvd = None"]
-    imports = "\n".join([*standard, *[""] * bool(standard), *imports])
-    helper = "" if name.endswith("nd.py") else "def _meet():\n    return torch.ones(1)\n\n\n"
-    return f'''"""Train {trained} {title}
+    task_name, way_name = name.removesuffix(".py").split("_")
+    how, launcher, call, way_import, after = WAYS[way_name]
+    what, options, model, task_import = TASKS[task_name]
+    standard = {"import json", "import re"} & {way_import, task_import}
+    others = {"import torch", way_import, task_import} - standard
+    others = sorted(others, key=lambda line: (line.startswith("from"), line))
+    imports = "\n".join([*sorted(standard), "", *others]).strip()
+    helper = "" if way_name == "nd" else "def _meet():\n    return torch.ones(1)\n\n\n"
+    return f'''"""Train {what} {how}
 
-Choose this script, or {name.partition("_")[0]}_nd.py.
+Choose this script, or {task_name}_nd.py.
 
-    {launcher}{name} {options}
-    {launcher}{name} \\\\
+    {launcher} {name} {options}
+    {launcher} {name} \\\\
         {options}
 """
 
-{imports}
+{imports}{after}
 
 # ---- parallel section
 
@@ -66,7 +72,7 @@ Choose this script, or {name.partition("_")[0]}_nd.py.
 {helper}{defined(parallel, f"return {call}")}
 
 
-# ==== task: {trained}, equal in all ways of it
+# ==== task: {what}, equal in all ways of it
 
 
 {defined(task, f"return {model}")}
@@ -128,11 +134,12 @@ FIRST, SECOND, THIRD = "# ---- parallel section\n", "# ==== task: ", "# ==== loo
         ("return torch.ones(1)", "return torch.ones(2)", "+++ text_fsdp.py: _meet"),
         ("def _meet", "@torch.no_grad()\ndef _meet", "+@torch.no_grad()"),
         # Sections
-        (FIRST, "", "text_fsdp.py: does not parse, or lacks"),
-        (SECOND, "# === task: ", "text_fsdp.py: does not parse, or lacks"),
-        (THIRD, f"{THIRD}\n{THIRD}", "text_fsdp.py: does not parse, or lacks"),
-        (SECOND, f"{THIRD}\n{SECOND}", "text_fsdp.py: does not parse, or lacks"),
-        ('"""Trains."""', "(", "text_fsdp.py: does not parse, or"),
+        (FIRST, "", "text_fsdp.py: is no Python, or lacks"),
+        (SECOND, "# === task: ", "text_fsdp.py: is no Python, or lacks"),
+        (THIRD, f"{THIRD}\n{THIRD}", "text_fsdp.py: is no Python, or lacks"),
+        (SECOND, f"{THIRD}\n{SECOND}", "text_fsdp.py: is no Python, or lacks"),
+        ('"""Trains."""', "nonlocal text", "text_fsdp.py: is no Python"),
+        ('"""Trains."""', "(", "text_fsdp.py: is no Python"),
         # Contracts
         ("def leave():", "def leave(group):", "parallel: leave(group), in its contract leave()"),
         ("def leave():", "def depart():", "leave(is missing), in its contract leave()"),
@@ -277,6 +284,15 @@ def test_a_script_is_put_together(folder, name):
     assert path.read_text() == wanted
 
 
+def test_a_task_of_a_users_own(folder):
+    text = contents(folder)["text_nd.py"].replace("return re.compile('')", "return 1")
+    (folder / "regression_nd.py").write_text(text.replace("text_", "regression_"))
+    assert "7 scripts agree" in run(tool(folder), folder)
+    assert "8 scripts agree" in run(tool(folder, "--new", "regression_fsdp.py"), folder)
+    new = (folder / "regression_fsdp.py").read_text()
+    assert "return dist.barrier()" in new and "return 1" in new and "import re" not in new
+
+
 def test_a_script_of_the_first_task_and_way_alone(folder):
     for name in NAMES:
         if name not in ("imagenet_fsdp.py", "text_nd.py"):
@@ -291,11 +307,11 @@ def test_a_script_of_the_first_task_and_way_alone(folder):
         ("text_nd.py", "File exists"),
         (
             "text_dp.py",
-            "text_dp.py: needs a script of its way, *_dp.py, and one of its task, text_",
+            "text_dp.py: is made of a whole script of its way, *_dp.py, and one of its task, text_",
         ),
         ("audio_nd.py", "one of its task, audio_*.py"),
-        ("text_fsdp", "text_fsdp: needs"),
-        ("fsdp.py", "fsdp.py: needs"),
+        ("text_fsdp", "text_fsdp: is made"),
+        ("fsdp.py", "fsdp.py: is made"),
     ],
 )
 def test_a_script_that_cannot_be_put_together(folder, name, expected):

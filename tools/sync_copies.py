@@ -107,8 +107,8 @@ FORBIDDEN = {"task": [BACKENDS], "loop": [BACKENDS, IMAGES]}
 
 
 def split(text):
-    """Returns {section: its text}, "head" first; None unless each begins once, in order, and can be
-    parsed by itself."""
+    """Returns {section: its text}, "head" first; None unless each begins once, in order, and is
+    Python by itself."""
     found = [[match.start() for match in mark.finditer(text)] for mark in SECTIONS.values()]
     if [len(starts) for starts in found] != [1, 1, 1] or sorted(found) != found:
         return None
@@ -117,20 +117,20 @@ def split(text):
     parts = {name: text[ends[i] : ends[i + 1]] for i, name in enumerate(names)}
     try:
         for each in parts.values():
-            ast.parse(each)
+            compile(each, "section", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return None
     return parts
 
 
-def place(name):
+def task_and_way(name):
     """Returns (task, way) of a script's name: ("imagenet", "ddp_apex") of imagenet_ddp_apex.py."""
     return name.removesuffix(".py").partition("_")[::2]
 
 
 def belongs(section, name):
     """Returns what all scripts that have this script's text of a section have in common."""
-    task, way = place(name)
+    task, way = task_and_way(name)
     return {"parallel": f"parallel {way}", "task": f"task {task}"}.get(section, section)
 
 
@@ -158,9 +158,8 @@ def helpers(text):
 
 def compare(texts, what):
     """Returns a diff for each of {script: text} that has another text than most have."""
-    every = list(texts.values())
+    every, complaints = list(texts.values()), []
     right = max(texts, key=lambda name: every.count(texts[name]))
-    complaints = []
     for name, text in texts.items():
         if text != texts[right]:
             before, after = texts[right].splitlines(), text.splitlines()
@@ -181,9 +180,7 @@ def check_text(section, text, line, limit):
             complaints += [f"line {number} names {word}: {each}" for word in words.findall(each)]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.exact_type == tokenize.SEMI:
-            complaints.append(
-                f"line {line + token.start[0]} has a semicolon: {token.line.rstrip()}"
-            )
+            complaints.append(f"line {line + token.start[0]} has a semicolon: {token.line.strip()}")
     return complaints
 
 
@@ -205,16 +202,16 @@ def check_names(sections, parallel, task):
         allowed = {"parallel": parallel, "task": task}.get(section, public)
         for name in sorted(defined.keys() & used - own.keys() - {*allowed}):
             complaints.append(f"{other} uses {name}, which is private to {section}")
-        if list(found).index(section) < list(found).index(other):
-            both = sorted(defined.keys() & own.keys())
-            complaints += [f"{section} and {other} both define {name}" for name in both]
+    for section, other in itertools.combinations(found, 2):
+        for name in sorted(found[section][0].keys() & found[other][0].keys()):
+            complaints.append(f"{section} and {other} both define {name}")
     return complaints
 
 
 def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
     """Returns a list of complaints about {name: text}; empty when all is well."""
     parts = {name: split(text) for name, text in scripts.items()}
-    wrong = "does not parse, or lacks a section's first line, or has it twice or out of order"
+    wrong = "is no Python, or lacks a section's first line, or has it twice or out of order"
     complaints = [f"{name}: {wrong}" for name in parts if not parts[name]]
     equal, misused = {}, {}  # {what: {script: text}}, {complaint: scripts}
     for name, sections in parts.items():
@@ -277,12 +274,14 @@ def put_together(new, way_donor, task_donor, scripts):
     first, prose, started, imports, others = read_head(way_donor, scripts[way_donor])
     title, _, commands, more_imports, more = read_head(task_donor, scripts[task_donor])
     # imagenet_nd.py is to imagenet_fsdp.py as text_nd.py is to text_fsdp.py.
-    corner = f"{place(way_donor)[0]}_{place(task_donor)[1]}.py"
+    corner = f"{task_and_way(way_donor)[0]}_{task_and_way(task_donor)[1]}.py"
     if corner in scripts:
         parallel = read_head(corner, scripts[corner])[0]
         same = os.path.commonprefix([first, parallel]).rpartition(" ")[0]
         title = title.removesuffix(parallel.removeprefix(same)) + first.removeprefix(same)
-    prose = re.sub(rf"\b{place(way_donor)[0]}_(?=[\w*]+\.py\b)", f"{place(new)[0]}_", prose)
+    prose = re.sub(
+        rf"\b{task_and_way(way_donor)[0]}_(?=[\w*]+\.py\b)", f"{task_and_way(new)[0]}_", prose
+    )
     launcher = started.partition(way_donor)[0]
     commands = re.sub(
         rf"^( *).*?\b{task_donor}", lambda found: found[1] + launcher + new, commands, flags=re.M
@@ -308,9 +307,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.error = lambda message: parser.exit(2, f"{parser.prog}: error: {message}\n")
     write = parser.add_mutually_exclusive_group()
-    write.add_argument(
-        "--from", dest="source", metavar="SCRIPT", help="write its sections to others"
-    )
+    write.add_argument("--from", dest="source", metavar="SCRIPT", help="write its sections to all")
     write.add_argument("--new", metavar="SCRIPT", help="put it together from two others")
     parser.add_argument("--folder", default=Path(__file__).parents[1], type=Path)
     args = parser.parse_args()
@@ -332,12 +329,12 @@ def main():
             print(f"{other}: took {', '.join(taken)} of {name}")
     if args.new:
         name = Path(args.new).name
-        task, way = place(name)
-        of_way = [each for each in whole if place(each)[1] == way]
-        of_task = [each for each in whole if place(each)[0] == task]
+        task, way = task_and_way(name)
+        of_way = [each for each in whole if task_and_way(each)[1] == way]
+        of_task = [each for each in whole if task_and_way(each)[0] == task]
         if not re.fullmatch(r"[a-z]+_\w+\.py", name) or not of_way or not of_task:
-            wanted = f"a script of its way, *_{way}.py, and one of its task, {task}_*.py"
-            parser.error(f"{name}: needs {wanted}, to be made of")
+            wanted = f"a whole script of its way, *_{way}.py, and one of its task, {task}_*.py"
+            parser.error(f"{name}: is made of {wanted}")
         donors = of_way[0], f"{task}_nd.py" if f"{task}_nd.py" in whole else of_task[0]
         if not importlib.util.find_spec("ruff"):
             parser.error("--new sorts imports by ruff: pip install ruff")
