@@ -195,6 +195,11 @@ def test_what_differs_is_reported(old, new, expected):
     assert expected in "\n".join(check(texts))
 
 
+def test_sections_have_an_order():
+    text = TEXTS["text_fsdp.py"].replace(SECOND, "@").replace(THIRD, SECOND).replace("@", THIRD)
+    assert "text_fsdp.py: is no Python, or lacks" in check(TEXTS | {"text_fsdp.py": text})[0]
+
+
 def test_names_of_its_own_are_free():
     def free(text):
         text = text.replace("def main", "def leave_all(GPT):\n    return GPT\n\n\ndef main")

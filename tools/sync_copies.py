@@ -197,10 +197,10 @@ def check_names(sections, parallel, task):
             if got != wanted:
                 complaints.append(f"{section}: {name}({got}), in its contract {name}({wanted})")
     for section, other in itertools.permutations(found, 2):
-        (defined, _), (own, used) = found[section], found[other]
+        defined, used = found[section][0], found[other][1]
         public = {name for name in defined if name[0] != "_"}
         allowed = {"parallel": parallel, "task": task}.get(section, public)
-        for name in sorted(defined.keys() & used - own.keys() - {*allowed}):
+        for name in sorted(defined.keys() & used - {*allowed}):
             complaints.append(f"{other} uses {name}, which is private to {section}")
     for section, other in itertools.combinations(found, 2):
         for name in sorted(found[section][0].keys() & found[other][0].keys()):
