@@ -115,7 +115,9 @@ def test_a_grid_agrees(folder):
     before = contents(folder)
     assert run(tool(folder), folder) == "6 scripts agree\n"
     assert contents(folder) == before
-    for name in NAMES:
+    (folder / "imagenet_dp.py").write_text("")
+    assert "imagenet_dp.py: is no Python, or lacks" in run(tool(folder), folder, status=1)
+    for name in [*NAMES, "imagenet_dp.py"]:
         (folder / name).unlink()
     assert "no scripts" in run(tool(folder), folder, status=1)
 
@@ -290,12 +292,14 @@ def test_a_script_is_put_together(folder, name):
 
 
 def test_a_task_of_a_users_own(folder):
-    text = contents(folder)["text_nd.py"].replace("return re.compile('')", "return 1")
+    text = contents(folder)["text_nd.py"].replace("return re.compile('')", "return ONE")
+    text = text.replace(f"\n\n{FIRST}", f"{HVD}\n\nONE = 1\n\n{FIRST}")
     (folder / "regression_nd.py").write_text(text.replace("text_", "regression_"))
     assert "7 scripts agree" in run(tool(folder), folder)
-    assert "8 scripts agree" in run(tool(folder, "--new", "regression_fsdp.py"), folder)
-    new = (folder / "regression_fsdp.py").read_text()
-    assert "return dist.barrier()" in new and "return 1" in new and "import re" not in new
+    assert "8 scripts agree" in run(tool(folder, "--new", "regression_pipeline.py"), folder)
+    new = (folder / "regression_pipeline.py").read_text()
+    assert "return hvd or dist.barrier()" in new and "return ONE" in new and "import re" not in new
+    assert new.count(f"{HVD}\n\nONE = 1\n\n{FIRST}") == new.count("import horovod") == 1
 
 
 def test_a_script_of_the_first_task_and_way_alone(folder):
