@@ -52,41 +52,6 @@ def test_copies_are_equal_and_each_stands_alone():
         assert max(map(len, text.splitlines())) <= 100, name
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
-        ('group["lr"] = rate(', 'group["lr"] = 2 * rate(', '+            group["lr"] = 2 * rate('),
-        ("def leave():", "def leave(group):", "leave(group) in imagenet_"),
-        ("def leave():", "def depart():", "leave(is missing)"),
-        ("# ---- shared", "# ---- spared", "imagenet_ddp.py: needs one divider"),
-        ("# ---- shared", "# ---- shared: twice\n# ---- shared", "imagenet_ddp.py: needs one"),
-        ("if __name__", "# all_reduce of torch.distributed\nif __name__", "names distributed"),
-        ("if __name__", "\nif __name__", "below its divider"),
-    ],
-)
-def test_copies_that_drift_are_reported(old, new, complaint):
-    assert old in TEXTS["imagenet_ddp.py"]
-    drifted = {"imagenet_ddp.py": TEXTS["imagenet_ddp.py"].replace(old, new)}
-    assert complaint in "\n".join(sync_copies.check(TEXTS | drifted))
-
-
-def test_copy_tool(tmp_path):
-    tool = [sys.executable, ROOT / "tools" / "sync_copies.py", "--folder", tmp_path]
-    for name in SCRIPTS:
-        shutil.copy(ROOT / name, tmp_path)
-    changed = tmp_path / "imagenet_dp.py"
-    changed.write_text(changed.read_text().replace("    main()", "    main()  # here"))
-    before = {name: (tmp_path / name).read_bytes() for name in SCRIPTS}
-    assert "+    main()  # here" in run(tool, tmp_path, status=1)
-    assert before == {name: (tmp_path / name).read_bytes() for name in SCRIPTS}, "it only reads"
-    run([*tool, "--from", "imagenet_dp.py"], tmp_path)
-    for name in SCRIPTS:
-        assert (tmp_path / name).read_text() == TEXTS[name].replace(
-            "    main()", "    main()  # here"
-        )
-    assert "no such script" in run([*tool, "--from", "imagenet_xx.py"], tmp_path, status=2)
-
-
 # ----------------------------------------------------------------------------------- launch lines
 
 

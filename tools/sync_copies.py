@@ -1,100 +1,351 @@
-"""Keep the imagenet_*.py equal where they must be: below the divider, to the byte.
+"""Keep the scripts TASK_WAY.py a grid: what they share is copied, and equal to the byte.
 
     python tools/sync_copies.py                         # check; prints what differs, status 1
-    python tools/sync_copies.py --from imagenet_ddp.py  # write its tail into the others
+    python tools/sync_copies.py --from imagenet_ddp.py  # write its sections where they belong
+    python tools/sync_copies.py --new text_fsdp.py      # put a script together from two others
 
-There is no original: edit the loop in whichever script you are reading, then propagate it. Checked
-as well: one divider in each; the same functions with the same parameters above it; no name of a
-backend below it. Only --from writes.
+A script is docstring and imports, then three sections: parallel (how it runs: equal in all tasks of
+one way), task (what is trained: equal in all ways of one task), loop (equal everywhere). There is
+no original: edit a section in whichever script you are reading, then propagate it.
+
+Checked as well: each way and each task defines what PARALLEL and TASK list, and the other sections
+use nothing else of it; helpers of one name are equal in all ways; no name is defined twice; task
+and loop name no backend, and the loop nothing of images; no section is longer than LIMITS. Only
+--from and --new write.
 """
 
 import argparse
 import ast
 import difflib
+import importlib.util
+import io
+import itertools
+import os
 import re
+import subprocess
+import symtable
 import sys
+import tokenize
 from pathlib import Path
 
-DIVIDER = re.compile(r"^# ---- shared: .*\n", re.MULTILINE)
-# The words of one way of running, which the shared tail must not know.
+# What each way of running defines: functions, with these parameters, and no other public function.
+PARALLEL = {
+    "add_parallel_options": "parser",
+    "launch": "worker, args",
+    "join": "args",
+    "prepare": "args, place, data",
+    "precision": "args, device",
+    "train_step": "model, criterion, optimizer, scaler, parts, args",
+    "validate_step": "model, criterion, images, target, args",
+    "sum_over_ranks": "tensor",
+    "from_rank_0": "value",
+    "trained_state": "run",
+    "full_state": "run",
+    "load_state": "run, state",
+    "leave": "",
+}
+# What each task defines, and may have more: functions, and classes and constants (None).
+TASK = {
+    "DEFAULTS": None,
+    "WARMUP": None,
+    "add_task_options": "parser",
+    "check_task_options": "args, parser",
+    "list_sources": "args, place",
+    "digest": "source",
+    "Data": None,
+    "open_data": "args, place, sources, global_batch",
+    "batch_multiple": "args",
+    "load_batches": "args, place, data, schedule",
+    "finish_batch": "images, target, args, part, step",
+    "noise": "args, data, images, device, part='train'",
+    "build_model": "args, data",
+    "is_described": "saved",
+    "model_options": "args, data",
+    "SUMS": None,
+    "BEST": None,
+    "UNIT": None,
+    "criterion": "output, target, smoothing=0.0, per_class=False",
+    "training_criterion": "args",
+    "measures": "sums",
+    "shown": "values, digits=1",
+    "is_desired": "args, best",
+    "check_sums": "args, sums, size, where",
+    "about_model": "args, data",
+    "check_checkpoint": "head, args, data",
+    "about_data": "data",
+}
+# Lines of code, without comments and blank lines, that a section may have.
+LIMITS = {
+    "parallel nd": 85,
+    "parallel dp": 110,
+    "parallel ddp": 290,
+    "parallel ddp_apex": 330,
+    "parallel horovod": 140,
+    "parallel fsdp": 250,
+    "parallel pipeline": 400,
+    "parallel exchange": 300,
+    "task imagenet": 560,
+    "task text": 470,
+    "loop": 1100,
+}
+SECTIONS = {  # the line that each begins with; above the first are docstring and imports
+    "parallel": re.compile(r"^# -+ parallel section$", re.MULTILINE),
+    "task": re.compile(r"^# ==== task: .*$", re.MULTILINE),
+    "loop": re.compile(r"^# ==== loop: .*$", re.MULTILINE),
+}
+# What sections must not name: the words of one way of running, and of one task.
 BACKENDS = re.compile(
     r"\b(?:dist|distributed|ddp|DDP|DistributedDataParallel|dp|DataParallel|apex|amp_C|hvd|horovod|"
     r"nccl|gloo|torchrun|fsdp|fully_shard|DTensor|pipelining|deepspeed)\b",
     re.IGNORECASE,
 )
+IMAGES = re.compile(  # also as parts of names: max_bad_images, ImageFolder, best_top1
+    r"(?<![A-Za-z])(?i:imagenet|images?|imgs?|jpe?gs?|pngs?|pil|pictures?|crops?|cropped|pixels?|"
+    r"torchvision|mixup|cutmix|top[-_]?[15](?!\d))(?![a-z])"
+)
+FORBIDDEN = {"task": [BACKENDS], "loop": [BACKENDS, IMAGES]}
 
 
 def split(text):
-    """Returns (head, divider line, tail), or None unless there is one divider."""
-    found = list(DIVIDER.finditer(text))
-    if len(found) != 1:
+    """Returns {section: its text}, "head" first; None unless each begins once, in order, and is
+    Python by itself."""
+    found = [[match.start() for match in mark.finditer(text)] for mark in SECTIONS.values()]
+    if [len(starts) for starts in found] != [1, 1, 1] or sorted(found) != found:
         return None
-    return text[: found[0].start()], found[0].group(), text[found[0].end() :]
+    ends = [0, *(start for [start] in found), len(text)]
+    names = ["head", *SECTIONS]
+    parts = {name: text[ends[i] : ends[i + 1]] for i, name in enumerate(names)}
+    try:
+        for each in parts.values():
+            compile(each, "section", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return None
+    return parts
 
 
-def functions(head):
-    """Returns {name: its parameters} of the functions at the top level of a script's head."""
-    nodes = [node for node in ast.parse(head).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: ast.unparse(node.args) for node in nodes if not node.name.startswith("_")}
+def task_and_way(name):
+    """Returns (task, way) of a script's name: ("imagenet", "ddp_apex") of imagenet_ddp_apex.py."""
+    return name.removesuffix(".py").partition("_")[::2]
 
 
-def check(scripts):
-    """Returns a list of complaints about {name: text}; empty when all is well."""
-    if len(scripts) < 2:
-        return [f"found {len(scripts)} imagenet_*.py, need two or more to compare"]
-    parts = {name: split(text) for name, text in scripts.items()}
-    complaints = [f"{name}: needs one divider line" for name in parts if not parts[name]]
-    parts = {name: part for name, part in parts.items() if part}
-    if not parts:
-        return complaints
-    tails = [part[1:] for part in parts.values()]
-    first = max(parts, key=lambda name: tails.count(parts[name][1:]))  # what most have is right
-    head, divider, tail = parts[first]
-    for name, (other_head, other_divider, other_tail) in parts.items():
-        if divider + tail != other_divider + other_tail:
-            lines = difflib.unified_diff(
-                (divider + tail).splitlines(),
-                (other_divider + other_tail).splitlines(),
-                f"{first} below its divider",
-                f"{name} below its divider",
-                lineterm="",
-            )
-            complaints.append("\n".join(lines) or f"{name}: line endings differ from {first}")
-        mine, other = functions(head), functions(other_head)
-        for function in mine.keys() | other.keys():
-            if mine.get(function) != other.get(function):
-                complaints.append(
-                    f"{function}({mine.get(function, 'is missing')}) in {first}, "
-                    f"{function}({other.get(function, 'is missing')}) in {name}"
-                )
-        for number, line in enumerate(other_tail.splitlines(), 1):
-            for word in BACKENDS.findall(line):
-                complaints.append(f"{name}: line {number} below the divider names {word}: {line}")
+def belongs(section, name):
+    """Returns what all scripts that have this script's text of a section have in common."""
+    task, way = task_and_way(name)
+    return {"parallel": f"parallel {way}", "task": f"task {task}"}.get(section, section)
+
+
+def names(text):
+    """Returns what a section defines at its top level, {name: parameters, None without any}, and
+    the set of global names that it uses."""
+    tables, used = [symtable.symtable(text, "section", "exec")], set()
+    own = [x.get_name() for x in tables[0].get_symbols() if x.is_assigned() or x.is_imported()]
+    for table in tables:
+        tables += table.get_children()
+        used |= {x.get_name() for x in table.get_symbols() if x.is_referenced() and x.is_global()}
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return dict.fromkeys(own) | {node.name: ast.unparse(node.args) for node in functions}, used
+
+
+def helpers(text):
+    """Returns {name: text} of a section's private functions and classes."""
+    lines, found = text.splitlines(), {}
+    for node in ast.parse(text).body:
+        if getattr(node, "name", "").startswith("_"):
+            first = min(each.lineno for each in [node, *node.decorator_list])
+            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
+
+
+def compare(texts, what):
+    """Returns a diff for each of {script: text} that has another text than most have."""
+    every, complaints = list(texts.values()), []
+    right = max(texts, key=lambda name: every.count(texts[name]))
+    for name, text in texts.items():
+        if text != texts[right]:
+            before, after = texts[right].splitlines(), text.splitlines()
+            titles = f"{right}: {what}", f"{name}: {what}"
+            lines = list(difflib.unified_diff(before, after, *titles, lineterm=""))
+            complaints += lines or [f"{name}: {what}: line endings differ from {right}"]
     return complaints
 
 
-def main():
-    """Checks, or with --from propagates and then checks."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument(
-        "--from", dest="source", metavar="SCRIPT", help="write its tail to the rest"
+def check_text(section, text, line, limit):
+    """Returns complaints about a section's text, which begins after so many lines of its script."""
+    complaints, lines = [], text.splitlines()
+    code = sum(not re.match(r"\s*(#|$)", each) for each in lines)
+    if limit is not None and code > limit:
+        complaints.append(f"{code} lines of code, {limit} are allowed")
+    for number, each in enumerate(lines, line + 1):
+        for words in FORBIDDEN.get(section, []):
+            complaints += [f"line {number} names {word}: {each}" for word in words.findall(each)]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.exact_type == tokenize.SEMI:
+            complaints.append(f"line {line + token.start[0]} has a semicolon: {token.line.strip()}")
+    return complaints
+
+
+def check_names(sections, parallel, task):
+    """Returns complaints about what one script's sections define, and use of each other."""
+    found = {section: names(text) for section, text in sections.items()}
+    complaints = []
+    for section, contract in {"parallel": parallel, "task": task}.items():
+        here, more = found[section][0], []
+        if section == "parallel":  # it has no other public functions
+            more = [name for name, had in here.items() if had is not None and name[0] != "_"]
+        for name in dict.fromkeys([*contract, *more]):
+            got, wanted = (table.get(name, "is missing") for table in (here, contract))
+            if got != wanted:
+                complaints.append(f"{section}: {name}({got}), in its contract {name}({wanted})")
+    for section, other in itertools.permutations(found, 2):
+        defined, used = found[section][0], found[other][1]
+        public = {name for name in defined if name[0] != "_"}
+        allowed = {"parallel": parallel, "task": task}.get(section, public)
+        for name in sorted(defined.keys() & used - {*allowed}):
+            complaints.append(f"{other} uses {name}, which is private to {section}")
+    for section, other in itertools.combinations(found, 2):
+        for name in sorted(found[section][0].keys() & found[other][0].keys()):
+            complaints.append(f"{section} and {other} both define {name}")
+    return complaints
+
+
+def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
+    """Returns a list of complaints about {name: text}; empty when all is well."""
+    parts = {name: split(text) for name, text in scripts.items()}
+    wrong = "is no Python, or lacks a section's first line, or has it twice or out of order"
+    complaints = [f"{name}: {wrong}" for name in parts if not parts[name]]
+    equal, misused = {}, {}  # {what: {script: text}}, {complaint: scripts}
+    for name, sections in parts.items():
+        if not sections:
+            continue
+        line = sections["head"].count("\n")
+        for section in SECTIONS:
+            text, group = sections[section], belongs(section, name)
+            others = equal.setdefault(group, {})
+            if text not in others.values():  # one complaint for all that have this text
+                found = check_text(section, text, line, limits.get(group))
+                complaints += [f"{name}: {group}: {each}" for each in found]
+            others[name] = text
+            line += text.count("\n")
+        for helper, text in helpers(sections["parallel"]).items():
+            equal.setdefault(helper, {})[name] = text
+        for each in check_names(sections, parallel, task):
+            misused.setdefault(each, []).append(name)
+    complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
+    for what, texts in equal.items():
+        complaints += compare(texts, what)
+    return complaints if scripts else ["found no scripts TASK_WAY.py"]
+
+
+def propagate(scripts, source):
+    """Returns {name: (text, sections taken)} of the scripts that take sections of one of them."""
+    changed, mine = {}, split(scripts[source])
+    for name, text in scripts.items():
+        parts = split(text)
+        own = [each for each in SECTIONS if belongs(each, name) == belongs(each, source)]
+        taken = [each for each in own if parts[each] != mine[each]]
+        if taken:
+            parts |= {each: mine[each] for each in taken}
+            changed[name] = "".join(parts.values()), taken
+    return changed
+
+
+def read_head(name, text):
+    """Returns (first line, prose below it, launch lines, imports, what follows them)."""
+    head = split(text)["head"]
+    if head.count('"""') != 2:
+        raise ValueError(f"{name}: needs a docstring, and imports after it")
+    _, words, code = head.split('"""')
+    prose, _, commands = words.rstrip().partition("\n\n    ")
+    lines, done, imports, others = code.splitlines(), 0, [], []
+    for node in ast.parse(code).body:  # with the comments above it
+        kind = imports if isinstance(node, ast.Import | ast.ImportFrom) else others
+        kind.append("\n".join(lines[done : node.end_lineno]).strip())
+        done = node.end_lineno
+    return *prose.partition("\n")[::2], commands, imports, others
+
+
+def put_together(new, way_donor, task_donor, scripts):
+    """Returns the text of a script with one script's way of running, another's task and the loop.
+
+    The docstring is to be read and corrected: it has the first's prose, and the second's launch
+    lines, started as the first's are.
+    """
+    way, task = split(scripts[way_donor]), split(scripts[task_donor])
+    first, prose, started, imports, others = read_head(way_donor, scripts[way_donor])
+    title, _, commands, more_imports, more = read_head(task_donor, scripts[task_donor])
+    # imagenet_nd.py is to imagenet_fsdp.py as text_nd.py is to text_fsdp.py.
+    corner = f"{task_and_way(way_donor)[0]}_{task_and_way(task_donor)[1]}.py"
+    if corner in scripts:
+        parallel = read_head(corner, scripts[corner])[0]
+        same = os.path.commonprefix([first, parallel]).rpartition(" ")[0]
+        title = title.removesuffix(parallel.removeprefix(same)) + first.removeprefix(same)
+    prose = re.sub(
+        rf"\b{task_and_way(way_donor)[0]}_(?=[\w*]+\.py\b)", f"{task_and_way(new)[0]}_", prose
     )
+    launcher = started.partition(way_donor)[0]
+    commands = re.sub(
+        rf"^( *).*?\b{task_donor}", lambda found: found[1] + launcher + new, commands, flags=re.M
+    )
+    sections = way["parallel"] + task["task"] + task["loop"]
+    imports = "\n".join(imports + more_imports)  # of which ruff leaves what is used, in its order
+    head = "\n\n".join([imports, *dict.fromkeys(others + more)])
+    config = Path(__file__).parents[1] / "pyproject.toml"
+    ruff = [sys.executable, "-m", "ruff", "check", "--config", config, "--select", "I,F401"]
+    fixed = subprocess.run(
+        [*ruff, "--fix", "--exit-zero", "--quiet", "--stdin-filename", new, "-"],
+        input=f"{head}\n\n{sections}",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    head = split(fixed.stdout)["head"].strip()
+    return f'"""{title}\n{prose}\n\n    {commands}\n"""\n\n{head}\n\n{sections}'
+
+
+def main():
+    """Checks; with --from or --new writes before."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.error = lambda message: parser.exit(2, f"{parser.prog}: error: {message}\n")
+    write = parser.add_mutually_exclusive_group()
+    write.add_argument("--from", dest="source", metavar="SCRIPT", help="write its sections to all")
+    write.add_argument("--new", metavar="SCRIPT", help="put it together from two others")
     parser.add_argument("--folder", default=Path(__file__).parents[1], type=Path)
     args = parser.parse_args()
-    paths = sorted(args.folder.glob("imagenet_*.py"))
-    scripts = {path.name: path.read_bytes().decode() for path in paths}
+    scripts = {}
+    for path in sorted(args.folder.glob("*_*.py")):
+        text = path.read_bytes().decode()
+        known = {belongs("task", path.name), belongs("parallel", path.name)} & LIMITS.keys()
+        if known or any(mark.search(text) for mark in SECTIONS.values()):
+            scripts[path.name] = text
+    whole = {name: text for name, text in scripts.items() if split(text)}
     if args.source:
         name = Path(args.source).name
-        without = [other for other in scripts if not split(scripts[other])]
-        if name not in scripts or without:
-            parser.error(f"{', '.join(without) or name}: no such script, or not one divider in it")
-        _, divider, tail = split(scripts[name])
-        for path in paths:
-            new = split(scripts[path.name])[0] + divider + tail
-            if new != scripts[path.name]:
-                path.write_bytes(new.encode())
-                print(f"{path.name}: took the tail of {name}")
-            scripts[path.name] = new
+        if name not in whole or len(whole) < len(scripts):
+            without = ", ".join(scripts.keys() - whole) or name
+            parser.error(f"{without}: no such script, or not each section in it")
+        for other, (text, taken) in propagate(scripts, name).items():
+            (args.folder / other).write_bytes(text.encode())
+            scripts[other] = text
+            print(f"{other}: took {', '.join(taken)} of {name}")
+    if args.new:
+        name = Path(args.new).name
+        task, way = task_and_way(name)
+        of_way = [each for each in whole if task_and_way(each)[1] == way]
+        of_task = [each for each in whole if task_and_way(each)[0] == task]
+        if not re.fullmatch(r"[a-z]+_\w+\.py", name) or not of_way or not of_task:
+            wanted = f"a whole script of its way, *_{way}.py, and one of its task, {task}_*.py"
+            parser.error(f"{name}: is made of {wanted}")
+        donors = of_way[0], f"{task}_nd.py" if f"{task}_nd.py" in whole else of_task[0]
+        if not importlib.util.find_spec("ruff"):
+            parser.error("--new sorts imports by ruff: pip install ruff")
+        try:
+            text = put_together(name, *donors, whole)
+            with open(args.folder / name, "xb") as file:
+                file.write(text.encode())
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        scripts[name] = text
+        print(f"{name}: made of {' and '.join(donors)}; read its docstring, and correct it")
     complaints = check(scripts)
     print("\n".join(complaints) or f"{len(scripts)} scripts agree")
     sys.exit(1 if complaints else 0)

@@ -1,0 +1,345 @@
+"""tools/sync_copies.py on a grid of tiny scripts: what it reports, and what it writes."""
+
+import argparse
+import runpy
+import sys
+
+import pytest
+from conftest import ROOT, complaint, run
+
+TOOL = ROOT / "tools" / "sync_copies.py"
+sync_copies = argparse.Namespace(**runpy.run_path(str(TOOL)))
+DIST = "import torch.distributed as dist"
+HVD = """
+
+try:
+    import horovod.torch as hvd
+except ImportError:  # works without it
+    hvd = None"""
+WAYS = {  # end of the first line, launcher, what its functions return, imports for it
+    "nd": ("on one device: a GPU.", "python", "json.dumps({})", "import json", ""),
+    "fsdp": ("with FSDP2: in shards.", "torchrun --nproc_per_node=2", "dist.barrier()", DIST, ""),
+    "pipeline": ("in stages.", "torchrun --nproc_per_node=4", "hvd or dist.barrier()", DIST, HVD),
+}
+TASKS = {  # what is trained, options, what its functions return, import for it
+    "imagenet": (
+        "an ImageNet classifier",
+        "-a x DIR",
+        "models.vit()",
+        "from torchvision import models",
+    ),
+    "text": ("a text model", "--task cola DIR", "re.compile('')", "import re"),
+}
+NAMES = [f"{task}_{way}.py" for task in TASKS for way in WAYS]
+
+
+def defined(contract, body):
+    """Returns the text that defines all names of a contract."""
+    return "\n\n\n".join(
+        f"{name} = None" if parameters is None else f"def {name}({parameters}):\n    {body}"
+        for name, parameters in contract.items()
+    )
+
+
+PARALLEL = {"launch": "worker, args", "leave": ""}
+TASK = {"SUMS": None, "build_model": "args, data"}
+
+
+def script(name, parallel=PARALLEL, task=TASK):
+    """Returns the text of a tiny script, whose sections define what these tables list."""
+    task_name, way_name = name.removesuffix(".py").split("_")
+    how, launcher, call, way_import, after = WAYS[way_name]
+    what, options, model, task_import = TASKS[task_name]
+    standard = {"import json", "import re"} & {way_import, task_import}
+    others = {"import torch", way_import, task_import} - standard
+    others = sorted(others, key=lambda line: (line.startswith("from"), line))
+    imports = "\n".join([*sorted(standard), "", *others]).strip()
+    helper = "" if way_name == "nd" else "def _meet():\n    return torch.ones(1)\n\n\n"
+    return f'''"""Train {what} {how}
+
+Choose this script, or {task_name}_nd.py.
+
+    {launcher} {name} {options}
+    {launcher} {name} \\\\
+        {options}
+"""
+
+{imports}{after}
+
+# ---- parallel section
+
+
+{helper}{defined(parallel, f"return {call}")}
+
+
+# ==== task: {what}, equal in all ways of it
+
+
+{defined(task, f"return {model}")}
+
+
+# ==== loop: equal in all scripts
+
+
+def main():
+    """Trains."""
+    launch(build_model, torch)  # of the parallel section, and of the task
+'''
+
+
+TEXTS = {name: script(name) for name in NAMES}
+
+
+def check(texts, parallel=PARALLEL, task=TASK, **limits):
+    return sync_copies.check(texts, parallel, task, limits)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in NAMES:
+        text = script(name, sync_copies.PARALLEL, sync_copies.TASK)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "make_results.py").write_text("is no script of the grid\n")
+    return tmp_path
+
+
+def tool(folder, *options):
+    return [sys.executable, TOOL, "--folder", folder, *options]
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_a_grid_agrees(folder):
+    before = contents(folder)
+    assert run(tool(folder), folder) == "6 scripts agree\n"
+    assert contents(folder) == before
+    (folder / "imagenet_dp.py").write_text("")
+    assert "imagenet_dp.py: is no Python, or lacks" in run(tool(folder), folder, status=1)
+    for name in [*NAMES, "imagenet_dp.py"]:
+        (folder / name).unlink()
+    assert "no scripts" in run(tool(folder), folder, status=1)
+
+
+LOOP = "launch(build_model, torch)"
+FIRST, SECOND, THIRD = "# ---- parallel section\n", "# ==== task: ", "# ==== loop: "
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        # Copies
+        ("return dist.barrier()", "return dist.barrier() or 2", "+    return dist.barrier() or 2"),
+        ("a text model, equal", "a text model, not equal", "--- text_nd.py: task text"),
+        ('"""Trains."""', '"""Trains all."""', "+++ text_fsdp.py: loop"),
+        ("return torch.ones(1)", "return torch.ones(2)", "+++ text_fsdp.py: _meet"),
+        ("def _meet", "@torch.no_grad()\ndef _meet", "+@torch.no_grad()"),
+        # Sections
+        (FIRST, "", "text_fsdp.py: is no Python, or lacks"),
+        (SECOND, "# === task: ", "text_fsdp.py: is no Python, or lacks"),
+        (THIRD, f"{THIRD}\n{THIRD}", "text_fsdp.py: is no Python, or lacks"),
+        (SECOND, f"{THIRD}\n{SECOND}", "text_fsdp.py: is no Python, or lacks"),
+        ('"""Trains."""', "nonlocal text", "text_fsdp.py: is no Python"),
+        ('"""Trains."""', "(", "text_fsdp.py: is no Python"),
+        # Contracts
+        ("def leave():", "def leave(group):", "parallel: leave(group), in its contract leave()"),
+        ("def leave():", "def depart():", "leave(is missing), in its contract leave()"),
+        ("def leave():", "def depart():", "depart(), in its contract depart(is missing)"),
+        (
+            "def build_model(args, ",
+            "def build_model(",
+            "build_model(data), in its contract build_model(args, d",
+        ),
+        ("SUMS = None", "SUM = None", "task: SUMS(is missing), in its contract SUMS(None)"),
+        ("def build_model(args", "def make(args", "task: build_model(is missing)"),
+        # Words
+        (LOOP, f"pixel = 1\n    {LOOP}", "loop: line 50 names pixel:     pixel = 1"),
+        ("Trains.", "Trains on images", "names images"),
+        ("Trains.", "Shows best_top1.", "names top1"),
+        ("Trains.", "Shows Top-5.", "names Top-5"),
+        ("# of the", "# max_bad_images", "names images"),
+        ("# of the", "# an ImageFolder", "names Image"),
+        ("# of the", "# JPEGs", "names JPEGs"),
+        ("# of the", "# IMAGENET_DIR", "names IMAGENET"),
+        ("# of the", "# DDP", "names DDP"),
+        (
+            "SUMS = None",
+            'SUMS = "torchrun"',
+            'task text: line 35 names torchrun: SUMS = "torchrun"',
+        ),
+        # Names of other sections
+        (LOOP, f"_meet() + {LOOP}", "loop uses _meet, which is private to parallel"),
+        (LOOP, f"Scaler + {LOOP}", "loop uses Scaler, which is private to parallel"),
+        (LOOP, f"GPT + {LOOP}", "loop uses GPT, which is private to task"),
+        (LOOP, f"_read + {LOOP}", "loop uses _read, which is private to task"),
+        ("SUMS = None", "SUMS = Scaler", "task uses Scaler, which is private to parallel"),
+        ("SUMS = None", "SUMS = _tail", "task uses _tail, which is private to loop"),
+        ("return dist", "return GPT or dist", "parallel uses GPT, which is private to task"),
+        ("def main", "def leave():\n    pass\n\n\ndef main", "parallel and loop both define leave"),
+        ("def main", "class GPT:\n    pass\n\n\ndef main", "task and loop both define GPT"),
+        ("def main", "torch = None\n\n\ndef main", "head and loop both define torch"),
+        # Lines
+        ("SUMS = None", "SUMS = None; MORE = 1", "has a semicolon: SUMS = None; MORE = 1"),
+    ],
+)
+def test_what_differs_is_reported(old, new, expected):
+    def private(text):
+        """Gives each section something that the others must not use."""
+        text = text.replace(FIRST, f"{FIRST}\nScaler = None")
+        text = text.replace("SUMS = None", "GPT = _read = None\nSUMS = None")
+        return text.replace("def main", "_tail = None\n\n\ndef main")
+
+    texts = {name: private(text) for name, text in TEXTS.items()}
+    assert check(texts) == []
+    assert old in texts["text_fsdp.py"]
+    texts["text_fsdp.py"] = texts["text_fsdp.py"].replace(old, new)
+    assert expected in "\n".join(check(texts))
+
+
+def test_sections_have_an_order():
+    text = TEXTS["text_fsdp.py"].replace(SECOND, "@").replace(THIRD, SECOND).replace("@", THIRD)
+    assert "text_fsdp.py: is no Python, or lacks" in check(TEXTS | {"text_fsdp.py": text})[0]
+
+
+def test_names_of_its_own_are_free():
+    def free(text):
+        text = text.replace("def main", "def leave_all(GPT):\n    return GPT\n\n\ndef main")
+        text = text.replace("SUMS = None", "GPT = None\nSUMS = None")
+        return text.replace("# of the", "# imagery, reimaged, top10, top-k, stop1; of the")
+
+    assert check({name: free(text) for name, text in TEXTS.items()}) == []
+
+
+def test_line_endings_and_last_lines_are_compared():
+    texts = TEXTS | {"text_fsdp.py": TEXTS["text_fsdp.py"] + "\n"}
+    assert "+++ text_fsdp.py: loop" in "\n".join(check(texts))
+    head, _, loop = TEXTS["text_fsdp.py"].partition(THIRD)
+    texts = TEXTS | {"text_fsdp.py": head + THIRD + loop.replace("\n", "\r\n")}
+    assert any("line endings" in each for each in check(texts))
+
+
+def test_what_most_have_is_right():
+    texts = TEXTS | {"imagenet_fsdp.py": TEXTS["imagenet_fsdp.py"].replace("Trains.", "Ends.")}
+    (diff,) = ("\n".join(check(texts)),)
+    assert "+++ imagenet_fsdp.py: loop" in diff and '-    """Trains."""' in diff
+
+
+def test_a_limit_counts_lines_of_code():
+    longer = {name: f"{text}\n    # why\n    x = 1\n" for name, text in TEXTS.items()}
+    assert check(longer, loop=4) == check(TEXTS, loop=3) == []
+    (only,) = check(longer, loop=3)
+    assert only == "imagenet_nd.py: loop: 4 lines of code, 3 are allowed"
+    (only,) = check(TEXTS, **{"parallel fsdp": 8, "task imagenet": 3, "task text": 2})
+    assert only == "text_nd.py: task text: 3 lines of code, 2 are allowed"
+
+
+# ------------------------------------------------------------------------------------------ --from
+
+
+def test_sections_go_where_they_belong(folder):
+    before = contents(folder)
+    new = before["text_fsdp.py"].replace("dist.barrier()", "dist.barrier() or 2")
+    new = new.replace("re.compile('')", "re.compile('x')").replace("Trains.", "Trains all.")
+    new = new.replace("Choose this", "Never choose this")
+    (folder / "text_fsdp.py").write_text(new)
+    printed = run(tool(folder, "--from", "text_fsdp.py"), folder)
+    assert printed.splitlines() == [
+        "imagenet_fsdp.py: took parallel, loop of text_fsdp.py",
+        "imagenet_nd.py: took loop of text_fsdp.py",
+        "imagenet_pipeline.py: took loop of text_fsdp.py",
+        "text_nd.py: took task, loop of text_fsdp.py",
+        "text_pipeline.py: took task, loop of text_fsdp.py",
+        "6 scripts agree",
+    ]
+    for name in NAMES:
+        wanted = before[name].replace("Trains.", "Trains all.")
+        if "text" in name:
+            wanted = wanted.replace("re.compile('')", "re.compile('x')")
+        if "fsdp" in name:
+            wanted = wanted.replace("dist.barrier()", "dist.barrier() or 2")
+        assert (folder / name).read_text() == (new if name == "text_fsdp.py" else wanted)
+
+
+@pytest.mark.parametrize("broken", ["text_nd.py", "imagenet_nd.py"])
+@pytest.mark.parametrize("line", [FIRST, SECOND, THIRD])
+def test_nothing_is_written_where_a_section_lacks(folder, broken, line):
+    path = folder / broken
+    path.write_text(path.read_text().replace(line, "# ").replace("Trains.", "Trains all."))
+    before = contents(folder)
+    here = complaint(tool(folder, "--from", "text_nd.py"), folder)
+    assert f"{broken}: no such script, or not each section in it" in here
+    assert contents(folder) == before
+
+
+def test_from_a_script_that_there_is_not(folder):
+    assert "text_xx.py: no such" in complaint(tool(folder, "--from", "text_xx.py"), folder)
+    assert "make_results.py: no" in complaint(tool(folder, "--from", "make_results.py"), folder)
+    assert "not allowed" in complaint(tool(folder, "--from", NAMES[0], "--new", "a_b.py"), folder)
+
+
+# ------------------------------------------------------------------------------------------- --new
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_is_put_together(folder, name):
+    path = folder / name
+    wanted = path.read_text()
+    path.unlink()
+    printed = run(tool(folder, "--new", name), folder)
+    assert "6 scripts agree" in printed and "read its docstring" in printed
+    assert path.read_text() == wanted
+
+
+def test_a_task_of_a_users_own(folder):
+    text = contents(folder)["text_nd.py"].replace("return re.compile('')", "return ONE")
+    text = text.replace(f"\n\n{FIRST}", f"{HVD}\n\nONE = 1\n\n{FIRST}")
+    (folder / "regression_nd.py").write_text(text.replace("text_", "regression_"))
+    assert "7 scripts agree" in run(tool(folder), folder)
+    assert "8 scripts agree" in run(tool(folder, "--new", "regression_pipeline.py"), folder)
+    new = (folder / "regression_pipeline.py").read_text()
+    assert "return hvd or dist.barrier()" in new and "return ONE" in new and "import re" not in new
+    assert new.count(f"{HVD}\n\nONE = 1\n\n{FIRST}") == new.count("import horovod") == 1
+
+
+def test_a_script_of_the_first_task_and_way_alone(folder):
+    for name in NAMES:
+        if name not in ("imagenet_fsdp.py", "text_nd.py"):
+            (folder / name).unlink()
+    run(tool(folder, "--new", "text_fsdp.py"), folder)
+    assert (folder / "text_fsdp.py").read_text().startswith('"""Train a text model on one device:')
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("text_nd.py", "File exists"),
+        (
+            "text_dp.py",
+            "text_dp.py: is made of a whole script of its way, *_dp.py, and one of its task, text_",
+        ),
+        ("audio_nd.py", "one of its task, audio_*.py"),
+        ("text_fsdp", "text_fsdp: is made"),
+        ("fsdp.py", "fsdp.py: is made"),
+    ],
+)
+def test_a_script_that_cannot_be_put_together(folder, name, expected):
+    before = contents(folder)
+    assert expected in complaint(tool(folder, "--new", name), folder)
+    assert contents(folder) == before
+
+
+def test_a_head_without_docstring(folder):
+    (folder / "imagenet_dp.py").write_text(f"import json\n\n{FIRST}{SECOND}x\n{THIRD}x")
+    line = complaint(tool(folder, "--new", "text_dp.py"), folder)
+    assert "imagenet_dp.py: needs a docstring" in line
+    assert not (folder / "text_dp.py").exists()
+
+
+def test_without_ruff(folder):
+    before = contents(folder)
+    words = tool(folder, "--new", "text_pipeline.py")
+    (folder / "text_pipeline.py").unlink()
+    words.insert(1, "-S")  # without site-packages
+    assert "pip install ruff" in complaint(words, folder)
+    assert contents(folder) | {"text_pipeline.py": before["text_pipeline.py"]} == before
