@@ -216,7 +216,7 @@ def _serve(host, port, wait):
     options = {"wait_for_workers": False}
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, *_, address = found[0]
-    several = len({each[4][0] for each in found}) > 1
+    several = len({entry[4][0] for entry in found}) > 1
     if host == address[0] or not (several or ipaddress.ip_address(address[0]).is_loopback):
         try:
             listener = socket.create_server(address, family=family, backlog=4096)
@@ -244,8 +244,8 @@ class _Piece(NamedTuple):
 
     def holds(self, name):
         """Returns whether a parameter or buffer of this name is used here."""
-        used = [each.target for each in self.calls if each.op in ("call_module", "get_attr")]
-        return any(name == each or name.startswith(f"{each}.") for each in used)
+        used = [call.target for call in self.calls if call.op in ("call_module", "get_attr")]
+        return any(name == target or name.startswith(f"{target}.") for target in used)
 
 
 def _pieces(model):
@@ -256,7 +256,7 @@ def _pieces(model):
     last_use = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
     for i, node in enumerate(nodes[:-1]):
         calls.append(node)
-        needed = [each for each in nodes[: i + 1] if last_use.get(each, 0) > i]
+        needed = [value for value in nodes[: i + 1] if last_use.get(value, 0) > i]
         piece = _Piece(calls, taken, needed[0])
         if len(needed) == 1 and any(map(piece.holds, weights)):
             pieces.append(piece)
@@ -265,7 +265,7 @@ def _pieces(model):
 
 
 def _join(pieces):
-    return _Piece(sum((each.calls for each in pieces), []), pieces[0].taken, pieces[-1].given)
+    return _Piece(sum((piece.calls for piece in pieces), []), pieces[0].taken, pieces[-1].given)
 
 
 class _Stage(nn.Module):
@@ -309,7 +309,7 @@ def _measure(model, pieces, args, place, data):
             stage.zero_grad()
             stage.to("cpu")
         rounds.append(seconds)
-    return [min(each) for each in zip(*rounds[2:], strict=True)], passed
+    return [min(times) for times in zip(*rounds[2:], strict=True)], passed
 
 
 def _shape(tensor):
@@ -459,7 +459,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
         given = [inputs] if pipeline.first else []
         wanted = {"target": target} if pipeline.last else {}
         pipeline.train.step(*given, **wanted, return_outputs=False)
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     if pipeline.replicas.size() > 1:
         _average(gradients, pipeline.replicas)
     if scaler.is_enabled():  # where one stage overflows, all skip
@@ -478,10 +478,10 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
 @torch.no_grad()
 def _average(gradients, group):
     """Averages the gradients over replicas, in one all-reduce."""
-    flat = torch.cat([each.flatten() for each in gradients])
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat, group=group)
     flat /= group.size()
-    means = flat.split([each.numel() for each in gradients])
+    means = flat.split([gradient.numel() for gradient in gradients])
     for gradient, mean in zip(gradients, means, strict=True):
         gradient.copy_(mean.view_as(gradient))
 
@@ -541,7 +541,7 @@ def full_state(run):
         return in_float32(tensor) if run.place.rank == 0 else None
 
     holder, optimizer = run.model.pipeline.holder, run.optimizer.state_dict()
-    weights = [each for group in run.optimizer.param_groups for each in group["params"]]
+    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     names = {weight: name for name, weight in run.model.named_parameters()}
     moments = {n: gathered(optimizer["state"][n], holder[names[w]]) for n, w in enumerate(weights)}
     states = {"state_dict": trained_state(run), "ema": run.ema}
@@ -680,6 +680,17 @@ class Source(NamedTuple):
             shard = open_shard(self.path(index))
         return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
+    def digest(self):
+        """Returns "N images, HASH": of their classes and places, and of the sizes of some files,
+        since another set may have the same names."""
+        hashed = hashlib.sha256(repr(self.classes).encode())
+        for array in self[2:]:
+            hashed.update(array)
+        for index in range(0, len(self.length), len(self.length) // 100 + 1):
+            with contextlib.suppress(OSError):
+                hashed.update(b"%d " % os.path.getsize(self.path(index)))
+        return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
+
 
 @functools.lru_cache(512)
 def open_shard(path):
@@ -778,18 +789,6 @@ def list_sources(args, place):
     if lone := sorted(set(train.classes) ^ set(val.classes)):
         raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes, as {lone[0]}")
     return train, val
-
-
-def digest(source):
-    """Returns "N images, HASH": of their classes and places, and of the sizes of some files, since
-    another set may have the same names."""
-    hashed = hashlib.sha256(repr(source.classes).encode())
-    for array in source[2:]:
-        hashed.update(array)
-    for index in range(0, len(source.length), len(source.length) // 100 + 1):
-        with contextlib.suppress(OSError):
-            hashed.update(b"%d " % os.path.getsize(source.path(index)))
-    return f"{len(source.target)} images, {hashed.hexdigest()[:8]}"
 
 
 class Data(NamedTuple):
@@ -942,7 +941,7 @@ def resize(image, size, mode, out):
     the operator behind it writes into a tensor of any layout.
     """
     pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
-    planes, into = (each.permute(2, 0, 1)[None] for each in (pixels, out))
+    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
     getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
 
 
@@ -974,7 +973,9 @@ class Images(torch.utils.data.Dataset):
         self.args, self.data, self.buffers = args, data, buffers
         preset = preset_of(args.arch)
         self.mode = preset.interpolation.value
-        self.mean = torch.tensor([round(255 * each) for each in preset.mean], dtype=torch.uint8)
+        self.mean = torch.tensor(
+            [round(255 * channel) for channel in preset.mean], dtype=torch.uint8
+        )
         policies = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment, "off": lambda: None}
         self.policy = policies[args.auto_augment]()
 
@@ -1115,7 +1116,7 @@ def scale_and_shift(arch, device):
     speed."""
     preset = preset_of(arch)
     mean, std = (
-        torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (preset.mean, preset.std)
+        torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (preset.mean, preset.std)
     )
     return 1 / (255 * std), -mean / std
 
@@ -1186,7 +1187,7 @@ def build_model(args, data, load=True):
 
 def freeze_all_but_last(model):
     """Leaves the last layer alone to be trained; BatchNorm keeps its statistics."""
-    *_, last = (each for each in model.modules() if [*each.parameters(recurse=False)])
+    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
     last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
     model.requires_grad_(False)
     for module in last if isinstance(last, tuple) else (last,):
@@ -1215,8 +1216,8 @@ def is_described(saved):
     Other model_options may name a file, which a library would load, and run what is in it."""
     for name, value in (saved.get("model_options") or {}).items():
         sizes = name == "input_size" and isinstance(value, list | tuple)
-        for each in value if sizes else [value]:
-            if type(each) is not MODEL_OPTIONS.get(name) or not 0 <= each < 10**5:
+        for one in value if sizes else [value]:
+            if type(one) is not MODEL_OPTIONS.get(name) or not 0 <= one < 10**5:
                 return False
     return type(saved["arch"]) is str and saved["num_classes"] in range(1, 10**9)
 
@@ -1237,15 +1238,14 @@ def model_options(args, data):
 # --------------------------------------------------------------------------------- loss and metrics
 
 
-# What criterion() measures of a batch.
-SUMS = ("loss", "top1", "top5", "readable", "items")
+# What criterion() adds up: the loss is first, and the last counts the items, by their name.
+SUMS = ("loss", "top1", "top5", "readable", "images")
 # What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
 BEST = {
     "Top1": ("best_acc1", 0.0, 100.0),
     "Top5": ("best_acc5", 0.0, 100.0),
     "Loss": ("best_loss", math.inf, 0.0),
 }
-UNIT = "img"  # an item, in lines for people
 
 
 def criterion(output, target, smoothing=0.0, per_class=False):
@@ -1274,7 +1274,7 @@ def criterion(output, target, smoothing=0.0, per_class=False):
         loss = (kept * losses(target) + (1 - kept) * losses(other)).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
-    sums = torch.stack([each.to(exact_dtype(target.device)) for each in (loss.detach(), *counts)])
+    sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
     return loss / len(target), sums
 
 
@@ -1303,7 +1303,7 @@ def is_desired(args, best):
 
 def check_sums(args, sums, size, where):
     """Ends where more of `size` images were unreadable than --max-bad-images allows."""
-    if (bad := sums["items"] - sums["readable"]) > args.max_bad_images * size:
+    if (bad := sums["images"] - sums["readable"]) > args.max_bad_images * size:
         limit = f"more than --max-bad-images {args.max_bad_images} of {size}"
         raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({where}); see their names above")
 
@@ -1340,7 +1340,7 @@ def about_data(data):
         "num_classes": data.num_classes,
         "image_size": data.image_size,
         "decoder": region_decoder() and f"nvImageCodec {region_decoder()[0].__version__}",
-        **{each.__name__: each.__version__ for each in (torchvision, PIL)},
+        **{module.__name__: module.__version__ for module in (torchvision, PIL)},
     }
 
 
@@ -1558,7 +1558,7 @@ def read_recipes(argv, parser):
                 found = [*lexer]
             except (OSError, ValueError) as error:
                 parser.error(getattr(error, "strerror", None) or str(error))
-            if any(each.startswith("@") for each in found):
+            if any(option.startswith("@") for option in found):
                 parser.error("an option file cannot name another")
             if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
                 refused = "--, a line that ends in \\, quotes over lines, a byte of 0"
@@ -1709,8 +1709,8 @@ def val_steps(place, data):
 def start_loader_worker(_):
     """Ignores signals, since the process that trains needs data until it has saved; ends with that
     process, however it ends."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
 
 
@@ -1728,7 +1728,7 @@ def to_device(batches, args, device, waits):
     for *batch, split, epoch, step in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            inputs, target = (each.to(device, non_blocking=bool(side)) for each in batch)
+            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
             inputs, target = finish_batch(inputs, target, args, split, epoch, step)
         if ready:
@@ -1749,9 +1749,11 @@ def to_device(batches, args, device, waits):
 
 def build_optimizer(args, weights):
     """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
-    groups = [[each for each in weights if each.requires_grad]]
+    groups = [[weight for weight in weights if weight.requires_grad]]
     if args.norm_wd is not None:  # norms and biases are those of one dimension
-        groups = [[each for each in groups[0] if (each.ndim < 2) == low] for low in (False, True)]
+        groups = [
+            [weight for weight in groups[0] if (weight.ndim < 2) == low] for low in (False, True)
+        ]
     decay = (args.wd, args.norm_wd)
     groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
     if args.optimizer == "adamw":
@@ -1816,13 +1818,14 @@ class Meter:
             self.sums, self.seconds = state["sums"], state["seconds"]
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": f" {UNIT}", "ncols": 79, "leave": False, "bar_format": style}
+        options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
         live = run.place.rank == 0 and sys.stderr.isatty()
-        done = int(self.named()["items"])
+        done = int(self.named[SUMS[-1]])
         self.bar = tqdm(desc=title, total=items, initial=done, disable=not live, **options)
 
+    @property
     def named(self):
-        """Returns {name: sum}."""
+        """The sums by name."""
         return dict(zip((*SUMS, "skipped"), self.sums, strict=True))
 
     def add(self, sums, waited):
@@ -1830,7 +1833,7 @@ class Meter:
         self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
         self.waited += waited / self.run.place.ranks
         self.steps += 1
-        self.bar.update(sums[SUMS.index("items")])
+        self.bar.update(sums[len(SUMS) - 1])
 
     def show(self, loss):
         """Shows the progress: behind the bar on a terminal, else as a line."""
@@ -1839,7 +1842,7 @@ class Meter:
             values = self.values()
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(values)}  "
-                f"{values['Throughput']:,.0f} {UNIT}/s  wait {100 * values['Wait']:.0f} %"
+                f"{values['Throughput']:,.0f} {SUMS[-1]}/s  wait {100 * values['Wait']:.0f} %"
             )
 
     def close(self):
@@ -1854,8 +1857,8 @@ class Meter:
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks."""
-        sums, seconds = self.named(), self.state()["seconds"]
-        values = measures(sums) | {"Throughput": sums["items"] / seconds}
+        seconds = self.state()["seconds"]
+        values = measures(self.named) | {"Throughput": self.named[SUMS[-1]] / seconds}
         waited = self.waited / (seconds - self.seconds)
         return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
 
@@ -1879,8 +1882,8 @@ class Watch:
             oldest = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
             age = time.time() - psutil.Process(oldest).create_time()
             self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
-        for each in SIGNALS:
-            signal.signal(each, self.on_signal)
+        for signum in SIGNALS:
+            signal.signal(signum, self.on_signal)
 
     def on_signal(self, signum, frame):
         """Notes a signal; a second Ctrl-C ends the process. Launchers pass on a terminal's Ctrl-C,
@@ -2035,13 +2038,13 @@ def validate(run):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have an item more, and may need this one
         if empty:
-            inputs, target = (each.new_zeros(1, *each.shape[1:]) for each in (inputs, target))
+            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
     meter.close()
-    if meter.named()["items"] != size:
-        raise RuntimeError(f"validated {meter.named()['items']:.0f} of {size}")
+    if meter.named[SUMS[-1]] != size:
+        raise RuntimeError(f"validated {meter.named[SUMS[-1]]:.0f} {SUMS[-1]} of {size}")
     if run.ema:
         swap_ema(run)
         sync_statistics(run)
@@ -2087,12 +2090,11 @@ def read_step(run, meter, total, copied):
         run.over.set()
     step = f"{meter.title}, step {meter.steps}"
     meter.add(sums, waited)
-    sums = dict(zip(SUMS, sums, strict=False))
-    if not math.isfinite(sums["loss"]):
+    if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    check_sums(run.args, meter.named(), len(meter.source.target), step)
+    check_sums(run.args, meter.named, len(meter.source.target), step)
     if (meter.steps - 1) % run.args.print_freq == 0:
-        loss = measures(sums)["Loss"]
+        loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
         if run.log and meter is run.meter:
             run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
@@ -2273,19 +2275,21 @@ def is_checkpoint(saved):
     return (
         all(type(saved[name]) is held[name] for name in held)
         and type(step) is int
-        and all(0 <= each < 1e9 for each in (step, *map(saved.get, numbers)))  # NaN is in no range
+        and all(
+            0 <= value < 1e9 for value in (step, *map(saved.get, numbers))
+        )  # NaN is in no range
         and saved["epoch"] <= saved["args"]["epochs"]
         and saved["global_batch"] > 0
         and all(min(ends) <= saved.get(name, ends[0]) <= max(ends) for name, *ends in BEST.values())
         and (meter is None or math.isfinite(sum(meter["sums"], meter["seconds"])))
         and (meter is None or type(meter["sums"]) is list)
         and (meter is None or len(meter["sums"]) == len(SUMS) + 1)
-        and all(math.isfinite(each) for each in scales if type(each) is not dict)
+        and all(math.isfinite(scale) for scale in scales if type(scale) is not dict)
         and all(type(name) is str for state in states for name in state)
-        and all(torch.is_tensor(each) for state in states for each in state.values())
+        and all(torch.is_tensor(tensor) for state in states for tensor in state.values())
         and all(math.isfinite(group["lr"]) for group in optimizer["param_groups"])
         and all(type(group["params"]) is list for group in optimizer["param_groups"])
-        and all(type(each) is dict for each in optimizer["state"].values())
+        and all(type(moments) is dict for moments in optimizer["state"].values())
         and is_plain([*states, optimizer])
         and is_described(saved)
     )
@@ -2422,7 +2426,7 @@ def saved_pairs(run, state):
 def optimizer_pairs(optimizer, saved):
     """Yields (tensor, saved) of momentum and the like: zeros where rank 0's state dict `saved` has
     none. The learning rate and its kin are the command line's."""
-    weights = [each for group in optimizer.param_groups for each in group["params"]]
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     for weight in weights:
@@ -2479,7 +2483,7 @@ def open_log(run, head):
             if newest and what in before.parent.name and not differing(args, run.trains, record):
                 run.folder = runs / before.parent.name
         if run.folder is None:
-            for run.folder in (runs / each for each in names):
+            for run.folder in (runs / name for name in names):
                 with contextlib.suppress(FileExistsError):
                     run.folder.mkdir(parents=True)
                     break
@@ -2522,7 +2526,9 @@ def describe(run, head):
         "data": os.path.dirname(data.train.folder),
         "steps_per_epoch": data.steps,
         "global_batch": data.global_batch,
-        "gradient_bytes": sum(each.nbytes for each in run.model.parameters() if each.requires_grad),
+        "gradient_bytes": sum(
+            weight.nbytes for weight in run.model.parameters() if weight.requires_grad
+        ),
         "place": {**run.place._asdict(), "device": str(run.place.device)},
         "device": device_name(run.place.device),
         "node": platform.node(),
@@ -2533,7 +2539,7 @@ def describe(run, head):
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if run.place.device.type == "cuda" else None,
-        **{each.__name__: each.__version__ for each in (torch, np)},
+        **{module.__name__: module.__version__ for module in (torch, np)},
         **about_data(data),
         "commit": commit.strip(),
     }
@@ -2550,7 +2556,10 @@ def traffic(place):
             counts[2:] = psutil.net_io_counters()[:2]
         processes = psutil.Process(), *psutil.Process().children()
         read = [process.io_counters() for process in processes]
-        counts[:2] = sum(each.read_chars for each in read), sum(each.read_count for each in read)
+        counts[:2] = (
+            sum(counters.read_chars for counters in read),
+            sum(counters.read_count for counters in read),
+        )
     return counts
 
 
@@ -2559,7 +2568,7 @@ LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    skipped = run.meter.named()["skipped"]
+    skipped = run.meter.named["skipped"]
     values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": skipped}
     values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
     for tag in LOGGED:
@@ -2571,7 +2580,7 @@ def log_epoch(run, done, train, val):
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
         f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
-        f"{train['Throughput']:,.0f} {UNIT}/s  left {left}"
+        f"{train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
 
 
@@ -2579,15 +2588,20 @@ def log_epoch(run, done, train, val):
 
 
 def build_run(args):
-    """Returns the Run, ready to train: every rank with the same weights and state."""
+    """Returns the Run, ready to train: every rank with the same weights and state. The order of
+    the steps is not free."""
+    # 1. What must be set before a group exists: communicators settle on algorithms as they form.
     arm_timeout(args)
     torch.backends.cudnn.benchmark = not args.deterministic
-    if args.deterministic:  # before join(), since a communicator settles on its algorithms
+    if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     place = join(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
+
+    # 2. Options and data are compared before anything depends on them: of ranks that differ, some
+    #    would wait in collectives that others never enter.
     _, same_run, same_ranks = make_parser()
     options = {name: getattr(args, name) for name in same_run}
     options["precision"] = place.precision or args.precision
@@ -2595,20 +2609,23 @@ def build_run(args):
     require_equal(place, options | others | {"device": place.device.type})
     arm_timeout(args)
     sources = list_sources(args, place)
-    digests = [digest(source) for source in sources]
+    digests = [source.digest() for source in sources]
     require_equal(place, dict(zip(("train/", "val/"), digests, strict=True)))
     trains = {"options": options, "data": digests[0]}
+
+    # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
+    #    any number of devices.
     arm_timeout(args)
     head, tensors = load_checkpoint(args, place, trains)
-    wanted = head["global_batch"] if head and args.resume == "auto" else args.global_batch
-    _, accumulation_steps, global_batch = batches = split_batch(args, place, wanted)
-    typed = args.batch_size, args.accumulation
-    if head and args.resume == "auto" and batches[:2] != typed and place.rank == 0:
-        print_line(f"--resume auto keeps the global batch, {global_batch}")
-    if args.compile and args.compile_mode != "default" and accumulation_steps > 1:
+    keeps = head and args.resume == "auto"
+    sizes = split_batch(args, place, head["global_batch"] if keeps else args.global_batch)
+    if keeps and sizes[:2] != (args.batch_size, args.accumulation) and place.rank == 0:
+        print_line(f"--resume auto keeps the global batch, {head['global_batch']}")
+    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
-    data = open_data(args, place, sources, batches)
-    arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
+
+    # 4. The data before the model, which has as many outputs as there are classes.
+    data = open_data(args, place, sources, sizes)
     epoch, step, meter_state = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
@@ -2616,10 +2633,18 @@ def build_run(args):
             data = data._replace(model_options=head["model_options"])
         if args.start_epoch is None:
             epoch, step, meter_state = head["epoch"], head.get("step", 0), head.get("partial")
-            step = min(data.steps, math.ceil(step * head["global_batch"] / global_batch))
+            step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
+
+    # 5. Loader processes are forked before the first collective, which prepare() may call: on
+    #    Python up to 3.11 a child hangs that is forked while a collective's thread waits for the
+    #    interpreter's lock.
+    arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
     batches = load_batches(args, place, data, schedule)
+
+    # 6. The seed right before the model: so all scripts and ranks draw the same weights. Averages
+    #    begin as copies of these, before a checkpoint is loaded into both.
     torch.manual_seed(args.seed)
     trained = prepare(args, place, data)
     batches = to_device(batches, args, place.device, waits)
@@ -2632,6 +2657,8 @@ def build_run(args):
         restore(run, head, tensors)
     run.epoch, run.step, run.meter_state = epoch, step, meter_state
     run.started = time.perf_counter() - (head["seconds"] if head else 0)
+
+    # 7. The log last: a run that cannot start leaves no folder.
     if place.rank == 0:
         if not args.evaluate:
             open_log(run, head)
@@ -2652,23 +2679,23 @@ def require_equal(place, mine):
 def print_header(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    devices, peak = place.data_ranks * place.devices, peak_learning_rate(args, data.global_batch)
-    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     for name, options in args.recipes.items():
         print_line(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
         print_line(EMULATED)
-    sizes = (
-        f"{data.device_batch} {UNIT} x {devices} devices x {data.accumulation_steps} accumulated"
-    )
+    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
+    accumulated = f"{data.accumulation_steps} accumulated"
     print_line(
-        f"{sizes} = global batch {data.global_batch}; {typed} -> peak learning rate {peak:g}"
+        f"{data.device_batch} {SUMS[-1]} x {devices} devices x {accumulated} = global batch "
+        f"{data.global_batch}; {typed} -> peak learning rate {peak:g}"
     )
     if head:
-        was = f"epoch {head['epoch']} step {head.get('step', 0)}, of {head['global_batch']} {UNIT}"
-        print_line(f"Going on from {head['path']} ({was}) at epoch {run.epoch} step {run.step}")
+        before = f"epoch {head['epoch']} step {head.get('step', 0)}"
+        now = f"epoch {run.epoch} step {run.step}"
+        print_line(f"Going on from {head['path']} ({before}, of {head['global_batch']}) at {now}")
     if run.folder:
         print_line(f"Logs and checkpoints: {run.folder}")
 
