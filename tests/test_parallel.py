@@ -156,7 +156,7 @@ def test_a_model_with_a_branch_cannot_be_cut(pipeline, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"microbatches": 3}, "--microbatches 3 does not divide the 8 images"),
+        ({"microbatches": 3}, "--microbatches 3 does not divide the batch of 8"),
         ({"schedule": "1f1b", "microbatches": 2, "ranks": 4}, "1f1b: 4 stages need as many"),
         ({"ranks": 12}, "resnet18 can be cut into 11 stages, not 12"),
     ],
