@@ -40,20 +40,21 @@ tests/test_reference.py -k step
   averages from step 16 on => (number < 32 or => (number < 16 or
   steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
   averages move the wrong share => tensor.to(average.dtype), 1 - decay) => tensor.to(average.dtype), decay)
-  model validated in place of averages => new = run.kept or run.average.values() => new = run.kept or own
+  model validated in place of averages => new = run.trained or run.ema.values() => new = run.trained or own
   no smoothing of cross-entropy => "label_smoothing": smoothing => "label_smoothing": 0
   loss divided by readable images => return loss / len(target), sums => return loss / (target >= 0).sum(), sums
-  logged loss divided by all images => {"Loss": loss / readable, => {"Loss": loss / max(1, images),
-  top-5 of all images => "Top5": 100 * top5 / readable => "Top5": 100 * top5 / max(1, images)
-  throughput of readable images => "Throughput": images / seconds => "Throughput": readable / seconds
+  logged loss divided by all images => {"Loss": sums["loss"] / readable, => {"Loss": sums["loss"] / max(1, sums["images"]),
+  accuracies of all images => sums[f"top{n}"] / readable for => sums[f"top{n}"] / max(1, sums["images"]) for
+  top-5's sum for top-1 => sums[f"top{n}"] / readable => sums["top5"] / readable
+  throughput of readable images => {"Throughput": self.named[SUMS[-1]] / seconds} => {"Throughput": self.named["readable"] / seconds}
   top-4 => output.topk(min(5, output.shape[1])) => output.topk(min(4, output.shape[1]))
   top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
   unreadable images count as read => (target >= 0).sum(), torch.ones_like => torch.ones_like(target).sum(), torch.ones_like
-  allowed unreadable images of those seen => run.args.max_bad_images * size: => run.args.max_bad_images * meter.sums[4]:
+  allowed unreadable images of those seen => meter.named, len(meter.source.target), step) => meter.named, meter.named["images"], step)
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, smoothing=run.args.label_smoothing),
   weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
-  desired accuracy in percent => 100 * (run.args.desired_acc or => (run.args.desired_acc or
-  desired accuracy of training => args.over = args.over or run.best_top1 >= wanted => args.over = args.over or train["Top1"] >= wanted
+  desired accuracy in percent => 100 * (args.desired_acc or => (args.desired_acc or
+  desired accuracy of training => if is_desired(args, run.best):\n            run.over => if is_desired(args, train):\n            run.over
   order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
   epoch 0 of seed 1 as epoch 1 of seed 0 => np.random.SeedSequence(numbers) => np.random.SeedSequence(sum(numbers))
   crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9
@@ -65,12 +66,12 @@ tests/test_reference.py -k step
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
-  best is the first of equals => val["Top1"] >= run.best_top1 => val["Top1"] > run.best_top1
+  best is the first of equals => is_best = val[judge] == run.best[judge]\n => is_best = val[judge] == run.best[judge] != getattr(run, "before", None)\n        run.before = run.best[judge]\n
   cosine's shape => (1 - math.cos(math.pi * left)) / 2 => math.sin(math.pi * left / 2)
   decay from warm-up's beginning => / (args.epochs - warmup) => / args.epochs
   scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
   scaling by a device's batch => scale = global_batch / 256 => scale = args.batch_size / 256
-  --norm-wd for matrices too => (each.ndim < 2) == low => (each.ndim < 4) == low
+  --norm-wd for matrices too => (weight.ndim < 2) == low => (weight.ndim < 4) == low
   decays swapped => decay = (args.wd, args.norm_wd) => decay = (args.norm_wd, args.wd)
   nesterov off => nesterov=nesterov) => nesterov=False)
   momentum as by default => momentum=args.momentum, nesterov => momentum=0.9, nesterov
@@ -80,23 +81,23 @@ tests/test_reference.py -k cosine
   share of mixing uniform => kept, (height, width) = rng.betavariate(alpha, alpha) => kept, (height, width) = rng.random()
   box of the wrong sides => math.sqrt(1 - kept) / 2 => (1 - kept) / 2
   share of the box before its cut => given = (bottom - top) * (right - left) / (height * width) => given = 1 - kept
-  shares of a mixed loss swapped => (share * losses(target) + (1 - share) * losses(other)) => (share * losses(other) + (1 - share) * losses(target))
+  shares of a mixed loss swapped => (kept * losses(target) + (1 - kept) * losses(other)) => (kept * losses(other) + (1 - kept) * losses(target))
   neighbours in a ring, not pairs => device=target.device) ^ 1 => device=target.device).roll(1)
   mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
   the same mixing each step => random.Random(f"{args.seed} {epoch} {step}") => random.Random(f"{args.seed} {epoch}")
   images mixed with unreadable ones => both = ((target >= 0) & (other >= 0)).float() => both = (target >= 0).float()
   size grows an epoch early => 5 * epoch // args.epochs - 1 => 5 * (epoch + 1) // args.epochs - 1
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
-  not all of a step's parts => parts = (next_batch(run, epoch) for _ in range(args.parts)) => parts = [next_batch(run, epoch) for _ in range(args.parts)][:1] * 2
+  not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
-  best top-5 is the last => max(run.best_top5, val["Top5"]) => val["Top5"]
+  best top-5 is the last => run.best[tag] = better(run.best[tag], val[tag]) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val[tag])
   no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
   smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / output.shape[1] => wanted * (1 - smoothing) + smoothing
   sum over classes => .mean(dim=1) * (classes >= 0) => .sum(dim=1) * (classes >= 0)
   binary loss of unreadable images => reduction="none").mean(dim=1) * (classes >= 0) => reduction="none").mean(dim=1)
-  repeats are one crop => [images + len(order) * n for n in => [images for n in
+  repeats are one crop => [items + len(order) * n for n in => [items for n in
   sides alternate by three => != bool(epoch % 2) => != bool(epoch % 3)
   erased too often => if rng.random() < args.random_erase => if rng.random() < 1.2 * args.random_erase
   erased area => rng, 0.02, 0.33, 3.3) => rng, 0.02, 0.4, 3.3)
@@ -105,41 +106,43 @@ tests/test_reference.py -k linear
 tests/test_reference.py -k base
   --base-lr for 256 images => args.base_lr * global_batch / args.batch_size => args.base_lr * global_batch / 256
   --flip off still mirrors => if mirrored and args.flip != "off": => if mirrored:
-  best by the largest loss => val["Loss"] <= run.best_loss => val["Loss"] >= run.best_loss
-  best loss not saved => "best_loss": run.best_loss, => "best_loss": math.inf,
+  best by the largest loss => better = max if worst < best else min => better = max
+  best and worst loss swapped => ("best_loss", math.inf, 0.0) => ("best_loss", 0.0, math.inf)
+  best loss not saved => name: run.best[tag] for tag, (name, *_) in => name: worst if tag == "Loss" else run.best[tag] for tag, (name, worst, _) in
 tests/test_reference.py -k two
-  statistics of the last share => if run.place.share:\n => if run.place.share + 1 < run.place.shares:\n
+  statistics of the last rank => if run.place.data_rank:\n => if run.place.data_rank + 1 < run.place.data_ranks:\n
+  statistics not synced => sync_statistics(run)\n    size = => size =
   dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
-  shares interleaved, not sliced => keys[place.share * share : (place.share + 1) * share] => keys[place.share :: place.shares]
+  ranks interleaved, not sliced => keys[place.data_rank * mine : (place.data_rank + 1) * mine] => keys[place.data_rank :: place.data_ranks]
 tests/test_data.py -k "whoever or epochs or every_image or distributed"
   central crop's side, where no draw fits => min(width, round(height * longest)) => min(width, height)
-  steps share images => images = order[each * distinct : (each + 1) * distinct] => images = order[each : each + distinct]
-  epochs are resumed at their beginning => for each in range(step, data.steps): => for each in range(data.steps):
-  too few validation batches => math.ceil(len(source.target) / place.shares => math.floor(len(source.target) / place.shares
+  steps share images => items = order[step * distinct : (step + 1) * distinct] => items = order[step : step + distinct]
+  epochs are resumed at their beginning => for step in range(first_step, data.steps): => for step in range(data.steps):
+  too few validation batches => math.ceil(len(data.val.target) / place.data_ranks => math.floor(len(data.val.target) / place.data_ranks
 tests/test_recipe.py -k "freeze and apex"
-  --freeze trains all => [[each for each in weights if each.requires_grad]] => [[each for each in weights]]
+  --freeze trains all => [[weight for weight in weights if weight.requires_grad]] => [[weight for weight in weights]]
   --freeze moves statistics => module.eval().train = lambda mode, module=module: module => module.eval()
 tests/test_recipe.py -k "losses or best_in"
   sums in float32 => return torch.float64 if => return torch.float32 if
   best not validated weights => "state_dict": checkpoint["ema"], "trained" => "state_dict": checkpoint["state_dict"], "trained"
-  averages not loaded => yield average, averages[name] if fits else saved.get(name) => yield average, saved.get(name)
+  averages not loaded => yield average, saved_ema[name] if matches else saved.get(name) => yield average, saved.get(name)
 tests/test_training.py -k counters
   partial sums not loaded => self.sums, self.seconds = state["sums"], state["seconds"] => self.seconds = state["seconds"]
   seconds of an epoch not loaded => self.sums, self.seconds = state["sums"], state["seconds"] => self.sums = state["sums"]
   steps of an epoch not loaded => run.meter.steps = first = run.step => first = run.step
   waits since before the start => waited = self.waited / (seconds - self.seconds) => waited = self.waited / seconds
-  steps not converted to another batch => math.ceil(step * head["global_batch"] / global_batch) => step
-  best loss not loaded => run.best_loss = head.get("best_loss", math.inf) => run.best_loss = math.inf
+  steps not converted to another batch => math.ceil(step * head["global_batch"] / data.global_batch) => step
+  best loss not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else head.get(name, worst) for tag, (name,
   seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0
   budget in minutes => 3600 * (run.args.budget_hours or => 60 * (run.args.budget_hours or
 tests/test_training.py -k several
   partial sums not saved => "partial": run.meter.state() if run.step else None => "partial": None
   saved step one behind => "step": run.step,\n        "gl => "step": max(0, run.step - 1),\n        "gl
-  smallest batch of a device => range(min(batch, share), 0, -1) => range(1, min(batch, share))
+  smallest batch of a device => range(min(batch, in_step), 0, -1) => range(1, min(batch, in_step))
 tests/test_training.py -k "says or resume_file"
   saved epoch one ahead => "epoch": run.epoch,\n        "step": run.step,\n        "gl => "epoch": run.epoch + 1,\n        "step": run.step,\n        "gl
-  best accuracy not saved => "best_acc1": run.best_top1 => "best_acc1": 0.0
-  best accuracy not loaded => head["best_acc1"], head["best_acc5"] => 0.0, 0.0
+  best accuracy not saved => name: run.best[tag] for tag, (name, *_) in => name: worst if tag == "Top1" else run.best[tag] for tag, (name, worst, _) in
+  best accuracies not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: head.get(name, worst) if tag == "Loss" else worst for tag, (name,
 tests/test_training.py -k "watch or wait"
   waits of all ranks => self.waited += waited / self.run.place.ranks => self.waited += waited
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
@@ -148,10 +151,12 @@ tests/test_training.py -k "watch or wait"
 tests/test_training.py -k shorter
   every epoch is saved => or not from_rank_0(young): => or True:
   the last epoch is not saved => if is_best or ends or not => if is_best or not
+tests/test_data.py -k noise
+  noise of the wrong split => data.image_size if split == "train" else data.val_size => data.val_size if split == "train" else data.image_size
 tests/test_data.py -k generator_alone
   augmenting moves dropout's generator => with torch.random.fork_rng(devices=[]): => with contextlib.nullcontext():
 tests/test_recipe.py -m slow -k budget
-  a spent budget leaves a half epoch unvalidated => (run.step or not args.over) => (not args.over)
+  a spent budget leaves a half epoch unvalidated => (run.step or not run.over.is_set()) => (not run.over.is_set())
 """  # noqa: E501
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 import zlib
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import PIL.Image
@@ -258,6 +259,18 @@ def test_batches_on_the_device_are_normalised(layout, pictures):
     assert torch.allclose(ready, expected, atol=1e-5) and torch.equal(same, target)
     assert ready.is_contiguous(memory_format=torch.channels_last) == bool(layout)
     assert len(waits) == 1 and 0 <= waits[0] < 60
+
+
+@pytest.mark.parametrize("layout", [[], ["--channels-last"]])
+def test_noise_is_like_the_batches_of_its_split(layout, pictures):
+    """In shape, type and layout: it stands for them where stages or buckets are measured."""
+    args, data = nd.parse_args(layout), SimpleNamespace(image_size=24, val_size=32)
+    batches = open_batches(pictures, words=["--epochs", 1, "--val-size", 32, *layout])[1]
+    for split, _, *batch in nd.to_device(batches, args, CPU, []):
+        noise = nd.noise(args, data, len(batch[0]), CPU, split)
+        for one, other in zip(noise, batch, strict=True):
+            assert one.shape == other.shape and one.dtype == other.dtype
+            assert one.stride() == other.stride()
 
 
 # --------------------------------------------------------------------------------- decode, resize
