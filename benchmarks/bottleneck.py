@@ -29,7 +29,7 @@ def train(run, steps):
 
 def load(run, steps):
     """Loads the batches of so many steps, normalised, on the device."""
-    for _, images, _ in itertools.islice(run.batches, steps):
+    for *_, images, _ in itertools.islice(run.batches, steps):
         images[0, 0, 0, 0].item()  # waits for the device
     run.step += steps
 

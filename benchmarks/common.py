@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -52,25 +53,21 @@ def loader_of(script, words):
     """Returns a function of a pass's number that gives its training batches: images and targets,
     by the loader of imagenet_nd.py, the module `script`, with these options; no model, no device.
 
-    It may be that of another checkout: up to commit bf84318, it had another loader.
+    It may be that of another checkout: up to commit 914306f, derived options were in `args`.
     """
-    args, place = script.parse_args([str(word) for word in words]), Place(torch.device("cpu"))
-    if hasattr(script, "load_data"):
-        data = script.load_data(args, script.Place(*place[:5]))
-
-        def begin(serial):
-            data.order.epoch = serial
-            return data.train
-
-        return begin
-    args.device_batch, args.parts, global_batch = script.split_batch(args, place)
-    args.over = False
-    if hasattr(script, "list_sources"):
-        data = script.open_data(args, place, script.list_sources(args, place), global_batch)
+    args = script.parse_args([str(word) for word in words])
+    place, over = script.Place(torch.device("cpu")), threading.Event()
+    sizes = script.split_batch(args, place)
+    if hasattr(script, "batch_view"):
+        data = script.open_data(args, place, script.list_sources(args, place), sizes)
+        schedule = script.schedule_batches(args, place, data, over, 0, 0)
+        training = (job for job in schedule if job[0] == "train")
     else:
-        data = script.open_data(args, place, global_batch)
-    schedule = script.schedule_batches(args, place, data, 0, 0)
-    training = (job for job in schedule if isinstance(job[0], int))  # an epoch
+        args.device_batch, args.parts, global_batch = sizes
+        args.over = False
+        data = script.open_data(args, place, script.list_sources(args, place), global_batch)
+        schedule = script.schedule_batches(args, place, data, 0, 0)
+        training = (job for job in schedule if job[0] != "val")
     batches = script.load_batches(args, place, data, training)
 
     return lambda serial: itertools.islice(batches, data.steps)
@@ -91,7 +88,7 @@ def start(script, words):
         os.environ.update(alone, MASTER_PORT=str(free_port()))
     module = importlib.import_module(script)
     with contextlib.redirect_stdout(io.StringIO()):
-        run = module.set_up(module.parse_args([*map(str, words), "--timeout", "0"]))
+        run = module.build_run(module.parse_args([*map(str, words), "--timeout", "0"]))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return module, run
@@ -131,7 +128,7 @@ def about(*packages):
 
 def portable(word):
     """Returns a word of the command without this machine's folders: paths in the repository from
-    its root on, of others the last part."""
+    its root on, of others the last name."""
     option, equals, path = word.rpartition("=")
     if word == sys.argv[0]:
         path = os.path.abspath(path)
@@ -165,8 +162,8 @@ def link_images(source, count, folder):
     """Makes folder/train/ of links to so many images of `source`, and folder/val/, which nothing
     reads, with one for each class."""
     for serial, path in enumerate(pick_images(source, count)):
-        for part, name in ("train", f"{serial}_{path.name}"), ("val", f"0{path.suffix}"):
-            link = folder / part / path.parent.name / name
+        for split, name in ("train", f"{serial}_{path.name}"), ("val", f"0{path.suffix}"):
+            link = folder / split / path.parent.name / name
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
                 link.symlink_to(path.resolve())

@@ -317,7 +317,7 @@ def measure_overhead(arch, args, scratch, threads):
     """Returns rows: images/s of the bare three lines, of the same on batches as the loop makes
     them from uint8, and of the whole loop, with the % that each adds to the bare lines."""
     train, script, run = ours("imagenet_nd", HALF, arch, None, args, scratch)
-    _, *ready = next(run.batches)
+    *_, images, target = next(run.batches)
 
     def bare(batches):
         run.model.train()
@@ -330,7 +330,7 @@ def measure_overhead(arch, args, scratch, threads):
 
     made = functools.partial(itertools.islice, run.batches)
     trains = {
-        BARE: lambda steps: bare([ready] * steps),
+        BARE: lambda steps: bare([(images, target)] * steps),
         "the same, normalising uint8 images": lambda steps: bare(made(steps)),
         "imagenet_nd.py: train_one_epoch()": train,
     }
