@@ -1185,6 +1185,7 @@ def check_checkpoint(head, args, data):
 def about_data(data):
     """Returns what the log says of data and libraries, beside their sizes."""
     return {
+        "data": os.path.dirname(data.train.folder),
         "num_classes": data.num_classes,
         "image_size": data.image_size,
         "decoder": region_decoder() and f"nvImageCodec {region_decoder()[0].__version__}",
@@ -1610,8 +1611,8 @@ def to_device(batches, args, device, waits):
 def build_optimizer(args, weights):
     """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
     groups = [[weight for weight in weights if weight.requires_grad]]
-    # Decay pulls scales of norms towards 0 as well; many recipes leave them out. Norms and biases are
-    # what has one dimension, by whatever name.
+    # Decay pulls scales of norms towards 0 as well; many recipes leave them out. Norms and biases
+    # are what has one dimension, by whatever name.
     if args.norm_wd is not None:
         groups = [
             [weight for weight in groups[0] if (weight.ndim < 2) == low] for low in (False, True)
@@ -2405,7 +2406,6 @@ def describe(run, head):
         "command": [Path(sys.executable).name, *sys.argv],
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": vars(args),
-        "data": os.path.dirname(data.train.folder),
         "steps_per_epoch": data.steps,
         "global_batch": data.global_batch,
         "gradient_bytes": sum(
