@@ -1016,23 +1016,23 @@ def memory_format(args):
     return torch.channels_last if args.channels_last else torch.contiguous_format
 
 
-def finish_batch(images, target, args, split, epoch, step):
+def finish_batch(inputs, target, args, split, epoch, step):
     """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) of what
     load_batches() gave, on the device."""
     # Here and not in the workers: uint8 is a quarter of what would pass shared memory and PCIe.
-    scale, shift = scale_and_shift(args.arch, images.device)
-    images = images.permute(0, 3, 1, 2).to(memory_format=memory_format(args))
+    scale, shift = scale_and_shift(args.arch, inputs.device)
+    images = inputs.permute(0, 3, 1, 2).to(memory_format=memory_format(args))
     images = images.float().mul_(scale).add_(shift)
     if (args.mixup or args.cutmix) and split == "train":
         target = mix_pairs(images, target, args, epoch, step)
     return images, target
 
 
-def noise(args, data, images, device, split="train"):
+def noise(args, data, items, device, split="train"):
     """Returns (inputs, target) of the shape that so many images have in "train" or "val"."""
     size = data.image_size if split == "train" else data.val_size
-    inputs = torch.randn(images, 3, size, size, device=device)
-    target = torch.zeros(images, dtype=torch.int64, device=device)
+    inputs = torch.randn(items, 3, size, size, device=device)
+    target = torch.zeros(items, dtype=torch.int64, device=device)
     return inputs.to(memory_format=memory_format(args)), target
 
 
