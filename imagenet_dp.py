@@ -75,7 +75,7 @@ def launch(train_rank, args):
     """One process drives all GPUs: this one."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     if any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise BadInput("a launcher started several processes: imagenet_ddp.py is the script for it")
+        raise BadInput("a launcher started several processes: the script for them ends in _ddp.py")
     if args.compile:
         raise BadInput("--compile: DataParallel copies the model for each GPU in every step")
     train_rank(args)

@@ -76,7 +76,7 @@ def launch(train_rank, args):
     """One device needs one process: this one."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     if any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise BadInput("a launcher started several processes: imagenet_ddp.py is the script for it")
+        raise BadInput("a launcher started several processes: the script for them ends in _ddp.py")
     train_rank(args)
 
 

@@ -125,7 +125,7 @@ def join(args):
     stages = args.stages or per_rank * ranks
     width = stages // per_rank  # ranks of a replica
     if ranks == 1:
-        raise BadInput("a pipeline needs two ranks or more: imagenet_nd.py trains on one")
+        raise BadInput("a pipeline needs two ranks or more: the script for one ends in _nd.py")
     if stages % per_rank or ranks % width:
         what = f"{stages} stages, {per_rank} on each, evenly"
         raise BadInput(f"{ranks} ranks cannot hold {what}")
