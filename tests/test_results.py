@@ -29,7 +29,7 @@ from torch.utils.tensorboard import summary as torch_summary
 
 import imagenet_nd as nd
 import make_results
-from reporting import draw, page, read, text, training
+from reporting import claims, draw, page, read, report, text, training
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -1088,6 +1088,113 @@ def test_commands_repeat_the_runs(monkeypatch):
         ranks = re.search(r"(?:--nproc_per_node=|-np )(\d+)", " ".join(words[:script]))
         spawned = run.options.get("nproc_per_node") or 1
         assert run.devices == (int(ranks[1]) if ranks else spawned)
+
+
+def test_the_page_is_short_and_names_all():
+    """RESULTS.md as committed: each run is a row, each study and benchmark has its --show, no table
+    is long but that of runs, and no figure is there that is not shown."""
+    text, runs = (ROOT / "RESULTS.md").read_text(), read.read_runs([LOGS])[0]
+    assert text.count("\n") <= 400
+    listed = rows(text)
+    assert [row["run"] for row in listed] == [run.name for run in runs] and len(runs) > 60
+    names = {run.study for run in runs} | {path.stem for path in (LOGS / "benchmarks").iterdir()}
+    assert {*re.findall(r"`python make_results\.py logs --show (\S+)`", text)} == {*names, "NAME"}
+    tables = re.findall(r"(?m)(?:^\|.*\n)+", text.partition("## Runs")[0])
+    assert tables and max(table.count("\n") for table in tables) <= 2 + report.MOST
+    order = "How fast.*accurate.*scales.*Same curve.*survives.*sends.*Methods.*Study.*Benchm.*Runs"
+    assert re.search(order, text, re.DOTALL)
+    pages = [ROOT / name for name in ("RESULTS.md", "README.md", *(ROOT / "docs").glob("*.md"))]
+    linked = {name for page in pages for name in re.findall(r"figures/\w+\.\w+", page.read_text())}
+    assert linked == {f"figures/{path.name}" for path in (ROOT / "figures").iterdir()}
+
+
+def test_show_prints_in_full(tmp_path):
+    """A run with its command, options, end and epochs; what is called otherwise is one line."""
+    of = about(lr=0.1) | {"steps_per_epoch": 9}
+    write_run(tmp_path / "one" / NAME.format(1), usual(2), about=of, end={"reason": "done"})
+    write_run(tmp_path / "two" / NAME.format(2), usual(2))
+    shown = cli(tmp_path, "--show", NAME.format(1))
+    assert "python imagenet_nd.py" in shown and "`arch=resnet18, " in shown
+    assert "At the end: reason done." in shown
+    assert [row["Top1/val"] for row in rows(shown, "epoch")] == ["10", "20"]
+    assert [row["run"] for row in rows(cli(tmp_path, "--show", "two"))] == [NAME.format(2)]
+    every = cli(tmp_path, "--show", "all")
+    assert all(part in every for part in (shown, "## Study one", "## Study two"))
+    for wrong, near in {"gpux2": NAME.format(2), "thwo": "two", "|": "one"}.items():
+        (line,) = cli(tmp_path, "--show", wrong, status=2).splitlines()
+        assert f"--show {wrong}: " in line and near in line
+    assert not (tmp_path / "RESULTS.md").exists()
+
+
+def test_a_test_beside_a_run(tmp_path):
+    """As tools/look.py writes it: instead of what older scripts logged at their end."""
+    end = {"reason": "done", "epochs": 2.0, "seconds": 9.0, "best_top1": 20.0, "best_loss": 1.0}
+    test = {"checkpoint": "model_best.pt", "top1": 71.5, "top5": 90.2, "loss": 1.23, "count": 9}
+    of = {"test_top1": 71.5, "test_top5": 90.2, "test_loss": 1.23}
+    for name, logged, beside, wanted in [
+        ("new", end, test, end | of),
+        ("both", end | {"test_top1": 1.0}, test, end | of),
+        ("old", end | {"test_top1": 1.0}, None, end | {"test_top1": 1.0}),
+        ("odd", end, {"top1": 71.5}, end),
+        ("text", end, test | {"top1": "high"}, end),
+        ("large", end, test | {"top1": 1e99}, end),
+    ]:
+        write_run(tmp_path / name / name, usual(2), about=about(), end=logged)
+        if beside:
+            (tmp_path / name / name / "test.json").write_text(json.dumps(beside))
+        _, _, (run,), warnings = results(tmp_path / name)
+        assert run.end == wanted, name
+        assert bool(warnings) == (name in ("odd", "text", "large"))
+        assert all(f"{name}/test.json: " in warning for warning in warnings)
+
+
+def test_claims_are_of_the_logs(tmp_path):
+    """Of the run that trained on most images, and of benchmarks; scripts without logs have none."""
+    sizes = {"data": "/x/cifar10", "image_size": 32, "device": "V100", "steps_per_epoch": 10}
+    for name, script, epochs in ("a", "ddp", 2), ("b", "ddp", 3), ("c", "nd", 9), ("d", "fsdp", 9):
+        folder = tmp_path / ("parity" if name == "c" else "mine") / name
+        write_run(folder, usual(epochs), about=about(script, 2) | sizes)
+    runs, _ = read.read_runs([tmp_path])
+    row = {"name": "imagenet_ddp.py --amp bfloat16", "values": [30.0]}
+    loop = {"title": "Training resnet18 on JPEGs, 32 images of 224 pixels per step"}
+    loop |= {"rows": [row, {"name": "theirs' loop", "values": [15.0]}], "baseline": "theirs' loop"}
+    loop["about"] = {"cores": 2, "processor": "CPU"}
+    expected = (
+        "Measured: resnet18 to 30.0 % top-1 on cifar10 (32 pixels), 3 x 10 steps in 0:05:00, "
+        "2 GPUs; resnet18\nat 224 pixels: 30.0 images/s in bfloat16, 2.0 times theirs; V100; 2 cores "
+        "of CPU."
+    )
+    found = claims.claims(runs, [loop])
+    assert found == {"imagenet_ddp.py": expected}
+    for script, docstring in [
+        ("imagenet_ddp.py", f"Trains.\n\n{expected}\n\n    python x.py\n"),
+        ("imagenet_nd.py", "Trains.\n"),
+    ]:
+        (tmp_path / script).write_text(f'"""{docstring}"""\n\nx = """Measured: no claim"""\n')
+    assert claims.stale_claims(tmp_path, found) == []
+    path = tmp_path / "imagenet_ddp.py"
+    whole = path.read_text()
+    for odd in (
+        whole.replace("30.0 %", "31.0 %"),
+        whole.replace("of CPU.", "of CPU. And"),
+        '"""x"""',
+    ):
+        path.write_text(odd)
+        (line,) = claims.stale_claims(tmp_path, found)
+        assert line.startswith("imagenet_ddp.py: ") and line.endswith(expected)
+    (line,) = (
+        claims.stale_claims(tmp_path, {"imagenet_ddp.py": ""}) if path.write_text(whole) else []
+    )
+    assert line == "imagenet_ddp.py: what was measured is in no log: take it out"
+
+
+def test_our_claims_fit():
+    """Two lines each, and a line for each script."""
+    benchmarks, _ = report.read_benchmarks([LOGS])
+    found = claims.claims(read.read_runs([LOGS])[0], benchmarks)
+    assert {*found} == {path.name for path in ROOT.glob("imagenet_*.py")}
+    for claim in found.values():
+        assert claim.count("\n") < 2 and max(map(len, claim.splitlines())) <= 100
 
 
 def test_our_logs_show_parity():
