@@ -36,26 +36,17 @@ from reporting.training import recipe_section, transfer_section
 
 # What benchmarks/chaos.py tries, in the words of a reader.
 TRIALS = {
-    "a rank, all ranks or the launcher killed, also while a file is written": (
-        "kills",
-        "restarts",
-        "horovod",
-        "syscalls",
-    ),
-    "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": ("signals",),
-    "processes that are stopped or stuck, in set-up and in training": (
-        "frozen",
-        "frozen_parallel",
-    ),
-    "checkpoints and indexes cut off, flipped, made by hand, hostile": ("files", "handmade"),
-    "a full or read-only disk, limits of open files, processes, shared memory": ("disk", "limits"),
-    "--resume auto after moves between folders, among a thousand runs, onto other data": (
-        "progress",
-        "many",
-    ),
-    "a stranger at the store; logs that nobody's training wrote": ("stranger", "logs"),
-    "ranks with other data or options, a second run in the folder": ("differing", "two_runs"),
-    "nodes lost, leaving, joining; Slurm's time limit and scancel": ("nodes", "slurm"),
+    "a rank, all ranks or the launcher killed, also while a file is written": "kills restarts "
+    "horovod syscalls",
+    "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": "signals",
+    "processes that are stopped or stuck, in set-up and in training": "frozen frozen_parallel",
+    "checkpoints and indexes cut off, flipped, made by hand, hostile": "files handmade",
+    "a full or read-only disk, limits of open files, processes, shared memory": "disk limits",
+    "--resume auto after moves between folders, among a thousand runs, onto other data": "progress "
+    "many",
+    "a stranger at the store; logs that nobody's training wrote": "stranger logs",
+    "ranks with other data or options, a second run in the folder": "differing two_runs",
+    "nodes lost, leaving, joining; Slurm's time limit and scancel": "nodes slurm",
 }
 
 # The benchmarks that the page has a section of.
@@ -170,7 +161,7 @@ def count_trials(benchmarks):
 
 def trials_table(benchmarks):
     """Returns the Markdown table of faults: a row a kind, how many were tried and held."""
-    kinds = {name: what for what, names in TRIALS.items() for name in names}
+    kinds = {name: what for what, names in TRIALS.items() for name in names.split()}
     sums = defaultdict(lambda: [0, 0])
     for name, tried, held in count_trials(benchmarks):
         of_kind = sums[kinds.get(name, name.replace("_", " "))]

@@ -187,18 +187,6 @@ def test_v100_scaling_model():
     assert (high >= y).all() and (high <= axes["lines"][2]["y"] * 1.001).all()  # nor beyond ideal
 
 
-@needs_v100
-def test_v100_io():
-    """The file system's export: 4.8 GB/s at most, for an hour."""
-    (minutes, rates), (_, ops) = read.read_io_csv(*IO_CSV)
-    assert (len(rates), minutes[0], minutes[1]) == (69, 0, 1)
-    assert rates.max() == max(float(line.split(";")[1]) for line in open(IO_CSV[0]).readlines()[1:])
-    assert ops.max() == max(float(line.split(";")[1]) for line in open(IO_CSV[1]).readlines()[1:])
-    axes, _ = draw.io_panels([(minutes, rates), (minutes, ops)])
-    assert axes["title"] == "4.8 GB/s are read at most"
-    assert np.max(axes["lines"][0]["y"]) == pytest.approx(rates.max() / 1e9)
-
-
 def test_the_page_begins_with_the_cluster():
     """What richardkxu/distributed-pytorch published of its runs, from logs/v100_imagenet."""
     page, figures, *_ = results(LOGS / "v100_imagenet")
@@ -679,22 +667,6 @@ def test_runs_of_one_epoch_are_drawn_as_points(tmp_path):
     assert [bool(line["marker"]) for line in axes["lines"]] == [True, False]
 
 
-@pytest.mark.parametrize("text", [42, [], {}, {"command": ["python"]}, about() | {"place": {}}])
-def test_texts_that_are_not_ours(text, tmp_path):
-    write_run(tmp_path / NAME.format(2), usual(2), about=text, end=[1])
-    _, _, (run,), warnings = results(tmp_path)
-    assert (run.devices, run.about, run.end) == (2, {}, {})
-    assert len(warnings) == 2 and all("not as these scripts write it" in each for each in warnings)
-
-
-def test_texts_of_older_scripts(tmp_path):
-    """Without what later versions added."""
-    write_run(tmp_path / "run", usual(2), about=about("ddp", 2))
-    _, _, (run,), warnings = results(tmp_path)
-    assert (run.devices, run.script, warnings) == (2, "ddp", [])
-    assert "python imagenet_ddp.py" in in_full("run", tmp_path)
-
-
 def test_file_that_may_not_be_read(tmp_path, monkeypatch):
     path = write_run(tmp_path / NAME.format(1), usual(2))
     write_run(tmp_path / NAME.format(2), usual(2))
@@ -879,12 +851,9 @@ def test_hostile_texts_are_drawn(tmp_path):
         assert PIL.Image.open(made).size[0] > 400
 
 
-ODD_TEXTS = [
-    chaos_logs.IMAGE,
-    "[x](javascript:alert(1))",
-    "[x]: javascript:alert(1)",
+ODD_TEXTS = [chaos_logs.IMAGE, "[x](javascript:alert(1))", "[x]: javascript:alert(1)", "\\<b>"]
+ODD_TEXTS += [
     "<javascript:alert(1)>",
-    "\\<b>",
     "a\n\n# b",
     "# b",
     "- b",
@@ -893,15 +862,9 @@ ODD_TEXTS = [
     "===",
     "> b",
     "    b",
-    "```",
-    "`b`",
-    "a | b | c",
-    "a\\b",
-    "*b* __b__ _b_",
-    "&lt;b&gt;",
-    "{: onclick=alert(1) }",
-    "plain_name-of_a run, 1.5 (x)",
 ]
+ODD_TEXTS += ["```", "`b`", "a | b | c", "a\\b", "*b* __b__ _b_", "&lt;b&gt;"]
+ODD_TEXTS += ["{: onclick=alert(1) }", "plain_name-of_a run, 1.5 (x)"]
 
 
 @pytest.mark.parametrize("odd", ODD_TEXTS)
@@ -1122,7 +1085,7 @@ def test_show_prints_in_full(tmp_path):
     assert all(part in every for part in (shown, "## Study one", "## Study two"))
     for wrong, near in {"gpux2": NAME.format(2), "thwo": "two", "|": "one"}.items():
         (line,) = cli(tmp_path, "--show", wrong, status=2).splitlines()
-        assert f"--show {wrong}: " in line and near in line
+        assert f"--show {wrong}: " in line and f"there are {near}" in line
     assert not (tmp_path / "RESULTS.md").exists()
 
 
@@ -1161,9 +1124,11 @@ def test_claims_are_of_the_logs(tmp_path):
     loop["about"] = {"cores": 2, "processor": "CPU"}
     expected = (
         "Measured: resnet18 to 30.0 % top-1 on cifar10 (32 pixels), 3 x 10 steps in 0:05:00, "
-        "2 GPUs; resnet18\nat 224 pixels: 30.0 images/s in bfloat16, 2.0 times theirs; V100; 2 cores "
-        "of CPU."
     )
+    expected += (
+        "2 GPUs; resnet18\nat 224 pixels: 30.0 images/s in bfloat16, 2.0 times theirs; V100; "
+    )
+    expected += "2 cores of CPU."
     found = claims.claims(runs, [loop])
     assert found == {"imagenet_ddp.py": expected}
     for script, docstring in [
