@@ -1,7 +1,7 @@
 """Turn training logs into figures/ and RESULTS.md: every figure and every number in them.
 
     python make_results.py logs                             # `make results`
-    python make_results.py logs --check                     # is what stands there what logs/ give?
+    python make_results.py logs --check      # is what stands there, and in docstrings, of logs/?
     python make_results.py logs --show exchange             # a study, benchmark or run in full
     python make_results.py runs --out my_results            # any runs of the imagenet_*.py
     python make_results.py LOGS --io-csv bandwidth.csv iops.csv --out FOLDER
@@ -19,7 +19,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from reporting.claims import claims
+from reporting.claims import claims, stale_claims
 from reporting.draw import draw, is_stale, read_fingerprint
 from reporting.page import in_full, make_results
 from reporting.read import BadInput, read_io_csv, read_runs, read_study_io
@@ -109,6 +109,9 @@ def main():
         if stale := find_stale(text, figures, out):
             stale = visible(", ".join(stale))
             parser.exit(1, f"stale, `make results` mends it: {stale}\n")
+        here = Path(__file__).resolve().parent
+        if out.resolve() == here and (wrong := stale_claims(here, claims(runs, benchmarks))):
+            parser.exit(1, "\n".join([*wrong, ""]))
         print(f"RESULTS.md and {len(figures)} figures are what the logs give")
         return
     try:

@@ -112,7 +112,7 @@ def stale_claims(folder, wanted):
     {script: claim} has for it."""
     lines = []
     for path in sorted(folder.glob("imagenet_*.py")):
-        docstring = path.read_text(encoding="utf-8").split('"""')[1]
+        _, docstring, *_ = f'{path.read_text(encoding="utf-8")}""""""'.split('"""')
         there = re.search(rf"(?ms)^{MARK}.*?(?=\n\s*\n|\Z)", docstring)
         there, claim = (there[0].strip() if there else ""), wanted.get(path.name, "")
         if there != claim:
