@@ -214,7 +214,9 @@ def look(kinds, folder, program):
     if status != 0 or "Traceback" in output:
         return dict.fromkeys(kinds, False)
     page = (out / "RESULTS.md").read_text(encoding="utf-8")
-    shown = all(f"### good run {ranks}" in page for ranks in (1, 2))
+    shown = all(f"\n| good run {ranks} |" in page for ranks in (1, 2))
+    _, full = run_program([*program, "--show", "all"], logs, out)
+    page += "\n".join(line for line in full.splitlines() if ": warning: " not in line)
     lines = [line for line in output.splitlines() if ": warning: " in line]
     text = re.sub(r"(?ms)^(`{3,})bash\n.*?^\1$", "", page)
     plain = not re.search(RAW, text) and "\x1b" not in page + output
