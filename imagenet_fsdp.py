@@ -10,6 +10,9 @@ averaged into shards. DIR holds train/<class>/* and val/<class>/*.
     torchrun --nproc_per_node=2 imagenet_fsdp.py --no-accel -b 32  # on the demo set
     torchrun --nnodes 4 --node_rank 0 --nproc_per_node=8 --master_addr MASTER_IP \\
         --master_port 29500 imagenet_fsdp.py -a vit_l_16 -b 64 --hybrid 8 DIR  # node 0 of 4
+
+Measured: of resnet50's weights, gradients and momentum each of 4 ranks holds 76.7 MB, under DDP 307
+MB; 2 cores of AMD EPYC.
 """
 
 import argparse

