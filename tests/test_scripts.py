@@ -145,7 +145,7 @@ COMMANDS = {
     "imagenet_ddp_apex.py": [
         "-a resnet50 --b 208 --workers 20 --opt-level O2 --local_rank=3 DIR",
         "--local-rank 1 --sync_bn --opt-level O3 --keep-batchnorm-fp32 True --loss-scale 128.0",
-        "--sync-bn --loss-scale dynamic --channels-last --deterministic --prof 3 --opt-level O0",
+        "--sync-bn --loss-scale dynamic --channels-last --deterministic --opt-level O0",
     ],
     "imagenet_horovod.py": [
         "--fp16-allreduce --batches-per-allreduce 4 --use-adasum --gradient-predivide-factor 2.0 "
@@ -173,7 +173,7 @@ SHARED = {
     "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
     "desired_acc": None, "steps_per_epoch": None, "max_hours": None, "timeout": 600,
     "resume": None, "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs",
-    "print_freq": 10, "prof": None, "gpu": None, "no_accel": False, "seed": 0,
+    "print_freq": 10, "gpu": None, "no_accel": False, "seed": 0,
     "deterministic": False, "start_size": None, "val_size": None, "min_crop": 0.08,
     "flip": "random", "auto_augment": "off", "random_erase": 0, "repeated_aug": 1, "mixup": 0,
     "cutmix": 0, "freeze": False, "zero_init": False, "optimizer": "sgd", "norm_wd": None,
