@@ -110,7 +110,7 @@ COMMANDS = {
     "imagenet_ddp_apex.py": [
         "-a resnet50 --b 208 --workers 20 --opt-level O2 --local_rank=3 DIR",
         "--local-rank 1 --sync_bn --opt-level O3 --keep-batchnorm-fp32 True --loss-scale 128.0",
-        "--sync-bn --loss-scale dynamic --channels-last --deterministic --prof 3 --opt-level O0",
+        "--sync-bn --loss-scale dynamic --channels-last --deterministic --opt-level O0",
     ],
     "imagenet_horovod.py": [
         "--fp16-allreduce --batches-per-allreduce 4 --use-adasum --gradient-predivide-factor 2.0 "

@@ -227,14 +227,6 @@ def test_learning_rate(options, rates, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "--dummy needs no images"
 
 
-def test_profile(tmp_path):
-    words = [*command(ND), *VIT, "-b", "4", "--dummy", "--steps-per-epoch", "11", "--prof", "1"]
-    output = run(words, tmp_path)
-    (trace,) = tmp_path.glob("runs/*/trace.json")
-    assert f"Trace of ten steps: {trace.relative_to(tmp_path)}" in output
-    assert json.loads(trace.read_text())["traceEvents"]
-
-
 # --------------------------------------------------------------------------------------- resuming
 
 

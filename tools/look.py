@@ -2,6 +2,7 @@
 
     python tools/look.py predict model_best.pt cat.jpg dog.jpg        # the five likeliest classes
     python tools/look.py classes model_best.pt DIR                    # accuracy class by class
+    python tools/look.py classes runs/NAME/model_best.pt DIR --part test --save
     python tools/look.py cam resnet18.pt resnet50.pt cat.jpg dog.jpg  # where models see a class
     python tools/look.py export model_best.pt model.pt2               # or model.onnx
     python tools/look.py average A/model_best.pt B/model_best.pt mean.pt
@@ -144,10 +145,12 @@ def crops(trained, paths, reads=None):
 
 
 def normalised(trained, images):
-    """Returns crops as the model takes them: (N, 3, size, size) float32, on its device."""
-    images = images.to(next(trained.model.parameters()).device).permute(0, 3, 1, 2).float()
+    """Returns crops as the model takes them: (N, 3, size, size) float32, on its device. The order
+    of the arithmetic is the scripts', so that what is measured is theirs to the last digit."""
+    images = images.to(next(trained.model.parameters()).device).permute(0, 3, 1, 2)
+    images = images.contiguous().float()
     mean, std = (images.new_tensor(each).view(3, 1, 1) for each in (trained.mean, trained.std))
-    return (images / 255 - mean) / std
+    return images.mul_(1 / (255 * std)).add_(-mean / std)
 
 
 def on_best_device(trained):
@@ -182,7 +185,7 @@ def predict(args):
 @torch.no_grad()
 def classes(args):
     """Prints the accuracy of each class, worst first, and the pairs that are most often confused;
-    draws the confusion matrix."""
+    draws the confusion matrix. With --save the accuracy of all is written beside the checkpoint."""
     trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
     folder = args.dir / args.part
     if not folder.is_dir():
@@ -197,18 +200,23 @@ def classes(args):
     target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
     paths = [source.path(index) for index in range(len(target))]
     reads = [functools.partial(source.read, index) for index in range(len(target))]
-    count = MulticlassConfusionMatrix(max(2, len(trained.classes)))
+    count, sums = MulticlassConfusionMatrix(max(2, len(trained.classes))), 0
     for images, numbers in crops(trained, paths, reads):
-        found = trained.model(normalised(trained, images)).argmax(dim=1).cpu()
-        count.update(found[numbers >= 0], target[numbers[numbers >= 0]])
+        wanted = target[numbers].where(numbers >= 0, -1)
+        logits = trained.model(normalised(trained, images))
+        sums += nd.criterion(logits, wanted.to(logits.device))[1].cpu()
+        count.update(logits.argmax(dim=1).cpu()[wanted >= 0], wanted[wanted >= 0])
     several = slice(len(trained.classes))  # torchmetrics counts two classes at least
     matrix = count.compute().numpy()[several, several]  # of a class (row), taken for (column)
     images, right = matrix.sum(axis=1), matrix.diagonal()
-    if not (total := images.sum()):
+    loss, top1, top5, total, _ = sums.tolist()
+    if not total:
         raise nd.BadInput(f"{folder} has no picture that can be read")
+    found = {"top1": 100 * top1 / total, "top5": 100 * top5 / total, "loss": loss / total}
     names = [shown_name(trained, label) for label in range(len(matrix))]
     wide = max(len(name) for name in names)
-    nd.report(f"{folder}: top-1 {100 * right.sum() / total:.3f} % of {total:,} images")
+    accuracy = "top-1 {top1:.3f} %, top-5 {top5:.3f} %, loss {loss:.4f}".format(**found)
+    nd.report(f"{folder}: {accuracy}, of {total:,.0f} images")
     nd.report(f"{'class':{wide}}  images  top-1, %")
     there = [label for label in range(len(matrix)) if images[label]]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
@@ -232,6 +240,12 @@ def classes(args):
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(args.out, dpi=150)
     nd.report(f"confusion matrix: {args.out}")
+    if args.save:
+        out = args.checkpoint.with_name(f"{folder.name}.json")
+        found = {"checkpoint": args.checkpoint.name, **found, "count": int(total)}
+        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+        nd.write(out, lambda file: file.write(text.encode()))
+        nd.report(f"accuracy: {out}")
     return len(target) - int(total)
 
 
@@ -415,8 +429,10 @@ def main():
     adds[predict]("checkpoint", **checkpoint)
     adds[predict]("images", nargs="+", metavar="IMAGE")
     adds[classes]("checkpoint", **checkpoint)
-    adds[classes]("dir", type=Path, metavar="DIR", help="has val/<class>/")
+    adds[classes]("dir", type=Path, metavar="DIR", help="has PART/<class>/")
     adds[classes]("--part", default="val", help="which folder of DIR's (%(default)s)")
+    saves = "write PART.json, beside the checkpoint: accuracy and loss of all images"
+    adds[classes]("--save", action="store_true", help=saves)
     adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
