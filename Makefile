@@ -51,7 +51,7 @@ bench-gpu: .venv/installed
 # Kills, freezes and starves runs in every way that they must survive: over an hour; disk, nodes and
 # slurm need root.
 chaos: setup
-	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python tests/chaos.py
 
 # Environment, tests' tools, Horovod: each part is made once, and again when its list has changed.
 setup: .venv/installed-dev .venv/installed-horovod
