@@ -128,7 +128,7 @@ def test_a_script_in_the_wrong_file_is_refused(file, script, size, line, tmp_pat
 
 
 TEXTS = [*FILES, ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-LINE = re.compile(r"^[# ]*sbatch (.*)slurm/(\S+) (imagenet_\w+\.py) ([^#\n]+)", re.MULTILINE)
+LINE = re.compile(r"^[# ]*sbatch (.*)slurm/(\S+) (\w+\.py) ([^#\n]+)", re.MULTILINE)
 LINES = sorted({each for path in TEXTS for each in LINE.findall(path.read_text())})
 
 
