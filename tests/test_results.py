@@ -14,6 +14,7 @@ import sys
 import urllib.parse
 from pathlib import Path
 
+import chaos_logs
 import conftest
 import markdown
 import numpy as np
@@ -30,10 +31,6 @@ from torch.utils.tensorboard import summary as torch_summary
 import imagenet_nd as nd
 import make_results
 from reporting import claims, draw, page, read, report, text, training
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import chaos_logs  # noqa: E402
 
 V100 = ROOT.parent / "shared" / "data" / "v100_logs"
 needs_v100 = pytest.mark.skipif(not V100.exists(), reason=f"{V100} is not here")

@@ -1,9 +1,9 @@
 """Breaks runs in every way that they must survive, and prints what became of them.
 
     make chaos                                       # all trials, hours on two CPU cores
-    python benchmarks/chaos.py kills signals         # some of them
-    python benchmarks/chaos.py kills --short         # a tenth of it, which logs nothing
-    python benchmarks/chaos.py --list
+    python tests/chaos.py kills signals              # some of them
+    python tests/chaos.py kills --short              # a tenth of it, which logs nothing
+    python tests/chaos.py --list
 
 The real scripts are started as users start them, on the CPU, and killed, frozen, starved or given
 damaged files. Each row counts what was done and what held. From logs/benchmarks/chaos.json, where

@@ -1,7 +1,7 @@
 """Gives make_results.py logs that nobody's training wrote, and looks at what it makes of them.
 
 Whatever one log holds, the others are shown, it is named in a line, and its text is only text. This
-is a trial for benchmarks/chaos.py, and a test.
+is a trial for chaos.py, and a test.
 """
 
 import functools

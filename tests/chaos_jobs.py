@@ -19,7 +19,11 @@ import numpy as np
 import PIL.Image
 import psutil
 import torch
-from common import ROOT, free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from common import free_port  # noqa: E402
 
 BIN = Path(sys.executable).parent
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
