@@ -23,7 +23,7 @@ COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights,
 def measure(file, gpus):
     """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
     args = nd.parse_args([f"@{file}"])
-    place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, shares=gpus)
+    place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
     batch, parts, _ = nd.split_batch(args, place, args.global_batch)
     size = args.image_size or nd.preset_of(args.arch).crop_size[0]
     data = types.SimpleNamespace(image_size=size)

@@ -34,7 +34,7 @@ from reporting.scaling import study_scaling
 from reporting.text import code, escape, file_name, image, reason
 from reporting.training import recipe_section, transfer_section
 
-# What benchmarks/chaos.py tries, in the words of a reader.
+# What tests/chaos.py tries, in the words of a reader.
 TRIALS = {
     "a rank, all ranks or the launcher killed, also while a file is written": "kills restarts "
     "horovod syscalls",
@@ -152,7 +152,7 @@ def sentences(cluster, benchmarks):
 
 
 def count_trials(benchmarks):
-    """Returns [(kind, rows of benchmarks/chaos.py that were tried, those that hold)]."""
+    """Returns [(kind, rows of tests/chaos.py that were tried, those that hold)]."""
     kinds = [kind for each in benchmarks for kind in each.get("trials", {}).items()]
     holds = {name: [row[2] for row in rows if row[2] is not None] for name, rows in kinds}
     holds.pop("omissions", None)  # which try the comparison, not the runs

@@ -246,7 +246,7 @@ def grid_table(rows, most):
     return []
 
 
-# Whether a trial of benchmarks/chaos.py holds what was promised.
+# Whether a trial of tests/chaos.py holds what was promised.
 HOLDS = {True: "yes", False: Markdown("**no**"), None: "not tried"}
 
 
@@ -263,7 +263,7 @@ def benchmark_section(benchmark):
     """Returns the Markdown lines of a benchmark: table, note, and how to repeat it."""
     about, lines = benchmark["about"], [f"### {escape(benchmark['title'])}", ""]
     note = note_of(benchmark)
-    if "trials" in benchmark:  # of benchmarks/chaos.py
+    if "trials" in benchmark:  # of tests/chaos.py
         rows = [row for rows in benchmark["trials"].values() for row in rows]
         rows = [[what, became, HOLDS[holds]] for what, became, holds in rows]
         lines += table(["trial", "outcome", "holds"], rows)

@@ -180,12 +180,21 @@ def restarts(folder, kills):
 
 # What is taken out of imagenet_ddp_apex.py, and what stands there then.
 OMISSIONS = {
-    "the seed of a step's random numbers": (r"\n +torch.manual_seed\(mix\(args.seed, epoch.*", ""),
+    "the seed of a step's random numbers": (
+        r"\n +torch.manual_seed\(seed_from\(args.seed, epoch, step.*",
+        "",
+    ),
     "the position in the epoch": (r'head.get\("step", 0\)', "0"),
     "the loss scaler": (r' \| head\["scaler"\]', ""),
-    "the float32 masters": (r"state\[name\] = tensor.detach\(\)", "pass"),
+    "the float32 masters": (
+        r'getattr\(weights.get\(name\), "master", state\[name\]\)',
+        "state[name]",
+    ),
     "momentum": (r'saved\["state"\] if saved else \{\}', "{}"),
-    "running statistics": (r"for name in fit\)$", "for name in fit if 'running' not in name)"),
+    "running statistics": (
+        r"for name in matching\}\)$",
+        "for name in matching if 'running' not in name})",
+    ),
     "nothing": ("", ""),
 }
 

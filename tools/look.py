@@ -80,10 +80,12 @@ def open_checkpoint(path, arch=None):
         published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
         options = nd.model_options(published, SimpleNamespace(image_size=size))
         if "model_options" in saved:
-            options = nd.checked_model_options(saved)
+            if not nd.is_described(saved):
+                raise ValueError("its model_options are none that these scripts write")
+            options = saved["model_options"] or {}
         model = nd.make_model(arch, num_classes=count, **options).eval()
         with contextlib.redirect_stdout(sys.stderr):
-            weights = nd.fitting(model.state_dict(), weights, path.name)
+            weights = nd.matching_weights(model.state_dict(), weights, path.name)
         model.load_state_dict(weights, strict=False)
         scale = [saved.get("mean") or preset.mean, saved.get("std") or preset.std]
         scale = torch.tensor(scale, dtype=torch.float64)
@@ -131,7 +133,7 @@ class Pictures(torch.utils.data.Dataset):
             self.images.load_central(self.reads[index](), crop)
         except OSError as error:
             why = error.strerror or error
-            nd.report(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
+            nd.print_line(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
             return crop, -1
         return crop, index
 
@@ -178,7 +180,7 @@ def predict(args):
             likely = [
                 f"{shown_name(trained, label)} {100 * chance:.1f} %" for chance, label in pairs
             ]
-            nd.report(f"{shown(args.images[number])}: {', '.join(likely)}")
+            nd.print_line(f"{shown(args.images[number])}: {', '.join(likely)}")
     return odd
 
 
@@ -216,18 +218,18 @@ def classes(args):
     names = [shown_name(trained, label) for label in range(len(matrix))]
     wide = max(len(name) for name in names)
     accuracy = "top-1 {top1:.3f} %, top-5 {top5:.3f} %, loss {loss:.4f}".format(**found)
-    nd.report(f"{folder}: {accuracy}, of {total:,.0f} images")
-    nd.report(f"{'class':{wide}}  images  top-1, %")
+    nd.print_line(f"{folder}: {accuracy}, of {total:,.0f} images")
+    nd.print_line(f"{'class':{wide}}  images  top-1, %")
     there = [label for label in range(len(matrix)) if images[label]]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
         share = 100 * right[label] / images[label]
-        nd.report(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
+        nd.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
-    nd.report("most often confused:")
+    nd.print_line("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:
-            nd.report(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
+            nd.print_line(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
     figure = matplotlib.figure.Figure(figsize=(8, 7), layout="constrained")
     axes = figure.add_subplot()
     shares = 100 * matrix[np.ix_(there, there)] / images[there, None]
@@ -239,13 +241,13 @@ def classes(args):
         axes.set_yticks(range(len(there)), labels)
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(args.out, dpi=150)
-    nd.report(f"confusion matrix: {args.out}")
+    nd.print_line(f"confusion matrix: {args.out}")
     if args.save:
         out = args.checkpoint.with_name(f"{folder.name}.json")
         found = {"checkpoint": args.checkpoint.name, **found, "count": int(total)}
         text = json.dumps(found, indent=1, allow_nan=False) + "\n"
         nd.write(out, lambda file: file.write(text.encode()))
-        nd.report(f"accuracy: {out}")
+        nd.print_line(f"accuracy: {out}")
     return len(target) - int(total)
 
 
@@ -328,7 +330,7 @@ def cam(args):
         for axes in grid.flat:
             axes.set_axis_off()
         figure.savefig(args.out, dpi=150)
-        nd.report(f"class activation maps: {args.out}")
+        nd.print_line(f"class activation maps: {args.out}")
     return len(pictures) - len(rows)
 
 
@@ -374,8 +376,8 @@ def export(args):
                 raise nd.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
     os.replace(unproven, args.out)
     size = f"(N, 3, {trained.size}, {trained.size})"
-    nd.report(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
-    nd.report(f"relative error of its output against the checkpoint's: {error:.1g}")
+    nd.print_line(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
+    nd.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0
 
 
@@ -405,7 +407,7 @@ def average(args):
     what |= {"mean": first.mean, "std": first.std}
     nd.write(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
-    nd.report(f"{args.out}: {what}")
+    nd.print_line(f"{args.out}: {what}")
     return 0
 
 

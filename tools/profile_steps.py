@@ -35,7 +35,7 @@ def profile(script, first, run):
         return sums
 
     def end(_):
-        run.args.over = True  # on all ranks after the same step
+        run.over.set()  # on all ranks after the same step
 
     steps = torch.profiler.schedule(skip_first=first - 1, wait=0, warmup=1, active=10, repeat=1)
     with torch.profiler.profile(schedule=steps, on_trace_ready=end) as profiler:
@@ -52,17 +52,17 @@ def profile(script, first, run):
             profiler.export_chrome_trace(str(folder / "trace.json.gz"))
         except OSError as error:
             raise script.BadInput(f"--log-dir {run.args.log_dir}: {error}") from None
-        script.report(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
+        script.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
 
 
-def profile_rank(first, worker, args):
-    """What a rank does, in its own process: the script's worker, with the above for training."""
-    script = sys.modules[worker.__module__]
+def profile_rank(first, train_rank, args):
+    """What a rank does in its process: the script's train_rank, with the above for training."""
+    script = sys.modules[train_rank.__module__]
     if args.evaluate:
         raise script.BadInput("--evaluate trains no steps")
     script.open_log = lambda run, head: None
-    script.fit = functools.partial(profile, script, first)
-    worker(args)
+    script.train = functools.partial(profile, script, first)
+    train_rank(args)
 
 
 def main():
@@ -82,7 +82,7 @@ def main():
     sys.path.insert(0, str(args.script.parent.resolve()))
     script = importlib.import_module(args.script.stem)
     launch, profiled = script.launch, functools.partial(functools.partial, profile_rank, args.first)
-    script.launch = lambda worker, options: launch(profiled(worker), options)
+    script.launch = lambda train_rank, options: launch(profiled(train_rank), options)
     script.main()
 
 
