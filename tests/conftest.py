@@ -170,12 +170,12 @@ def checkpoint(log_dir, name="checkpoint.pt"):
 
 def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
     """Writes an ImageFolder of JPEGs: so many images in each class of train/ and val/."""
-    for part, images in ("train", train), ("val", val):
+    for split, images in ("train", train), ("val", val):
         for label, name in enumerate(classes):
-            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            (folder / split / name).mkdir(parents=True, exist_ok=True)
             for number in range(images):
                 colour = (40 * number % 256, 90 * label % 256, 7 * number % 256)
-                PIL.Image.new("RGB", size, colour).save(folder / part / name / f"{number}.jpg")
+                PIL.Image.new("RGB", size, colour).save(folder / split / name / f"{number}.jpg")
     return folder
 
 

@@ -92,7 +92,7 @@ def reference(level, half, keep_bn, scale, data):
 def prepared(apex, net, *options):
     """Returns the script's Run of a model, what there is of it, in one process on the CPU."""
     args = apex.parse_args(["--no-accel", *options])
-    args.device_batch, args.parts = 8, args.accumulation
+    data = SimpleNamespace(device_batch=8, accumulation_steps=args.accumulation, image_size=8)
     place = apex.Place(torch.device("cpu"), precision=args.precision)
     sgd = functools.partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WD)
     with mock.patch.multiple(
@@ -100,9 +100,9 @@ def prepared(apex, net, *options):
         build_model=lambda args, data: net,
         build_optimizer=lambda args, weights: sgd(weights),
     ):
-        model, optimizer, scaler = apex.prepare(args, place, None)
-    held = {"model": model, "optimizer": optimizer, "scaler": scaler, "average": {}}
-    return SimpleNamespace(args=args, place=place, **held)
+        model, optimizer, scaler = apex.prepare(args, place, data)
+    held = {"model": model, "optimizer": optimizer, "scaler": scaler, "ema": {}}
+    return SimpleNamespace(args=args, place=place, data=data, **held)
 
 
 def ours(apex, options, data):
@@ -110,14 +110,14 @@ def ours(apex, options, data):
     torch.manual_seed(0)
     run = prepared(apex, Net(), *options)
     losses, weights, scales = [], [], []
+    trained, number = (run.model, apex.criterion, run.optimizer, run.scaler), run.args.accumulation
     for x, target in data:
-        criterion, scaler = apex.criterion, run.scaler
-        parts = zip(x.chunk(run.args.parts), target.chunk(run.args.parts), strict=True)
-        sums = apex.train_step(run.model, criterion, run.optimizer, scaler, parts, run.args)
+        micro_batches = zip(x.chunk(number), target.chunk(number), strict=True)
+        sums = apex.train_step(*trained, micro_batches, number, run.args)
         losses.append((sums[0] / sums[3]).item())
         state = apex.full_state(run)["state_dict"]
         weights.append({name: state[name].clone() for name, _ in Net().named_parameters()})
-        scales.append(scaler.loss_scale)
+        scales.append(run.scaler.loss_scale)
     return losses, weights, scales
 
 
@@ -219,11 +219,10 @@ def test_masters_survive_saving_and_loading(apex):
     for seed in 0, 1:
         torch.manual_seed(seed)
         pair.append(prepared(apex, Net(), "--opt-level", "O2", "--half-dtype", "float16"))
-        pair[-1].data = SimpleNamespace(image_size=8)
     for x, target in batches(3, ()):
         first = pair[0]
-        words = apex.criterion, first.optimizer, first.scaler, [(x, target)], first.args
-        apex.train_step(first.model, *words)
+        trained = first.model, apex.criterion, first.optimizer, first.scaler
+        apex.train_step(*trained, [(x, target)], 1, first.args)
     with torch.no_grad():
         pair[1].model.module.fc.weight.fill_(torch.nan)
     state = apex.full_state(pair[0])

@@ -71,7 +71,6 @@ OPTIONS = {
         ("--val-size 64 --val-resize 48", "--val-resize 48"),
         ("-a vit_b_16 --val-size 48", "vit_b_16 does not go with"),
         ("-a vit_b_16 --image-size 100", "vit_b_16 does not go with --image-size 100"),
-        ("--freeze --weights x.pt --sync-bn", "exclude each other"),
         ("--freeze", "--freeze needs --pretrained"),
         ("--freeze --resume auto", "--freeze needs --pretrained"),
         ("--zero-init", "--zero-init: squeezenet1_1"),
@@ -88,9 +87,9 @@ OPTIONS = {
         ("--global-batch 8 --accumulation 2", "exclude each other"),
         ("--start-epoch 1", "--start-epoch 1"),
         ("--num-classes 1", "--num-classes 1: "),
-        ("-b 100", "8 training images are fewer than a global batch, 100"),
-        ("--sync-bn", "GPUs only"),
-        ("--prof 5", "tools/profile_steps.py"),
+        ("-b 100", "train/ has 8, fewer than a global batch, 100"),
+        ("--sync-bn", "unrecognized arguments: --sync-bn"),
+        ("--prof 3", "--prof is a program of its own now: tools/profile_steps.py SCRIPT"),
         ("--val-resize 16", "--val-resize 16"),
         ("--log-dir /dev/null/runs", "--log-dir /dev/null/runs"),
         ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
@@ -99,7 +98,7 @@ OPTIONS = {
         ("-a inception_v3 --image-size 64", "inception_v3 does not go with --image-size 64"),
         ("-a resnet18 -b 1", "resnet18 does not go with --image-size 32, 1 images"),
     ],
-    "imagenet_dp.py": [("--sync-bn", "imagenet_ddp.py"), ("--compile", "--compile")],
+    "imagenet_dp.py": [("--compile", "--compile")],
     APEX: [
         ("--opt-level 02", "O0, O1, O2 or O3"),
         ("--opt-level O4", "letter O"),
@@ -126,6 +125,8 @@ OPTIONS = {
         ("--dist-backend carrier-pigeon", "carrier-pigeon"),
         ("--nproc-per-node -1", "1 or more"),
         ("--nproc-per-node 0", "1 or more"),
+        ("--freeze --weights x.pt --sync-bn", "exclude each other"),
+        ("--sync-bn", "GPUs only"),
     ],
     "imagenet_fsdp.py": [("--compile --compile-mode reduce-overhead", "gathered ones do not")],
     "imagenet_horovod.py": [
@@ -470,13 +471,13 @@ def test_without_horovod(images, tmp_path):
 @pytest.mark.parametrize("why", ["Failed to recv, got 0 bytes", "Connection was likely closed"])
 def test_a_rank_that_died_in_set_up_is_one_line(why, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [ND])
-    assert nd.complain(torch.distributed.DistNetworkError(why)) == 1
+    assert nd.report_error(torch.distributed.DistNetworkError(why)) == 1
     assert "another rank is gone" in the_line(capsys.readouterr().err)
 
 
 def test_a_gpu_without_memory_left_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [ND])
     why = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB in all. Of it, ..."
-    assert nd.complain(torch.OutOfMemoryError(why)) == 1
+    assert nd.report_error(torch.OutOfMemoryError(why)) == 1
     line = the_line(capsys.readouterr().err)
     assert "no memory: lower -b" in line and "2.00 GiB" in line

@@ -13,6 +13,7 @@ import re
 import resource
 import shutil
 import sys
+import threading
 import time
 import zlib
 from collections import Counter
@@ -83,16 +84,20 @@ def whole(height, width):
     return 0, 0, height, width
 
 
-def open_batches(folder, share=0, shares=1, workers=0, epoch=0, step=0, words=()):
-    """Returns (schedule, iterator over batches) of a share of a global batch of 12."""
+def open_data(args, place, global_batch=None):
+    """Returns the Data of these options, as the scripts open it."""
+    batches = nd.split_batch(args, place, global_batch)
+    return nd.open_data(args, place, nd.list_sources(args, place), batches)
+
+
+def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
+    """Returns (schedule, iterator over batches) of a rank's slice of a global batch of 12."""
     nd.region_decoder.cache_clear()
     words = ["-b", 12, "--global-batch", 12, "-j", workers, "--image-size", 24, *words, folder]
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
-    place = place._replace(rank=share, ranks=shares, share=share, shares=shares)
-    args.device_batch, args.parts, global_batch = nd.split_batch(args, place, args.global_batch)
-    args.over = False
-    data = nd.open_data(args, place, nd.list_sources(args, place), global_batch)
-    schedule = [*nd.schedule_batches(args, place, data, epoch, step)]
+    place = place._replace(rank=rank, ranks=ranks, data_rank=rank, data_ranks=ranks)
+    data = open_data(args, place, args.global_batch)
+    schedule = [*nd.schedule_batches(args, place, data, threading.Event(), epoch, step)]
     return schedule, nd.load_batches(args, place, data, iter(schedule))
 
 
@@ -105,20 +110,20 @@ def images_of(mode="bilinear"):
 
 
 def read(*given, **more):
-    """Returns (training steps, validations) of two epochs of a share, each a list of what it reads:
+    """Returns (training steps, validations) of two epochs of a rank, each a list of what it reads:
     (hash of the pixels, class)."""
     schedule, batches = open_batches(*given, words=["--epochs", 2], **more)
     train, val, training = [], [], True
-    for (part, *_), (images, target, *_) in zip(schedule, batches, strict=True):
+    for (split, *_), (images, target, *_) in zip(schedule, batches, strict=True):
         pixels = [hash(image.numpy().tobytes()) for image in images]  # the buffer is used again
         found = [*zip(pixels, target.tolist(), strict=True)]
-        if part != "val":
+        if split == "train":
             train.append(found)
         elif training:
             val.append(found)
         else:
             val[-1] += found
-        training = part != "val"
+        training = split == "train"
     return train, val
 
 
@@ -127,8 +132,8 @@ def pictures(tmp_path_factory):
     """A set of 2 x 25 + 2 x 11 images of several sizes and types, no two alike."""
     folder, serials = tmp_path_factory.mktemp("pictures") / "data", itertools.count()
     train = itertools.product(["train"], "ab", range(25))
-    for part, label, number in (*train, *itertools.product(["val"], "ab", range(11))):
-        path = folder / part / label / f"{number}.{'png' if number == 3 else 'jpg'}"
+    for split, label, number in (*train, *itertools.product(["val"], "ab", range(11))):
+        path = folder / split / label / f"{number}.{'png' if number == 3 else 'jpg'}"
         path.parent.mkdir(parents=True, exist_ok=True)
         size = 30 + number, 40 - number
         PIL.Image.fromarray(photo(*size, next(serials))).save(path, quality=90)
@@ -138,14 +143,14 @@ def pictures(tmp_path_factory):
 # ----------------------------------------------------------------------------- what a step reads
 
 
-@pytest.mark.parametrize(("shares", "workers"), [(1, 0), (1, 1), (2, 2), (4, 3)])
-def test_a_step_reads_the_same_images_whoever_loads_them(shares, workers, pictures):
-    """To the bit, in the same order, for any number of shares and workers, also from mid-epoch."""
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 1), (2, 2), (4, 3)])
+def test_a_step_reads_the_same_images_whoever_loads_them(ranks, workers, pictures):
+    """To the bit, in the same order, for any number of ranks and workers, also from mid-epoch."""
     train, val = read(pictures)
     assert [len(step) for step in train] == [12] * 8, "of 50 images, the ragged step is left out"
     for step in 0, 2:
-        found = [read(pictures, share, shares, workers, 0, step) for share in range(shares)]
-        joined = [sum(parts, []) for parts in zip(*(each[0] for each in found), strict=True)]
+        found = [read(pictures, rank, ranks, workers, 0, step) for rank in range(ranks)]
+        joined = [sum(slices, []) for slices in zip(*(each[0] for each in found), strict=True)]
         assert joined == train[step:]
         for number in range(2):
             assert Counter(sum((each[1][number] for each in found), [])) == Counter(val[number])
@@ -158,47 +163,49 @@ def test_epochs_differ_in_order_and_crops(pictures):
     assert len(set(val[0])) == 22 and val[0] == val[1]
     assert read(pictures, epoch=1, step=3) == (train[7:], val[1:]), "resumed in the second epoch"
     schedule = open_batches(pictures, words=["--epochs", 2])[0]
-    one, two = schedule[0][2], next(keys for epoch, _, keys in schedule if epoch == 1)
-    other = open_batches(pictures, words=["--seed", 1])[0][0][2]
+    one, two = schedule[0][3], next(keys for _, epoch, _, keys in schedule if epoch == 1)
+    other = open_batches(pictures, words=["--seed", 1])[0][0][3]
     assert one != two and one != other and one != sorted(one)
 
 
 @pytest.mark.parametrize("size", [1, 7, 24, 50])
-@pytest.mark.parametrize("shares", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("batch", [1, 4])
-def test_validation_has_every_image_once(size, shares, batch, pictures, monkeypatch):
+def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypatch):
     def source(folder):
         target = np.zeros(100 if folder.name == "train" else size, np.int32)
         return nd.Source(str(folder), ["a"], *[target] * 4, target)
 
     monkeypatch.setattr(nd, "open_source", source)
     args = nd.parse_args(["--evaluate", "-b", str(batch), str(pictures)])
-    args.device_batch, args.over, found, counts = batch, False, [], set()
-    for share in range(shares):
-        place = nd.Place(CPU, share=share, shares=shares)
-        data = nd.open_data(args, place, nd.list_sources(args, place), batch * shares)
-        batches = [*nd.schedule_batches(args, place, data, 0, 0)]
-        counts |= {len(batches), nd.val_steps(args, place, data.val)}
-        assert all(part == "val" and len(indices) <= batch for part, _, indices in batches)
+    found, steps = [], set()
+    for rank in range(ranks):
+        place = nd.Place(CPU, data_rank=rank, data_ranks=ranks)
+        data = open_data(args, place)
+        batches = [*nd.schedule_batches(args, place, data, threading.Event(), 0, 0)]
+        steps |= {len(batches), nd.val_steps(place, data)}
+        assert {job[:2] for job in batches} == {("val", None)}
+        assert all(len(indices) <= batch for *_, indices in batches)
         found += itertools.chain(*(indices for *_, indices in batches))
     assert sorted(found) == [*range(size)]
-    assert len(counts) == 1, "as many batches for every share"
+    assert len(steps) == 1, "as many batches for every rank"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_step_in_parts_has_the_same_images(workers, pictures):
-    """The parts of a step are loaded one at a time: -b is what memory has to hold."""
-    for shares in 1, 2:
-        sizes = {"workers": workers, "shares": shares}
+def test_an_accumulated_step_has_the_same_images(workers, pictures):
+    """Its micro-batches are loaded one at a time: -b is what memory has to hold."""
+    for ranks in 1, 2:
+        sizes = {"workers": workers, "ranks": ranks}
         batches = itertools.islice(open_batches(pictures, **sizes)[1], 4)  # an epoch
         expected = [images.clone() for images, *_ in batches]
         schedule, batches = open_batches(pictures, **sizes, words=["-b", 3, "--epochs", 1])
         found = {}
-        for (epoch, step, _), (images, *_) in zip(schedule, batches, strict=True):
+        for (split, _, step, _), (images, *_) in zip(schedule, batches, strict=True):
             assert len(images) <= 3
-            found.setdefault((epoch, step if epoch != "val" else 0), []).append(images.clone())
-        steps = [torch.cat(parts) for (epoch, _), parts in found.items() if epoch != "val"]
-        assert len(steps[0]) == 12 // shares
+            if split == "train":
+                found.setdefault(step, []).append(images.clone())
+        steps = [torch.cat(micro_batches) for micro_batches in found.values()]
+        assert len(steps[0]) == 12 // ranks
         assert all(map(torch.equal, steps, expected))
 
 
@@ -243,7 +250,9 @@ def test_batches_on_the_device_are_normalised(layout, pictures):
     images, target, *_ = next(open_batches(pictures)[1])
     assert images.dtype == torch.uint8 and images.shape == (12, 24, 24, 3)
     waits = []
-    ((_, ready, same),) = nd.on_device([(images, target, 0, 0)], args, CPU, waits)
+    batch = images, target, "train", 0, 0
+    ((*job, ready, same),) = nd.to_device([batch], args, CPU, waits)
+    assert job == ["train", 0]
     mean, std = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     expected = functional.normalize(images.permute(0, 3, 1, 2).float() / 255, mean, std)
     assert torch.allclose(ready, expected, atol=1e-5) and torch.equal(same, target)
@@ -275,9 +284,9 @@ def test_a_region_is_that_part_of_what_pillow_decodes(kind, decoder):
     expected = pillow(encoded).astype(int)
     for box in whole(203, 307), (17, 33, 101, 64), (202, 306, 1, 1), (0, 200, 203, 107):
         top, left, height, width = box
-        part = nd.decode(encoded, lambda *size, box=box: box)
-        assert part.dtype == np.uint8
-        difference = part - expected[top : top + height, left : left + width]
+        region = nd.decode(encoded, lambda *size, box=box: box)
+        assert region.dtype == np.uint8
+        difference = region - expected[top : top + height, left : left + width]
         assert np.abs(difference).max() <= (kind == "CMYK"), box
 
 
@@ -287,8 +296,8 @@ def test_a_region_of_a_ppm_is_a_view():
     assert encoded.startswith(b"P6\n"), "Pillow's, which Pillow decodes"
     assert (nd.decode(encoded, whole) == pixels).all()
     ours = b"P6 30 20 255\n" + pixels.tobytes()
-    part = nd.decode(ours, lambda *size: (3, 4, 10, 5))
-    assert (part == pixels[3:13, 4:9]).all() and not part.flags.owndata
+    region = nd.decode(ours, lambda *size: (3, 4, 10, 5))
+    assert (region == pixels[3:13, 4:9]).all() and not region.flags.owndata
     with pytest.raises(OSError):
         nd.decode(ours[:-1], whole)
 
@@ -504,7 +513,7 @@ def test_shards_give_what_the_folder_gives(kind, pictures, shards, tmp_path):
         shutil.copytree(shards, folder := tmp_path / "copy", ignore=lambda *_: ["index.npz"])
         make_shards("--index", folder)
     assert read(folder, workers=1) == read(pictures)
-    halves = [read(folder, share, 2, 0, 0, 3)[0] for share in range(2)]
+    halves = [read(folder, rank, 2, 0, 0, 3)[0] for rank in range(2)]
     assert [sum(pair, []) for pair in zip(*halves, strict=True)] == read(pictures)[0][3:]
 
 

@@ -95,10 +95,10 @@ def rehearse(start, images, tmp_path):
     return rehearse
 
 
-def check_budget(ranks, syncs=0, timers=0, parts=1, votes=0):
+def check_budget(ranks, syncs=0, timers=0, accumulated=1, votes=0):
     """Checks what each rank waited for: in a step of training `syncs` streams, in validation none.
 
-    The events are of each part's images, copied to the device, and of the sums of the step before,
+    The events are of each micro-batch, copied to the device, and of the sums of the step before,
     copied to the host; `timers` are DDP's own, in its first ten steps and each hundredth. A
     pipeline's ranks vote in their first step of validation, whether all know the images' shape.
     """
@@ -106,13 +106,13 @@ def check_budget(ranks, syncs=0, timers=0, parts=1, votes=0):
         assert not any(line["counts"]["overwritten"] for line in steps), "a buffer, while copied"
         train = [line["counts"] for line in steps if line["title"] == "1/1"]
         val = [line["counts"] for line in steps if line["title"] == "val"]
-        assert len(train) == 6 // parts and val
+        assert len(train) == 6 // accumulated and val
         for number, seen in enumerate([*train[2:], *val], 3):
             step = f"step {number}: {seen}"
             training, first_val = number <= len(train), number == len(train) + 1
             assert seen["stream_syncs"] == (syncs if training else votes * first_val), step
             assert seen["blocking_copies"] == seen["device_syncs"] == 0, step
-            assert seen["event_syncs"] - seen["spins"] <= 1 + (parts if training else 1), step
+            assert seen["event_syncs"] - seen["spins"] <= 1 + (accumulated if training else 1), step
             assert seen["spins"] == (timers if training else 0), step
         # Under float16 the optimizer makes its state in the first step that does not overflow.
         assert sum(bool(seen["mallocs"]) for seen in train[2:]) <= syncs, train
@@ -184,8 +184,8 @@ def test_half_precision(rehearse, precision, syncs):
 @pytest.mark.parametrize(
     ("script", "ranks", "options", "budget"),
     [
-        (ND, 1, RECIPE, {"parts": 2}),
-        (DDP, 2, [*RECIPE, *BFLOAT16], {"parts": 2, "timers": 8}),
+        (ND, 1, RECIPE, {"accumulated": 2}),
+        (DDP, 2, [*RECIPE, *BFLOAT16], {"accumulated": 2, "timers": 8}),
         (DDP, 2, FLOAT16, {"syncs": 1, "timers": 8}),
         (APEX, 2, ["--opt-level", "O1"], {"syncs": 1, "timers": 8}),
         (APEX, 1, ["--opt-level", "O2"], {"syncs": 1, "timers": 8}),

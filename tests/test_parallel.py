@@ -70,9 +70,9 @@ def test_one_run_through_three_scripts(demo, tmp_path):
         for folder in ("whole", EXCHANGE)
     ]
     assert pair[0]["partial"] == pair[1]["partial"] is None
-    for part in "state_dict", "ema":
-        for name, tensor in pair[0][part].items():
-            assert torch.allclose(pair[1][part][name], tensor, atol=1e-4), name
+    for which in "state_dict", "ema":
+        for name, tensor in pair[0][which].items():
+            assert torch.allclose(pair[1][which][name], tensor, atol=1e-4), name
     moments = [saved["optimizer"]["state"] for saved in pair]
     for number in moments[0]:
         buffers = (each[number]["momentum_buffer"] for each in (moments[1], moments[0]))
@@ -147,37 +147,37 @@ def test_a_model_with_a_branch_cannot_be_cut(pipeline, monkeypatch):
             return x if x.sum() > 0 else -x
 
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: Branch())
-    sizes = {"schedule": "gpipe", "device_batch": 4, "microbatches": 2}
-    args = SimpleNamespace(**sizes, arch="branch")
-    place = SimpleNamespace(rank=0, ranks=2, shares=1)
+    args = SimpleNamespace(schedule="gpipe", microbatches=2, arch="branch")
+    place, data = SimpleNamespace(rank=0, ranks=2, data_ranks=1), SimpleNamespace(device_batch=4)
     with pytest.raises(pipeline.BadInput, match="branch cannot be cut"):
-        pipeline.prepare(args, place, None)
+        pipeline.prepare(args, place, data)
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"microbatches": 3}, "--microbatches 3 does not divide the 8 images"),
+        ({"microbatches": 3}, "--microbatches 3 does not divide the batch of 8"),
         ({"schedule": "1f1b", "microbatches": 2, "ranks": 4}, "1f1b: 4 stages need as many"),
         ({"ranks": 12}, "resnet18 can be cut into 11 stages, not 12"),
     ],
 )
 def test_pipelines_that_cannot_be(options, complaint, pipeline, monkeypatch):
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
-    args = {"schedule": "gpipe", "device_batch": 8, "microbatches": 4, "ranks": 2}
-    args = SimpleNamespace(**args | {"arch": "resnet18"} | options)
+    args = {"arch": "resnet18", "schedule": "gpipe", "microbatches": 4, "ranks": 2}
+    args, data = SimpleNamespace(**args | options), SimpleNamespace(device_batch=8)
+    place = SimpleNamespace(rank=0, ranks=args.ranks, data_ranks=1)
     with pytest.raises(pipeline.BadInput, match=re.escape(complaint)):
-        pipeline.prepare(args, SimpleNamespace(rank=0, ranks=args.ranks, shares=1), None)
+        pipeline.prepare(args, place, data)
 
 
 def test_a_micro_batch_of_one_image(pipeline, monkeypatch):
     """Rank 0 measures, and the others have to hear of it: BatchNorm of one value cannot be."""
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
     monkeypatch.setattr(pipeline, "from_rank_0", lambda value: value)
-    args = {"schedule": "gpipe", "device_batch": 4, "microbatches": 4, "precision": "float32"}
-    args = SimpleNamespace(**args, arch="resnet18")
-    place = SimpleNamespace(rank=0, ranks=2, shares=1, device=torch.device("cpu"))
-    data = SimpleNamespace(image_size=32, val_size=32)
+    args = {"schedule": "gpipe", "microbatches": 4, "precision": "float32"}
+    args = SimpleNamespace(**args, arch="resnet18", channels_last=False)
+    place = SimpleNamespace(rank=0, ranks=2, data_ranks=1, device=torch.device("cpu"))
+    data = SimpleNamespace(device_batch=4, image_size=32, val_size=32)
     with pytest.raises(pipeline.BadInput, match="--microbatches 4: Expected more than 1 value"):
         pipeline.prepare(args, place, data)
 
@@ -358,9 +358,9 @@ def test_fsdp_has_the_losses_of_ddp(net, ranks, demo, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("net", [VIT, RESNET], ids=["no BatchNorm", "BatchNorm"])
-def test_pipeline_has_the_losses_of_accumulated_parts(net, demo, tmp_path):
-    parts = [*net, "-b", "4", "--accumulation", "4"]
-    expected = curve("imagenet_nd.py", 1, demo, tmp_path, *parts)
+def test_pipeline_has_the_losses_of_accumulated_batches(net, demo, tmp_path):
+    accumulated = [*net, "-b", "4", "--accumulation", "4"]
+    expected = curve("imagenet_nd.py", 1, demo, tmp_path, *accumulated)
     whole = [*net, "-b", "16", "--microbatches"]
     for ranks, way in [
         (2, [*whole, "4"]),

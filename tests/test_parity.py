@@ -1,5 +1,5 @@
 """Parity: the same seed and global batch give the same loss curve and the same validation accuracy,
-whichever script, however many ranks, loader workers and accumulated parts."""
+whichever script, however many ranks, loader workers and accumulated batches."""
 
 import sys
 
@@ -13,29 +13,29 @@ OPTIONS = [
     *("--warmup-epochs", "0", "-p", "1", "--seed", "3"),
 ]
 O0 = ["--opt-level", "O0"]
-# (script, ranks, parts, loader workers, further options)
+# (script, ranks, batches accumulated in a step, loader workers, further options)
 WAYS = {
-    "nd, 4 parts of a global batch": ("imagenet_nd.py", 1, 4, 0, ["--global-batch", GLOBAL_BATCH]),
+    "nd, 4 of a global batch": ("imagenet_nd.py", 1, 4, 0, ["--global-batch", GLOBAL_BATCH]),
     "dp": ("imagenet_dp.py", 1, 1, 1, []),
-    "ddp, 2 ranks, 2 parts": ("imagenet_ddp.py", 2, 2, 1, []),
+    "ddp, 2 ranks, 2 accumulated": ("imagenet_ddp.py", 2, 2, 1, []),
     "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, 0, O0),
-    "horovod, 2 ranks, 2 parts": ("imagenet_horovod.py", 2, 2, 0, []),
-    "fsdp, 2 ranks, 2 parts": ("imagenet_fsdp.py", 2, 2, 1, []),
+    "horovod, 2 ranks, 2 accumulated": ("imagenet_horovod.py", 2, 2, 0, []),
+    "fsdp, 2 ranks, 2 accumulated": ("imagenet_fsdp.py", 2, 2, 1, []),
 }
 # Those of `make test` run once more here, for longer.
 SLOW = WAYS | {
     "nd, 0 workers": ("imagenet_nd.py", 1, 1, 0, []),
     "nd, 1 worker": ("imagenet_nd.py", 1, 1, 1, []),
-    "dp, 2 parts": ("imagenet_dp.py", 1, 2, 2, []),
+    "dp, 2 accumulated": ("imagenet_dp.py", 1, 2, 2, []),
     "ddp, 1 rank": ("imagenet_ddp.py", 1, 1, 1, []),
     "ddp, 2 ranks": ("imagenet_ddp.py", 2, 1, 3, []),
     "ddp, 4 ranks": ("imagenet_ddp.py", 4, 1, 1, []),
-    "ddp, 4 ranks, 2 parts of a global batch": (
+    "ddp, 4 ranks, 2 of a global batch": (
         *("imagenet_ddp.py", 4, 2, 0),
         ["--global-batch", GLOBAL_BATCH],
     ),
     "apex O0, 1 rank": ("imagenet_ddp_apex.py", 1, 1, 1, O0),
-    "apex O0, 2 ranks, 4 parts": ("imagenet_ddp_apex.py", 2, 4, 1, O0),
+    "apex O0, 2 ranks, 4 accumulated": ("imagenet_ddp_apex.py", 2, 4, 1, O0),
     "apex O0, 4 ranks": ("imagenet_ddp_apex.py", 4, 1, 0, O0),
     "horovod, 1 rank": ("imagenet_horovod.py", 1, 1, 1, []),
     "horovod, 2 ranks": ("imagenet_horovod.py", 2, 1, 1, []),
@@ -58,10 +58,10 @@ def curve(demo, tmp_path_factory):
 
     def measure(way, steps):
         if (way, steps) not in known:
-            script, ranks, parts, workers, options = way
-            sizes = ["-b", GLOBAL_BATCH // ranks // parts, "-j", workers, *options]
+            script, ranks, accumulated, workers, options = way
+            sizes = ["-b", GLOBAL_BATCH // ranks // accumulated, "-j", workers, *options]
             if "--global-batch" not in options:
-                sizes += ["--accumulation", parts]
+                sizes += ["--accumulation", accumulated]
             sizes += ["--steps-per-epoch", steps, "--log-dir", folder / f"{len(known)}", demo]
             run([*command(script, ranks), *OPTIONS, *sizes], folder)
             logs = folder / f"{len(known)}"

@@ -28,30 +28,30 @@ ALL = f"{ALL} --cutmix 1 --min-crop 0.2 --start-size 16 --image-size 24 --val-si
 
 
 def load(pictures, words, **more):  # noqa: F811
-    """Returns [(part, images, target)] of a share on the device, as the model gets them."""
+    """Returns [(epoch, images, target)] of a rank's training, as the model gets them."""
     args = nd.parse_args(words)
     batches = open_batches(pictures, words=words, **more)[1]
     return [
-        (part, images.clone(), target.clone())
-        for part, images, target in nd.on_device(batches, args, CPU, [])
+        (epoch, images.clone(), target.clone())
+        for split, epoch, images, target in nd.to_device(batches, args, CPU, [])
+        if split == "train"
     ]
 
 
-@pytest.mark.parametrize(("shares", "workers"), [(1, 1), (2, 0), (3, 2)])
-def test_augmented_and_mixed_images_are_the_same_whoever_loads_them(shares, workers, pictures):  # noqa: F811
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 0), (3, 2)])
+def test_augmented_and_mixed_images_are_the_same_whoever_loads_them(ranks, workers, pictures):  # noqa: F811
     """To the bit, and from mid-epoch too."""
     words = ALL.split()
-    expected = [each for each in load(pictures, words) if each[0] != "val"]
+    expected = load(pictures, words)
     sizes = [images.shape[2] for _, images, _ in expected]
     assert sizes == [16] * 16 + [24] * 4, "steps of 16 pixels between: none here"
     for step in 0, 2:
         found = [
-            load(pictures, words, share=share, shares=shares, workers=workers, step=step)
-            for share in range(shares)
+            load(pictures, words, rank=rank, ranks=ranks, workers=workers, step=step)
+            for rank in range(ranks)
         ]
-        found = [[each for each in share if each[0] != "val"] for share in found]
-        for (part, images, target), *theirs in zip(expected[step:], *found, strict=True):
-            assert {each[0] for each in theirs} == {part}
+        for (epoch, images, target), *theirs in zip(expected[step:], *found, strict=True):
+            assert {each[0] for each in theirs} == {epoch}
             assert torch.equal(images, torch.cat([each[1] for each in theirs]))
             assert torch.equal(target, torch.cat([each[2] for each in theirs]))
 
@@ -59,7 +59,7 @@ def test_augmented_and_mixed_images_are_the_same_whoever_loads_them(shares, work
 def keys(pictures, *words):  # noqa: F811
     """Returns the keys of each training step of one epoch."""
     words = [*words, "--epochs", "1"]
-    return [job[2] for job in open_batches(pictures, words=words)[0] if job[0] == 0]
+    return [job[3] for job in open_batches(pictures, words=words)[0] if job[0] == "train"]
 
 
 def test_repeats_are_other_crops_of_half_as_many_images(pictures):  # noqa: F811
@@ -81,8 +81,8 @@ def sides(pictures, flip):  # noqa: F811
             pictures, epoch=epoch, words=["--epochs", epoch + 1, "--flip", flip, "--min-crop", 1]
         )
         mirrored = {}
-        for (part, _, indices), (images, *_) in zip(schedule, batches, strict=True):
-            if part == epoch:
+        for (split, _, _, indices), (images, *_) in zip(schedule, batches, strict=True):
+            if split == "train":
                 for index, image in zip(indices, images, strict=True):
                     mirrored[index] = image.float()
         found.append(mirrored)
@@ -234,24 +234,25 @@ RECIPE = (
     "-p 1 --no-accel"
 ).split()
 VIT = ["-a", "vit_b_16", "--image-size", "32"]
-# (script, ranks, parts, further options)
+# (script, ranks, batches accumulated in a step, further options)
 WAYS = {
-    "ddp, 2 ranks, 2 parts": ("imagenet_ddp.py", 2, 2, []),
+    "ddp, 2 ranks, 2 accumulated": ("imagenet_ddp.py", 2, 2, []),
 }
 SLOW = {
     "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, ["--opt-level", "O0"]),
     "dp": ("imagenet_dp.py", 1, 1, []),
-    "nd, 4 parts": ("imagenet_nd.py", 1, 4, []),
+    "nd, 4 accumulated": ("imagenet_nd.py", 1, 4, []),
     "ddp, 4 ranks": ("imagenet_ddp.py", 4, 1, []),
-    "horovod, 2 ranks, 2 parts": ("imagenet_horovod.py", 2, 2, []),
+    "horovod, 2 ranks, 2 accumulated": ("imagenet_horovod.py", 2, 2, []),
 }
 
 
 def train(way, log_dir, *words, steps=40, epochs=1):
     """Runs the recipe one of these ways, on the demo set's 16 images a step; as in a container, in
     a folder that has none above it."""
-    script, ranks, parts, more = way
-    sizes = ["-b", 16 // ranks // parts, "--accumulation", parts, "-j", 1, "--epochs", epochs]
+    script, ranks, accumulated, more = way
+    sizes = ["-b", 16 // ranks // accumulated, "--accumulation", accumulated]
+    sizes += ["-j", 1, "--epochs", epochs]
     sizes += ["--steps-per-epoch", steps, "--log-dir", log_dir]
     return run([*command(script, ranks), *VIT, *RECIPE, *more, *sizes, *words], "/")
 
@@ -503,15 +504,19 @@ def test_lamb_resumed_is_lamb_uninterrupted(demo, tmp_path):
 def test_a_budget_ends_in_mid_epoch_and_validates(demo, tmp_path):
     words = [*VIT, "--no-accel", "-j", "1", "-b", "4", "--budget-hours", 4 / 3600, "-p", "1"]
     words += ["--epochs", "3", "--best", "loss", demo]
-    run([*command("imagenet_ddp.py", 2), *words], tmp_path)
+    output = run([*command("imagenet_ddp.py", 2), *words], tmp_path)
     (text,) = events(the_run(tmp_path / "runs")).Tensors("end/text_summary")
     end = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
     assert end["reason"] == "the budget is spent" and 0 < end["epochs"] < 3
     top1, losses = (scalars(tmp_path / "runs", f"{tag}/val") for tag in ("Top1", "Loss"))
     best = min(losses, key=losses.get)
     look = [sys.executable, ROOT / "tools" / "look.py", "classes"]
-    output = run([*look, checkpoint(tmp_path / "runs", "model_best.pt"), demo], tmp_path)
-    assert f"top-1 {top1[best]:.3f} %" in output
+    looked = run([*look, checkpoint(tmp_path / "runs", "model_best.pt"), demo], tmp_path)
+    assert f"top-1 {top1[best]:.3f} %" in looked
+    for tag, best in ("Top1", max), ("Top5", max), ("Loss", min):
+        logged = scalars(tmp_path / "runs", f"{tag}/val")
+        assert end[f"best_{tag.lower()}"] == pytest.approx(best(logged.values()), abs=1e-4)
+    assert f"the budget is spent: best top-1 {end['best_top1']:.3f} %" in output
     with_more = [*words, "--budget-hours", "1", "--log-dir", "other"]
     shutil.copytree(tmp_path / "runs", tmp_path / "more")
     more = run(

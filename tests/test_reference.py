@@ -195,7 +195,7 @@ def validate(args, model, val):
 def train(folder, build, ranks=1, **options):
     """Trains what `build(classes)` returns under these options of the scripts."""
     args = SimpleNamespace(**DEFAULTS | options)
-    train, val = (datasets.ImageFolder(folder / part).samples for part in ("train", "val"))
+    train, val = (datasets.ImageFolder(folder / split).samples for split in ("train", "val"))
     torch.manual_seed(args.seed)
     model = build(1 + max(label for _, label in train))
     optimizer, average = make_optimizer(args, model), None
@@ -214,14 +214,14 @@ def train(folder, build, ranks=1, **options):
                 images, others, share = mix(args, images, classes, epoch, step)
             model.train()
             sums = 0
-            for turn, part in enumerate(torch.arange(global_batch).split(args.batch_size)):
+            for turn, some in enumerate(torch.arange(global_batch).split(args.batch_size)):
                 rank, turn = divmod(turn, args.accumulation)
                 if turn == 0:
                     torch.manual_seed(seed_from(args.seed, epoch, step, rank))
-                output = model(images[part])
-                loss = loss_of(args, output, classes[part], others[part], share[part])
+                output = model(images[some])
+                loss = loss_of(args, output, classes[some], others[some], share[some])
                 (loss / global_batch).backward()
-                sums += measure(output, classes[part], loss.detach())
+                sums += measure(output, classes[some], loss.detach())
                 if rank == 0:  # whose running statistics are the model's
                     statistics = [buffer.clone() for buffer in model.buffers()]
             for buffer, own in zip(model.buffers(), statistics, strict=True):
@@ -334,18 +334,18 @@ def test_the_script_trains_as_the_reference(case, folder, tmp_path):
 
     assert logged("Loss/step") == pytest.approx(expected.steps, rel=1e-6)
     assert logged("Lr") == pytest.approx(expected.rates, rel=1e-6)
-    for part in "train", "val":
+    for split in "train", "val":
         for tag in "Loss", "Top1", "Top5":
-            values = [each[tag] for each in getattr(expected, part)]
-            assert logged(f"{tag}/{part}") == pytest.approx(values, rel=1e-6), f"{tag}/{part}"
+            values = [each[tag] for each in getattr(expected, split)]
+            assert logged(f"{tag}/{split}") == pytest.approx(values, rel=1e-6), f"{tag}/{split}"
     images = options["batch_size"] * options.get("accumulation", 1) * ranks
     for speed, seconds in zip(logged("Throughput/train"), logged("Time/train"), strict=True):
         assert speed * seconds == pytest.approx(images, rel=1e-4), "those that cannot be read, too"
     saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
-    for part in "state_dict", "ema":
-        assert saved[part].keys() == getattr(expected, part).keys()
-        for name, tensor in getattr(expected, part).items():
-            assert torch.allclose(saved[part][name], tensor, 1e-5, 1e-7), f"{part}: {name}"
+    for which in "state_dict", "ema":
+        assert saved[which].keys() == getattr(expected, which).keys()
+        for name, tensor in getattr(expected, which).items():
+            assert torch.allclose(saved[which][name], tensor, 1e-5, 1e-7), f"{which}: {name}"
     momenta = saved["optimizer"]["state"]
     assert momenta.keys() == expected.optimizer["state"].keys()
     for number, state in expected.optimizer["state"].items():

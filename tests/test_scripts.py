@@ -1,6 +1,7 @@
 """The scripts as texts and as commands: copies, options, launch lines, launchers, alone."""
 
 import argparse
+import ast
 import importlib
 import json
 import math
@@ -50,6 +51,85 @@ def test_copies_are_equal_and_each_stands_alone():
         imported = re.findall(r"^\s*(?:import|from) ([a-zA-Z_]+)", text, re.MULTILINE)
         assert set(imported) <= allowed, name
         assert max(map(len, text.splitlines())) <= 100, name
+
+
+# ------------------------------------------------------------------------------------------- names
+
+# Names that meant several things, or none that the field knows: others have taken their places.
+OLD = """fit fitting worker set_up go_on choose_checkpoint follow swap_averages on_device greet
+    complain report note part parts share shares whole count zero_on odd each"""
+OLD_OF = {"run": {"average", "kept", "partial"}, "def": {"view"}}  # as attributes, as functions
+
+
+def defined_names(text):
+    """Yields (line, name, "def" or of what it is an attribute) of all that a script defines or
+    assigns: functions, classes, fields, parameters, variables. An import names nothing."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name, "def"
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg, None
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.lineno, node.id, None
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.lineno, node.name, None
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+            yield node.lineno, node.attr, owner
+        if isinstance(node, ast.ClassDef) and node.name == "Run":
+            fields = (field for field in node.body if isinstance(field, ast.AnnAssign))
+            yield from ((field.lineno, field.target.id, "run") for field in fields)
+
+
+def old_names(text):
+    """Returns [(line, name)] of the old names that a script defines or assigns."""
+    return [
+        (line, name)
+        for line, name, owner in defined_names(text)
+        if name in OLD.split() or name in OLD_OF.get(owner, ())
+    ]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_old_names_stay_out(script):
+    assert old_names(TEXTS[script]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def fit(run): pass",
+        "async def greet(): pass",
+        "def view(images): pass",
+        "class P:\n    def share(self): pass",
+        "def f(share): pass",
+        "def f(*, each=1): pass",
+        "def f(*parts, **odd): pass",
+        "f = lambda part: 0",
+        "count = 1",
+        "a, (whole, b) = c",
+        "a = [0 for note in b]",
+        "for a, each in b: pass",
+        "with a as report: pass",
+        "if (shares := 1): pass",
+        "count: int = 1",
+        "class P(NamedTuple):\n    share: int = 0",
+        "@dataclass\nclass Run:\n    kept: list = 0",
+        "run.average = {}",
+        "self.run.partial = 1",
+        "args.parts = 1",
+        "data.count += 1",
+        "try: pass\nexcept E as odd: pass",
+        "global part\npart = 1",
+    ],
+)
+def test_old_names_are_found_wherever_they_are_defined(text):
+    assert len(old_names(text)) == 1 + ("odd" in text and "parts" in text)
+
+
+def test_what_is_not_ours_to_name_is_no_old_name():
+    text = "from x import report\nbuffer.view(1)\nkept = average = 'each part'\nf(count=part)"
+    assert old_names(text + "\ndata.partial = b.whole\nfunctools.partial(share)") == []
 
 
 # ----------------------------------------------------------------------------------- launch lines
@@ -311,7 +391,7 @@ def train(args):
     script.leave()
 
 
-script.worker = train
+script.train_rank = train
 if __name__ == "__main__":
     script.main()
 """
