@@ -43,15 +43,14 @@ bench: .venv/installed-bench .venv/installed-horovod
 	$(BIN)/python benchmarks/data_loading.py "$(DIR)"
 	$(BIN)/python benchmarks/training.py "$(DIR)"
 
-# On a CUDA device, in under eight minutes; with DIR also decoding by nvJPEG.
+# On a CUDA device, in under eight minutes.
 bench-gpu: .venv/installed
 	$(BIN)/python benchmarks/gpu.py
-	$(if $(DIR),$(BIN)/python benchmarks/nvjpeg.py "$(DIR)")
 
 # Kills, freezes and starves runs in every way that they must survive: over an hour; disk, nodes and
 # slurm need root.
 chaos: setup
-	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python tests/chaos.py
 
 # Environment, tests' tools, Horovod: each part is made once, and again when its list has changed.
 setup: .venv/installed-dev .venv/installed-horovod

@@ -1,7 +1,8 @@
 """Turn training logs into figures/ and RESULTS.md: every figure and every number in them.
 
     python make_results.py logs                             # `make results`
-    python make_results.py logs --check                     # is what stands there what logs/ give?
+    python make_results.py logs --check      # is what stands there, and in docstrings, of logs/?
+    python make_results.py logs --show exchange             # a study, benchmark or run in full
     python make_results.py runs --out my_results            # any runs of the imagenet_*.py
     python make_results.py LOGS --io-csv bandwidth.csv iops.csv --out FOLDER
 
@@ -13,12 +14,14 @@ Nothing else enters the results: no clock, no font, no machine.
 """
 
 import argparse
+import difflib
 import shlex
 import sys
 from pathlib import Path
 
-from reporting.draw import draw_any, is_stale, read_fingerprint
-from reporting.page import make_results
+from reporting.claims import claims, stale_claims
+from reporting.draw import draw, is_stale, read_fingerprint
+from reporting.page import in_full, make_results
 from reporting.read import BadInput, read_io_csv, read_runs, read_study_io
 from reporting.report import read_benchmarks
 from reporting.text import code, visible
@@ -35,9 +38,16 @@ def find_stale(text, figures, out):
 
 def left_over(figures, out):
     """Returns the figures in `out` that this program made and would not make now."""
-    files = [path for suffix in ("png", "svg") for path in (out / "figures").rglob(f"*.{suffix}")]
-    made = {out / f"{name}{suffix}" for name in figures for suffix in (".png", ".svg")}
+    made = {out / f"{name}.png" for name in figures}
+    files = (out / "figures").rglob("*.png")
     return sorted(path for path in files if path not in made and read_fingerprint(path))
+
+
+def near(name, names):
+    """Returns the names most like a name, as text."""
+    within = [each for each in names if name.lower() in each.lower()]
+    like = difflib.get_close_matches(name, names, n=5, cutoff=0.3)
+    return f"there are {', '.join(list(dict.fromkeys([*within, *like]))[:5] or list(names)[:5])}"
 
 
 def main():
@@ -55,6 +65,8 @@ def main():
     )
     help_ = "fraction, as 0.75, for runs that log none"
     add("--desired-acc", type=float, metavar="FRACTION", help=help_)
+    help_ = "print a study, a benchmark or a run in full; or `all`, or `claims` of the scripts"
+    add("--show", metavar="NAME", help=help_)
     add(
         "--check", action="store_true", help="write nothing; status 1 if what stands there is stale"
     )
@@ -73,7 +85,7 @@ def main():
     words += ["--io-csv", *map(str, args.io_csv)] if args.io_csv else []
     words += ["--desired-acc", f"{args.desired_acc:g}"] if args.desired_acc else []
     command = shlex.join(["python", "make_results.py", *words])
-    text, figures = make_results(runs, warnings, io_csv, command, benchmarks, ios)
+    text, figures, sections = make_results(runs, warnings, io_csv, command, benchmarks, ios)
     if not (runs or benchmarks):
         where = ", ".join(map(str, args.logs))
         why = f" ({'; '.join(warnings)})" if warnings else ""
@@ -81,6 +93,13 @@ def main():
         parser.error(f"no run with values under {where}: {wanted}{why}")
     for warning in warnings:
         print(f"{parser.prog}: warning: {visible(warning)}", file=sys.stderr)
+    if args.show:
+        if args.show == "claims":
+            sections[args.show] = claims(runs, benchmarks).values()
+        if args.show not in [*sections, "all"]:
+            parser.error(f"--show {args.show}: nothing is called so; {near(args.show, sections)}")
+        print("\n".join(in_full(args.show, runs, sections)))
+        return
     out = args.out or Path(".")
     before = out / "RESULTS.md"
     if not (args.out or args.check) and before.exists():
@@ -90,13 +109,16 @@ def main():
         if stale := find_stale(text, figures, out):
             stale = visible(", ".join(stale))
             parser.exit(1, f"stale, `make results` mends it: {stale}\n")
+        here = Path(__file__).resolve().parent
+        if out.resolve() == here and (wrong := stale_claims(here, claims(runs, benchmarks))):
+            parser.exit(1, "\n".join([*wrong, ""]))
         print(f"RESULTS.md and {len(figures)} figures are what the logs give")
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, panels in figures.items():
             if is_stale(out / name, panels):
-                draw_any(panels, out / name)
+                draw(panels, out / name)
         for path in left_over(figures, out):
             path.unlink()
         (out / "RESULTS.md").write_text(text, encoding="utf-8")

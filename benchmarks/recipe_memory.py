@@ -24,7 +24,7 @@ def measure(file, gpus):
     """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
     args = nd.parse_args([f"@{file}"])
     place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
-    batch, accumulation_steps, _ = nd.split_batch(args, place, args.global_batch)
+    batch, parts, _ = nd.split_batch(args, place, args.global_batch)
     size = args.image_size or nd.preset_of(args.arch).crop_size[0]
     data = types.SimpleNamespace(image_size=size)
     kept = {}  # each storage once; held, so that none is freed and its number given to another
@@ -48,8 +48,7 @@ def measure(file, gpus):
     total = (state + sum(each.nbytes() for each in kept.values())) / 1e9
     name = f"{Path(file).stem}, {gpus} GPU{'s' if gpus > 1 else ''}"
     row = {"name": name, "values": [total]}
-    row |= {"images a GPU": str(batch), "parts": str(accumulation_steps)}
-    row["state, GB"] = state / 1e9
+    row |= {"images a GPU": str(batch), "parts": str(parts), "state, GB": state / 1e9}
     return row
 
 

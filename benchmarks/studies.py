@@ -102,6 +102,12 @@ def transfer(ranks, data, *options, epochs=10):
     return [*words, *rest.split(), *" ".join(options).split(), f"cifar10_transfer/{data}"]
 
 
+def on_test(best, data):
+    """Returns the words that measure a run's best model on test/, for test.json in its folder."""
+    words = ["python", "tools/look.py", "classes", str(best), data, "--part", "test", "--save"]
+    return [*words, "--out", str(best.with_suffix(".png"))]
+
+
 # The learning rate for fine-tuning is a tenth of the other, by custom.
 WAYS = {"scratch": "--lr 0.2", "tuned": f"--lr 0.02 --weights {BEFORE}"}
 WAYS["frozen"] = f"--lr 0.2 --weights {BEFORE} --freeze"
@@ -220,12 +226,17 @@ def main():
     log_dir, failed = os.path.relpath(folder, ROOT), []
     for serial, words in list(enumerate(commands, 1))[args.first - 1 :]:
         print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
-        if subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode:
-            failed.append(shlex.join(words))  # such as for want of memory: the others go on
-        if args.study.startswith("transfer") and serial == 1:
-            for best in folder.glob("*/model_best.pt"):
+        status = subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode
+        if args.study.startswith("transfer") and not status:
+            (best,) = folder.glob("*/model_best.pt")
+            if serial == 1:
                 shutil.copy(best, ROOT / BEFORE)
-        for left in (*folder.glob("*/*.pt"), *folder.glob("*/.lock")):
+            else:
+                data = STUDIES[args.study][serial - 1][-1]
+                status = subprocess.run(on_test(best, data), cwd=ROOT, env=env).returncode
+        if status:
+            failed.append(shlex.join(words))  # such as for want of memory: the others go on
+        for left in (*folder.glob("*/*.pt"), *folder.glob("*/.lock"), *folder.glob("*/*.png")):
             left.unlink()
     sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)
 

@@ -1,63 +1,60 @@
-"""RESULTS.md as a page: what the logs say in sentences, tables and figures; the rest below."""
+"""RESULTS.md as a page: what the logs say in sentences, tables and figures, most needed first."""
 
+import re
+import shlex
 from collections import defaultdict
+from pathlib import Path
 
-import matplotlib
 import numpy as np
 
 from reporting.draw import (
-    OWN_FIGURES,
-    chart,
     clock,
     efficiency,
-    run_figure,
-    speed_panels,
+    io_panels,
+    model_panel,
+    shades,
+    study_panels,
     style_runs,
 )
-from reporting.parallel import parallel_section
+from reporting.parallel import TITLES, parallel_section
 from reporting.report import (
+    MOST,
     benchmark_section,
+    benchmark_table,
     digits,
+    epochs_table,
+    note_of,
+    precision_table,
     run_section,
-    scaling_lines,
+    runs_table,
     study_section,
     table,
-    unused,
 )
-from reporting.scaling import prediction_errors, study_scaling
-from reporting.text import code, escape, image, reason
+from reporting.scaling import study_scaling
+from reporting.text import code, escape, file_name, image, reason
 from reporting.training import recipe_section, transfer_section
 
-# What benchmarks/chaos.py tries, in the words of a reader.
+# What tests/chaos.py tries, in the words of a reader.
 TRIALS = {
-    "a rank, all ranks or the launcher killed, also while a file is written": (
-        "kills",
-        "restarts",
-        "horovod",
-        "syscalls",
-    ),
-    "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": ("signals",),
-    "processes that are stopped or stuck, in set-up and in training": (
-        "frozen",
-        "frozen_parallel",
-    ),
-    "checkpoints and indexes cut off, flipped, made by hand, hostile": ("files", "handmade"),
-    "a full or read-only disk, limits of open files, processes, shared memory": ("disk", "limits"),
-    "--resume auto after moves between folders, among a thousand runs, onto other data": (
-        "progress",
-        "many",
-    ),
-    "a stranger at the store; logs that nobody's training wrote": ("stranger", "logs"),
-    "ranks with other data or options, a second run in the folder": ("differing", "two_runs"),
-    "nodes lost, leaving, joining; Slurm's time limit and scancel": ("nodes", "slurm"),
+    "a rank, all ranks or the launcher killed, also while a file is written": "kills restarts "
+    "horovod syscalls",
+    "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": "signals",
+    "processes that are stopped or stuck, in set-up and in training": "frozen frozen_parallel",
+    "checkpoints and indexes cut off, flipped, made by hand, hostile": "files handmade",
+    "a full or read-only disk, limits of open files, processes, shared memory": "disk limits",
+    "--resume auto after moves between folders, among a thousand runs, onto other data": "progress "
+    "many",
+    "a stranger at the store; logs that nobody's training wrote": "stranger logs",
+    "ranks with other data or options, a second run in the folder": "differing two_runs",
+    "nodes lost, leaving, joining; Slurm's time limit and scancel": "nodes slurm",
 }
+
+# The benchmarks that the page has a section of.
+SENT = [TITLES[kind] for kind in ("exchange", "memory", "bubble")]
 
 SPEED_NOTE = (
     "Bars in colour are this project's. Medians of rounds, in which all are measured in turn; the "
-    "appendix's tables say whose batches are uint8, and whose are normalised already."
-)
-MODEL = (
-    "The model of a step (appendix, Methods), and its errors on larger sizes than it was fitted on:"
+    "tables below say whose batches are uint8, and whose are normalised already."
 )
 
 
@@ -81,9 +78,44 @@ def rates(benchmarks, title):
     return {}, None, {}
 
 
-def place_of(about):
-    """Returns the Markdown of where a benchmark was measured."""
-    return escape(f"{about.get('cores')} cores of {about.get('processor')}")
+# The benchmarks that README.md's first screen shows, by how their titles begin; and of their rows
+# those that read the same files.
+SPEED = {
+    "Data loading": "Loading JPEGs",
+    "Training resnet18 on JPEGs": "Training ResNet-18 on JPEGs",
+}
+SPEED_ROWS = (
+    r"pytorch/examples|timm|DALI|torchvision|FFCV|(this project(?!.*(pixels|raw))|imagenet_nd\.py)"
+)
+
+
+def speed_panels(benchmarks):
+    """Returns the panels of figures/speed: images/s beside pytorch/examples'."""
+    panels = []
+    for begin, what in SPEED.items():
+        measured, base, about = rates(benchmarks, begin)
+        found = {name: re.search(SPEED_ROWS, name) for name in measured}
+        rows = [(name, measured[name], bool(found[name][1])) for name in found if found[name]]
+        own = max(
+            (rate for name, rate, ours in rows if ours and "shards" not in name), default=None
+        )
+        base = measured.get(base)
+        if own and base:
+            timm = max((rate for name, rate, _ in rows if "timm" in name), default=None)
+            plain = measured.get("imagenet_nd.py")  # by what pytorch/examples trains in
+            alike = f" ({plain / base:.1f} times in float32)" if plain else ""
+            title = f"{what}{alike}:\n{own / base:.1f} times pytorch/examples"
+            title += f", {own / timm:.2f} times timm" if timm else ""
+            bars = []
+            for name, rate, ours in sorted(rows, key=lambda row: -row[1]):
+                name = name.replace(" reference preset", "").replace(", ", ",\n", 1)
+                colour = "#21918c" if ours else "#b0b0b0"
+                text = f"{rate:,.0f}  ({rate / base:.1f} x)"
+                bars.append((name.replace(" --", "\n--", 1), rate, colour, text))
+            where = f"images/s, medians; {about.get('cores')} cores of {about.get('processor')}"
+            axes = {"title": title, "xlabel": where, "ylabel": "", "lines": [], "bars": bars}
+            panels.append(axes)
+    return panels
 
 
 def sentences(cluster, benchmarks):
@@ -107,25 +139,9 @@ def sentences(cluster, benchmarks):
             f"{last.values('Top1/val').max():.1f} % on {last.devices} in "
             f"{clock(last.training_seconds)}."
         )
-    loaded, base, about = rates(benchmarks, "Data loading")
-    own, dali = loaded.get("this project, folder"), loaded.get("NVIDIA DALI, CPU")
-    if own and loaded.get(base):
-        beside = f", {own / dali:.1f} times NVIDIA DALI's on the CPU" if dali else ""
-        lines.append(
-            f"**{own / loaded[base]:.1f} times the images/s of {escape(base)}** in loading plain "
-            f"JPEGs{beside} ({place_of(about)})."
-        )
-    trained, base, about = rates(benchmarks, "Training resnet18 on JPEGs")
-    own = max((trained[name] for name in trained if name.startswith("imagenet_")), default=None)
-    if own and trained.get(base):
-        timm = max((trained[name] for name in trained if "timm" in name), default=None)
-        beside = f", {own / timm:.2f} times timm at its best" if timm else ""
-        plain = trained.get("imagenet_nd.py")
-        alike = f" ({plain / trained[base]:.1f} times in float32, as it trains)" if plain else ""
-        lines.append(
-            f"**{own / trained[base]:.1f} times the images/s of {escape(base)}** in training "
-            f"ResNet-18 on them{alike}{beside} ({place_of(about)})."
-        )
+    for each in speed_panels(benchmarks):
+        title = each["title"].replace("\n", " ")
+        lines.append(f"**{escape(title)}** ({escape(each['xlabel'])}).")
     if trials := count_trials(benchmarks):
         tried, held = (sum(each[place] for each in trials) for place in (1, 2))
         lines.append(
@@ -136,7 +152,7 @@ def sentences(cluster, benchmarks):
 
 
 def count_trials(benchmarks):
-    """Returns [(kind, rows of benchmarks/chaos.py that were tried, those that hold)]."""
+    """Returns [(kind, rows of tests/chaos.py that were tried, those that hold)]."""
     kinds = [kind for each in benchmarks for kind in each.get("trials", {}).items()]
     holds = {name: [row[2] for row in rows if row[2] is not None] for name, rows in kinds}
     holds.pop("omissions", None)  # which try the comparison, not the runs
@@ -145,19 +161,13 @@ def count_trials(benchmarks):
 
 def trials_table(benchmarks):
     """Returns the Markdown table of faults: a row a kind, how many were tried and held."""
-    kinds = {name: what for what, names in TRIALS.items() for name in names}
+    kinds = {name: what for what, names in TRIALS.items() for name in names.split()}
     sums = defaultdict(lambda: [0, 0])
     for name, tried, held in count_trials(benchmarks):
         of_kind = sums[kinds.get(name, name.replace("_", " "))]
         of_kind[:] = of_kind[0] + tried, of_kind[1] + held
     rows = [[what, *counts] for what, counts in sums.items()]
     return table(["what is done to runs", "trials", "hold"], rows) if rows else []
-
-
-def shades(count):
-    """Returns colours from dark to light, told apart in grey and by the colour-blind."""
-    picked = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, max(2, count)))
-    return [matplotlib.colors.to_hex(each) for each in picked][:count]
 
 
 def accuracy_charts(cluster):
@@ -181,7 +191,7 @@ def accuracy_charts(cluster):
         axes = {"title": title, "xlabel": xlabel, "ylabel": "validation top-1, %", "lines": lines}
         hourly = xlabel == "hours"
         charts.append({**axes, "logx": hourly, "above": hourly, "listed": not hourly})
-    return chart(charts)
+    return charts
 
 
 def error_charts(cluster):
@@ -201,7 +211,7 @@ def error_charts(cluster):
         title = f"{name}: {val[0]:.1f} % on {cluster[0].devices} GPUs, {val[1]:.1f} % on "
         axes = {"title": f"{title}{cluster[-1].devices}", "xlabel": "epoch", "ylabel": f"{name}, %"}
         charts.append({**axes, "lines": lines})
-    return chart(charts)
+    return charts
 
 
 def complete(cluster):
@@ -236,40 +246,7 @@ def scaling_charts(cluster):
     title = f"{whole[-1].epochs} epochs in {texts[-1]} on {sizes[-1]} GPUs"
     axes |= {"xticks": sizes, "notes": [*zip(sizes, hours, texts, strict=True)], "aside": (6, 4)}
     time = {**axes, "title": title, "ylabel": "hours", "lines": lines}
-    return chart([rate, time])
-
-
-def model_chart(scaling):
-    """Returns the chart of a scaling model fitted on the smaller sizes, beside all measurements."""
-    fit, small, large, _ = scaling
-    runs = [*small, *large]
-    sizes = sorted({run.devices for run in runs})
-    axis = np.geomspace(sizes[0], sizes[-1], 50)
-    images = runs[-1].global_batch / runs[-1].devices
-    rate = images * axis / fit.predict(axis, images + 0 * axis)
-    error = 100 * prediction_errors(fit, large)[-1]
-    measured = [run.throughput[0] for run in runs]
-    lines = [
-        {"x": axis, "y": rate, "label": "model", "color": "#21918c"},
-        {"x": sizes, "y": measured, "label": "measured", "color": "#440154"},
-        {"x": axis, "y": rate[0] * axis / axis[0], "label": "ideal", "color": "#777777"},
-    ]
-    lines[1]["marker"], lines[1]["linestyle"], lines[2]["linestyle"] = "o", "none", ":"
-    title = f"Fitted on up to {small[-1].devices} GPUs, the model is {abs(error):.0f} % too "
-    title += f"{'high' if error > 0 else 'low'} on {sizes[-1]}"
-    axes = {"title": title, "xlabel": "GPUs", "ylabel": "images/s", "lines": lines}
-    return chart([{**axes, "logx": True, "logy": True, "xticks": sizes}])
-
-
-def io_charts(io):
-    """Returns the charts of a file system's bandwidth and reads/s over minutes."""
-    (minutes, read), (others, calls) = io
-    peak, most = np.nanmax(read) / 1e9, np.nanmax(calls)
-    lines = [{"x": minutes, "y": read / 1e9, "label": "", "color": "#440154"}]
-    rate = {"title": f"{peak:.1f} GB/s are read at most", "ylabel": "GB/s", "lines": lines}
-    lines = [{"x": others, "y": calls / 1e3, "label": "", "color": "#440154"}]
-    reads = {"title": f"{most:,.0f} reads/s at most", "ylabel": "1,000 reads/s", "lines": lines}
-    return chart([{**each, "xlabel": "minutes", "zero": True} for each in (rate, reads)])
+    return [rate, time]
 
 
 def parity_groups(runs):
@@ -295,7 +272,7 @@ def _points(run):
     return series.steps.tolist(), series.values.tolist()
 
 
-def parity_section(runs, figures):
+def parity_section(runs, figures, full=False):
     """Returns the Markdown lines that set losses of scripts and ranks beside each other."""
     rows, lines, largest, ways = [], [], {}, 0
     for arch, reference, others in parity_groups(runs):
@@ -318,7 +295,7 @@ def parity_section(runs, figures):
         return []
     title = f"{ways} ways, without BatchNorm: losses within {largest.get(False, 0):.0e}"
     axes = {"title": title, "xlabel": "step", "ylabel": "relative difference", "logy": True}
-    figures["figures/page/parity"] = chart([{**axes, "lines": lines}])
+    figures["figures/parity"] = [{**axes, "lines": lines}]
     header = ["model", "script", "ranks", "-b", "parts", "-j", "largest relative difference"]
     note = (
         "The loss of each step, against the first run of the same model in one process: the same "
@@ -326,8 +303,16 @@ def parity_section(runs, figures):
         "its own images, by design: so models that have it differ with the number of ranks. Equal "
         "losses are drawn at 1e-9."
     )
-    picture = ["![differences of losses](figures/page/parity.svg)", ""]
-    return ["## Same curve everywhere", "", note, "", *picture, *table(header, rows), ""]
+    picture = ["![differences of losses](figures/parity.png)", ""]
+    return [
+        "## Same curve everywhere",
+        "",
+        note,
+        "",
+        *picture,
+        *table(header, rows if full else rows[:MOST]),
+        "",
+    ]
 
 
 def cluster_table(cluster):
@@ -344,80 +329,99 @@ def cluster_table(cluster):
     return table(header, rows)
 
 
-def page(runs, benchmarks, ios, figures, speed):
-    """Returns the Markdown lines of the first page; adds its figures. `speed` is the path of the
-    bar chart of benchmarks, or None; `ios` are the studies' counters of file systems."""
-    cluster = cluster_runs(runs)
-    lines = sentences(cluster, benchmarks)
+def cluster_section(cluster, io, figures):
+    """Returns the Markdown lines (on accuracy, on scaling) of the runs that the page shows."""
+    facts = cluster[0].facts
+    figures["figures/accuracy"] = accuracy_charts(cluster)
+    figures["figures/top1_top5"] = error_charts(cluster)
+    figures["figures/scaling"] = scaling_charts(cluster)
+    name = f"{cluster[0].arch}, {cluster[0].data or 'data not logged'}"
+    source = f" Source: {facts['source']}. {facts.get('what', '')}" if "source" in facts else ""
+    accurate = [escape(f"{name}; best epoch of each run below.{source}"), ""]
+    accurate += ["![top-1 over epochs and hours](figures/accuracy.png)", ""]
+    accurate += ["![training and validation](figures/top1_top5.png)", ""]
+    note = (
+        f"Efficiency is against {cluster[0].devices} GPUs. ± is the standard deviation over epochs "
+        "without the first. Times are from the log's start to the last epoch, without pauses."
+    )
+    scales = [*cluster_table(cluster), "", note, ""]
+    scales += ["![images/s and time against GPUs](figures/scaling.png)", ""]
+    if scaling := study_scaling(cluster)[1]:
+        figures["figures/model"] = [model_panel(scaling)]
+        scales += ["![the scaling model](figures/model.png)", ""]
+    if io:
+        figures["figures/io"] = io_panels(io)
+        scales += [f"{escape(facts.get('io', 'What its file system delivered'))}:", ""]
+        scales += ["![reads over time](figures/io.png)", ""]
+    return accurate, scales
+
+
+def page(runs, benchmarks, ios, figures, more):
+    """Returns (Markdown lines on what a reader needs most, names of the studies and benchmarks that
+    they show); adds their figures. `ios` are the studies' counters of file systems; more() adds to
+    lines how what is so called is printed in full."""
+    cluster, shown = cluster_runs(runs), set()
+    files = {name_of(each): each for each in benchmarks}
+    lines, accurate, scales = sentences(cluster, benchmarks), [], []
     lines += [""] if lines else []
-    if speed:
-        lines += ["## How fast", "", f"![images/s beside others]({speed}.svg)", ""]
-        lines += [SPEED_NOTE, ""]
-    components = recipe_section(runs, figures) + transfer_section(runs, figures)
+
+    def whole(lines, names):
+        """Returns the lines of a section, if there are any, and how to print all of it."""
+        names = sorted(names) if lines else []
+        shown.update(names)
+        return more(lines, *names) if names else lines
+
+    def studies(begin):
+        return {run.study for run in runs if run.study.startswith(begin)}
+
+    if speed := speed_panels(benchmarks):
+        figures["figures/speed"] = speed
+        picture = "![images/s beside others](figures/speed.png)"
+        lines += ["## How fast", "", picture, "", SPEED_NOTE, ""]
     if cluster:
-        facts = cluster[0].facts
-        drawn = {"accuracy": accuracy_charts(cluster), "top1_top5": error_charts(cluster)}
-        drawn["scaling"] = scaling_charts(cluster)
-        if io := ios.get(cluster[0].study):
-            drawn["io"] = io_charts(io)
-        figures |= {f"figures/page/{name}": each for name, each in drawn.items()}
-        name = f"{cluster[0].arch}, {cluster[0].data or 'data not logged'}"
-        source = f" Source: {facts['source']}. {facts.get('what', '')}" if "source" in facts else ""
-        lines += ["## How accurate", ""]
-        lines += [escape(f"{name}; best epoch of each run below.{source}"), ""]
-        lines += ["![top-1 over epochs and hours](figures/page/accuracy.svg)", ""]
-        lines += ["![training and validation](figures/page/top1_top5.svg)", ""]
-        lines += components
-        lines += ["## How it scales", "", *cluster_table(cluster), ""]
-        lines += [f"Efficiency is against {cluster[0].devices} GPUs. ± is the standard deviation "]
-        lines[-1] += "over epochs without the first. Times are from the log's start to the last "
-        lines[-1] += "epoch, without pauses."
-        lines += ["", "![images/s and time against GPUs](figures/page/scaling.svg)", ""]
-        if scaling := study_scaling(cluster)[1]:
-            figures["figures/page/model"] = model_chart(scaling)
-            lines += ["![the scaling model](figures/page/model.svg)", ""]
-            lines += [MODEL, *scaling_lines(scaling)]
-        if "io" in drawn:
-            lines += [
-                f"{escape(facts.get('io', 'What its file system delivered'))}:",
-                "",
-                "![reads over time](figures/page/io.svg)",
-                "",
-            ]
-    elif components:
-        lines += ["## How accurate", "", *components]
-    lines += parity_section(runs, figures)
+        study = cluster[0].study
+        accurate, scales = cluster_section(cluster, ios.get(study), figures)
+        scales = whole(scales, {study} - {""})
+    accurate += whole(recipe_section(runs, figures), studies("recipe"))
+    accurate += whole(transfer_section(runs, figures), studies("transfer_cpu"))
+    lines += ["## How accurate", "", *accurate] if accurate else []
+    lines += ["## How it scales", "", *scales] if scales else []
+    lines += whole(parity_section(runs, figures), studies("parity"))
     if trials := trials_table(benchmarks):
-        lines += ["## What it survives", "", *trials, ""]
-        lines += ["Each row of each kind: appendix. `make chaos` repeats them.", ""]
-    return lines + parallel_section(benchmarks, figures)
+        trials = ["## What it survives", "", *trials, "", "`make chaos` repeats them.", ""]
+    lines += whole(trials, [name for name in files if "trials" in files[name]])
+    titles = [name for name in files if files[name]["title"] in SENT]
+    return lines + whole(parallel_section(benchmarks, figures), titles), shown
 
 
-INTRODUCTION = """## Methods
-
-Images/s are the mean and standard deviation over epochs, without the first where there are more.
-Training time is wall time from the log's start to its last epoch, without pauses and the epochs
-that a restart repeated. Speed-up and efficiency are against the run on the fewest devices in the
-same table, of several the fastest. The scaling model of a step is
-*compute x images + volume x 2(N-1)/N + latency x 2(N-1)*, of N devices; bandwidth is the gradients'
-bytes over the volume's time. What the computation hides is not seen. It is fitted on the smaller
-two thirds of the sizes, and its error on the larger is printed; processes that shared cores are
-left out, since what they took from each other is no communication.
-"""
+METHODS = [
+    "Images/s: mean and standard deviation over epochs, without the first where there are more.",
+    "Training time: wall time from the log's start to its last epoch, without pauses and the "
+    "epochs that a restart repeated.",
+    "Speed-up and efficiency: against the run on the fewest devices of the same study, model, data,"
+    " hardware and precision, of several the fastest.",
+    "The scaling model of a step: *compute x images + volume x 2(N-1)/N + latency x 2(N-1)*, of N "
+    "devices. What the computation hides is not seen. It is fitted on the smaller two thirds of "
+    "the sizes; processes that shared cores are left out, since what they took from each other is "
+    "no communication.",
+    "Losses and accuracies are the logged values, never smoothed.",
+]
 
 
 def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
-    """Returns (text of RESULTS.md, {path of a figure without suffix: its panels}); `ios` holds the
-    file systems' counters of studies.
+    """Returns (text of RESULTS.md, {path of a figure without suffix: its panels}, {name of a study,
+    benchmark or run: its Markdown lines in full}); `ios` holds the file systems' counters of
+    studies.
 
     Whatever logs hold, the others are shown: runs and benchmarks of which no page can be made,
     alone or beside others, are taken out of their lists, each with a warning.
     """
+    ios = {**(ios or {}), **({"": io_csv} if io_csv else {})}
 
     def make(count):
         """Makes it of the first `count` runs and benchmarks."""
         some = benchmarks[: max(0, count - len(runs))]
-        return _make(runs[:count], warnings, io_csv, command, some, ios or {})
+        return _make(runs[:count], warnings, command, some, ios)
 
     while True:
         works, fails = 0, len(runs) + len(benchmarks)
@@ -442,44 +446,75 @@ def make_results(runs, warnings, io_csv, command, benchmarks=(), ios=None):
         warnings.append(f"{name}: cannot be shown ({why}): left out")
 
 
-def _make(runs, warnings, io_csv, command, benchmarks, ios):
+def name_of(benchmark):
+    """Returns what a benchmark is called: its file, without suffix."""
+    return Path(benchmark["file"]).stem
+
+
+def _make(runs, warnings, command, benchmarks, ios):
     """Returns what make_results() does, of all that it is given."""
-    style_runs(runs)
-    studies = defaultdict(list)
+    studies, figures, sections = defaultdict(list), {}, defaultdict(list)
     for run in runs:
         studies[run.study].append(run)
-    figures = {}
+    for members in studies.values():
+        style_runs(members)
+
+    def more(lines, *names):
+        shown = ", ".join(code(f"{command} --show {shlex.quote(name)}") for name in names)
+        shown = f"In full: {shown}."
+        if lines[-2].startswith(("|", "!")):  # a table, a picture
+            return [*lines, shown, ""]
+        return [*lines[:-2], f"{lines[-2]} {shown}", ""]
+
     made = f"Made by {code(command)} from the logs; nothing here is written by hand."
-    lines, speed = ["# Results", "", made, ""], speed_panels(benchmarks)
-    if speed:
-        figures["figures/speed"] = speed
-    first = page(runs, benchmarks, ios, figures, "figures/speed" if speed else None)
-    lines += first
-    if first:
-        lines += ["<details><summary><b>Appendix: methods, every study, benchmark and run</b>"]
-        lines += ["</summary>", ""]
-    lines += [INTRODUCTION]
-    if len(studies) > 1:
-        for study, members in sorted(studies.items()):
-            name = study or "other"
-            folder = unused("figures", name, figures)
-            lines += study_section(f"Study {name}", members, folder, ios.get(study), figures)
-    elif runs:
-        lines += study_section("All runs", runs, "figures", io_csv, figures)
-    lines += ["## Benchmarks", ""] if benchmarks else []
+    lines = ["# Results", "", made, ""]
+    first, shown = page(runs, benchmarks, ios, figures, more)
+    lines += [*first, "## Methods", "", *(f"- {each}" for each in METHODS), ""]
+    for study, members in sorted(studies.items()):
+        name = study or ("other" if studies.keys() - {""} else "runs")
+        for full in recipe_section, transfer_section, parity_section:
+            sections[name] += full(members, {}, full=True)
+        sections[name] += study_section(f"Study {name}", members)
+        if study not in shown:
+            path = unused(name, figures)
+            about = [f"## {escape(f'Study {name}' if study else 'All runs')}", ""]
+            if panels := study_panels(members, ios.get(study)):
+                figures[path] = panels
+                about += [image(name, f"{path}.png"), ""]
+            lines += more([*about, *precision_table(members)], name)
+    lines += ["## Benchmarks", ""] if any(name_of(b) not in shown for b in benchmarks) else []
     for benchmark in benchmarks:
-        lines += benchmark_section(benchmark)
-    lines += ["## Runs", ""] if runs else []
-    if len(runs) > OWN_FIGURES:
-        lines += [f"More than {OWN_FIGURES} runs: none has a figure of its own.", ""]
+        name = name_of(benchmark)
+        sections[name] += benchmark_section(benchmark)
+        if name not in shown:
+            lines += more(benchmark_part(benchmark), name)
+    lines += more(["## Runs", "", *runs_table(runs), ""], "NAME") if runs else []
     for run in runs:
-        lines += run_section(run)
-        panels = run_figure(run) if len(runs) <= OWN_FIGURES else []
-        if panels:
-            path = unused("figures/runs", run.name, figures)
-            lines += [image(run.name, f"{path}.png"), ""]
-            figures[path] = panels
+        sections[run.name] += run_section(run)
     if warnings:
         lines += ["## Warnings", "", *(f"- {escape(warning)}" for warning in warnings), ""]
-    lines += ["</details>", ""] if first else []
-    return "\n".join(lines), figures
+    return "\n".join(lines), figures, sections
+
+
+def benchmark_part(benchmark):
+    """Returns the Markdown lines of a benchmark on the page: its first rows, and its note."""
+    rows = benchmark_table(benchmark, MOST)
+    note = escape(note_of(benchmark, "| ratio |" in rows[0]))
+    return [f"### {escape(benchmark['title'])}", "", *rows, "", note, ""]
+
+
+def in_full(name, runs, sections):
+    """Returns the Markdown lines of a study, a benchmark or a run in full, or of all of them."""
+    lines, of_name = [], {run.name: run for run in runs}
+    for each in [*sections] if name == "all" else [name]:
+        lines += sections[each]
+        lines += epochs_table(of_name[each]) if each in of_name else []
+    return lines
+
+
+def unused(name, figures):
+    """Returns a figure's path, which no figure has."""
+    path = f"figures/{file_name(name)}"
+    while path in figures:
+        path += "_"
+    return path

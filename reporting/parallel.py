@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from reporting.draw import chart
-from reporting.report import digits, significant, table
+from reporting.report import MOST, digits, grid_table, significant, table
 from reporting.text import escape
 
 COLOURS = {  # told apart in grey, and by the colour-blind
@@ -89,7 +88,7 @@ def exchange_part(benchmarks, figures):
         title = f"{many} ranks on {cores} cores: {best['label']} has {best['y'][-1]:.2f} of one's"
         axes |= {"xticks": [1, *ticks]}
         charts += [{**axes, "title": title, "ylabel": "images/s, of one rank's", "lines": speeds}]
-    figures["figures/page/exchange"] = chart(charts)
+    figures["figures/exchange"] = charts
     header = ["way", "busiest link, MB/step", "by formula", "all ranks sent", "ms a step"]
     note = (
         f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks in a network "
@@ -98,25 +97,23 @@ def exchange_part(benchmarks, figures):
         f"{spread_of_losses(rows, many):.1e} of each other{others}: they differ by the order of "
         "sums alone, which BatchNorm and ReLU amplify, the more the fewer images a rank has."
     )
-    picture = ["![bytes and speed](figures/page/exchange.svg)", ""]
+    picture = ["![bytes and speed](figures/exchange.png)", ""]
     return [note, "", *picture, *table([*header, "of one rank's images/s"], cells), ""]
 
 
 def memory_part(benchmarks):
     """Returns the Markdown lines on a rank's training state."""
     rows = rows_of(benchmarks, TITLES["memory"])
-    cells = [
-        [row["name"].replace(" 1 ranks", " 1 rank")]
-        + [significant(row[what]) for what in ("median", "by formula, MB")]
-        for row in rows
-    ]
     if not rows:
         return []
+    apart = max(abs(row["median"] / row["by formula, MB"] - 1) for row in rows)
     note = (
-        "What a rank holds of weights, gradients and momentum: 12 bytes a parameter in float32, "
-        "under FSDP2 its share."
+        "MB that a rank holds of weights, gradients and momentum: 12 bytes a parameter in float32, "
+        f"under FSDP2 its share, within {100 * apart:.1f} %."
     )
-    return [note, "", *table(["", "MB, largest rank", "by formula"], cells), ""]
+    for row in rows:
+        row["name"] = row["name"].replace(" 1 ranks", " 1 rank")
+    return [note, "", *grid_table(rows, MOST), ""]
 
 
 def bubble_part(benchmarks, figures):
@@ -147,14 +144,14 @@ def bubble_part(benchmarks, figures):
     axes = {"title": title, "xlabel": "micro-batches", "ylabel": "idle, %", "lines": lines}
     axes |= {"logx": True, "xticks": [1, 2, 4, 8, 16, 32], "zero": True}
     axes |= {"notes": notes, "aside": (7, -3)}
-    figures["figures/page/bubble"] = chart([axes])
+    figures["figures/bubble"] = [axes]
     note = (
         "Idle time of two stages, measured (bars from least to most), against (p - 1) / "
         "(m + p - 1) of p stages and m micro-batches; more stages by formula. Stages that compute "
         "at once on cores that share memory slow each other, which leaves less idle time than the "
         "formula has; what each micro-batch costs besides computing leaves more."
     )
-    return [note, "", "![idle time of stages](figures/page/bubble.svg)", ""]
+    return [note, "", "![idle time of stages](figures/bubble.png)", ""]
 
 
 def parallel_section(benchmarks, figures):

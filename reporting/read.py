@@ -40,7 +40,7 @@ WRITTEN = {
     int: "place.ranks place.devices place.local_ranks place.shares cores threads num_classes "
     "image_size steps_per_epoch global_batch options.batch_size",
     (int, float): "gradient_bytes resumed.epoch resumed.seconds options.desired_acc options.lr "
-    "options.budget_hours epochs test_top1",
+    "options.budget_hours epochs test_top1 test_top5 test_loss",
 }
 # Beyond what any training logs; figures cannot be drawn of much larger numbers.
 LARGEST_FILE, LARGEST_TEXT = 2**24, 2**20  # bytes of CSV or JSON; characters in an event file
@@ -460,6 +460,22 @@ def read_facts(folder):
         return {}
 
 
+def read_test(path, name, warnings):
+    """Returns what `tools/look.py classes --part test --save` left beside a run, as `end` names it,
+    where older scripts wrote it; {} where there is none. Adds to warnings."""
+    try:
+        if not path.exists():
+            return {}
+        content = read_json(read_text(path))
+        found = {f"test_{what}": content[what] for what in ("top1", "top5", "loss")}
+        check_text("end", found)
+        return found
+    except Exception as error:
+        why = f"is not as tools/look.py writes it ({type(error).__name__}: {reason(error)})"
+        warnings.append(f"{path}: the test of {name} {why}: not used")
+        return {}
+
+
 def read_runs(paths, desired=None):
     """Returns (all Runs under `paths`, sorted, with names of their own; warnings)."""
     runs, warnings = [], []
@@ -474,6 +490,7 @@ def read_runs(paths, desired=None):
                 run = read_run(visible(name), inside, event_files, csv_files, warnings)
                 run.desired = run.options.get("desired_acc") or desired
                 run.facts = read_facts(folder.parent)
+                run.end |= read_test(folder / "test.json", run.name, warnings)
                 if run.series:
                     runs.append(run)
                 else:

@@ -1,6 +1,5 @@
-"""RESULTS.md: its sections and tables, and which figures stand where."""
+"""Tables of runs and benchmarks, and their sections in full, as `--show` prints them."""
 
-import collections
 import math
 import os
 import re
@@ -10,17 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from reporting.draw import (
-    baseline,
-    clock,
-    device_word,
-    efficiency,
-    model_figure,
-    study_figures,
-)
+from reporting.draw import baseline, clock, device_word, efficiency, groups_of
 from reporting.read import NETWORK, PER_EPOCH, read_text, walk
 from reporting.scaling import by_script, prediction_errors, study_scaling
-from reporting.text import Markdown, code, escape, fence, file_name, image, read_json, reason
+from reporting.text import Markdown, code, escape, fence, read_json, reason
+
+MOST = 12  # rows of a table on the page; --show prints all
 
 
 def read_benchmarks(paths):
@@ -68,17 +62,6 @@ def digits(number, places=0, unit=""):
     return "–" if number is None else f"{number:,.{places}f}{unit}"
 
 
-def anchor(text):
-    """Returns the fragment by which a heading is linked, as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-
-
-def link(run):
-    """Returns a link to the run's section, by the date and time in its name if there are any."""
-    began = re.search(r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d(?=_.*_gpux)", run.name)
-    return Markdown(f"[{began[0] if began else escape(run.name)}](#{anchor(run.name)})")
-
-
 def last_and_best(run, tag):
     """Returns a tag's last and best value as text."""
     values = run.values(tag)
@@ -91,40 +74,51 @@ def group_title(run):
     return ", ".join(each for each in (run.arch, run.data, device, run.precision) if each)
 
 
-def group_table(runs):
-    """Returns the Markdown table of runs that may be compared."""
-    word = device_word(runs)
-    header = ["run", "script", word, f"batch per {device_word(runs, 1)}"]
-    header += ["global batch", "precision", "epochs", "images/s", "speed-up", "efficiency"]
-    header += ["training time", "time to desired accuracy", "val top-1, last / best, %"]
-    header += ["val top-5, last / best, %", "ended"]
+def group_rows(runs, word):
+    """Returns {header: cell} for each of runs that may be compared; `word` is of their devices."""
     measured = [run for run in runs if run.throughput and run.devices]
-    compared = len({run.devices for run in measured}) > 1
-    base = baseline(measured) if compared else None
+    base = baseline(measured) if len({run.devices for run in measured}) > 1 else None
     rows = []
     for run in runs:
         share = efficiency(run, base) if base and run in measured else None
         speedup = share and share * run.devices / base.devices
         steps = run.about.get("steps_per_epoch")
-        epochs = digits(run.epochs) + (f" x {steps:,} steps" if steps and run.epochs else "")
-        goal = f" ({100 * run.desired:g} %)" if run.desired else ""
-        reached = clock(run.seconds_to_desired)
-        ended = run.end.get("reason", "not logged")
         rate = run.throughput and f"{run.throughput[0]:,.0f}"
         if rate and len(run.values("Throughput/train")) > 2:  # one value alone does not spread
             rate += f" ± {run.throughput[1]:,.0f}"
-        row = [link(run), run.script or "–", digits(run.devices), digits(run.batch)]
-        row += [digits(run.global_batch), run.precision or "–", epochs]
-        row += [
-            rate or "–",
-            digits(speedup, 2),
-            digits(share and 100 * share, 1, " %"),
-            clock(run.training_seconds),
-        ]
-        row += [("not reached" if reached == "–" else reached) + goal if run.desired else "–"]
-        row += [last_and_best(run, "Top1/val"), last_and_best(run, "Top5/val"), ended]
-        rows.append(row)
-    return table(header, rows)
+        reached = clock(run.seconds_to_desired).replace("–", "not reached")
+        row = {"run": run.name, "script": run.script or "–", word: digits(run.devices)}
+        row |= {"-b": digits(run.batch), "global batch": digits(run.global_batch)}
+        row["precision"] = run.precision or "–"
+        row["epochs"] = digits(run.epochs)
+        row["epochs"] += f" x {steps:,} steps" if steps and run.epochs else ""
+        row |= {"images/s": rate or "–", "speed-up": digits(speedup, 2)}
+        row["efficiency"] = digits(share and 100 * share, 1, " %")
+        row["training time"] = clock(run.training_seconds)
+        goal = f"{reached} ({100 * run.desired:g} %)" if run.desired else "–"
+        row["time to desired accuracy"] = goal
+        row["val top-1, last / best, %"] = last_and_best(run, "Top1/val")
+        row["val top-5, last / best, %"] = last_and_best(run, "Top5/val")
+        rows.append({**row, "ended": run.end.get("reason", "not logged")})
+    return rows
+
+
+def group_table(runs):
+    """Returns the Markdown table of runs that may be compared."""
+    rows = group_rows(runs, device_word(runs))
+    return table([*rows[0]], [[*row.values()] for row in rows])
+
+
+def runs_table(runs):
+    """Returns the Markdown table of all runs, a row each."""
+    word, rows = device_word(runs), []
+    brief = ["script", word, "-b", "precision", "epochs", "images/s", "efficiency"]
+    brief += ["training time", "val top-1, last / best, %"]
+    for members in groups_of(runs, study=True).values():
+        what = ", ".join(each for each in (members[0].arch, members[0].data) if each) or "–"
+        for run, row in zip(members, group_rows(members, word), strict=True):
+            rows.append([run.name, run.study or "–", what, *(row[name] for name in brief)])
+    return table(["run", "study", "what", *brief], rows)
 
 
 def precision_table(runs):
@@ -194,7 +188,7 @@ def traffic_table(runs):
         means += [sent, received, expected] if ratio else [None] * 3
         if any(mean is not None for mean in means):
             cells = [digits(mean, 2) for mean in means]
-            rows.append([link(run), run.label, *cells, digits(ratio, 3)])
+            rows.append([run.name, run.label, *cells, digits(ratio, 3)])
     header = ["run", "what", "read, MB/s", "from disk, MB/s", "reads/s", "sent, MB/step"]
     header += ["received, MB/step", "expected, MB/step", "sent / expected"]
     title = "Means of what the first node's ranks read, and of all that its interfaces carried:"
@@ -209,11 +203,17 @@ def significant(number):
     return digits(number, max(0, 2 - size))
 
 
-def benchmark_table(benchmark):
-    """Returns the Markdown table of a benchmark, as benchmarks/common.py writes it."""
+def benchmark_table(benchmark, most=None):
+    """Returns the Markdown table of a benchmark, as benchmarks/common.py writes it; of more rows
+    than `most` a grid of medians, or those that were measured first."""
     rows, baseline = benchmark["rows"], benchmark["baseline"]
     medians = [np.median(row["values"]) if row["values"] else None for row in rows]
     base = dict(zip([row["name"] for row in rows], medians, strict=True)).get(baseline)
+    if most and len(rows) > most:
+        if grid := grid_table(rows, most):
+            return grid
+        rows = [row for row in rows if row["values"]][:most]
+        medians = [np.median(row["values"]) for row in rows]
     further = dict.fromkeys(name for row in rows for name in row if name not in ("name", "values"))
     lines = []
     for row, median in zip(rows, medians, strict=True):
@@ -228,28 +228,53 @@ def benchmark_table(benchmark):
     return table(["", "ratio", benchmark["unit"], "range", *further], lines)
 
 
-# Whether a trial of benchmarks/chaos.py holds what was promised.
+def grid_table(rows, most):
+    """Returns the Markdown table of medians of rows that are named "A, X", "A, Y", "B, X" and so
+    on, with as few columns as leave no more than `most` rows, if two to four do; else []."""
+    names = [row["name"].split(", ") for row in rows]
+    for last in range(1, min(map(len, names))):
+        cells = defaultdict(dict)
+        for name, row in zip(names, rows, strict=True):
+            if row["values"]:
+                median = significant(np.median(row["values"]))
+                cells[", ".join(name[:-last])][", ".join(name[-last:])] = median
+        columns = list(dict.fromkeys(column for each in cells.values() for column in each))
+        whole = len(columns) * len(cells) == len(rows)
+        if len(cells) <= most and 2 <= len(columns) <= 4 and whole:
+            lines = [[name, *(each[column] for column in columns)] for name, each in cells.items()]
+            return table(["", *columns], lines)
+    return []
+
+
+# Whether a trial of tests/chaos.py holds what was promised.
 HOLDS = {True: "yes", False: Markdown("**no**"), None: "not tried"}
+
+
+def note_of(benchmark, ratios=True):
+    """Returns what stands below a benchmark's table, which has ratios or not."""
+    if "trials" in benchmark:
+        return benchmark["note"]
+    rounds = max(len(row["values"]) for row in benchmark["rows"])
+    beside = f"; ratios to {benchmark['baseline']}" if ratios else ""
+    return f"Medians of {rounds}{beside}. {benchmark['note']}"
 
 
 def benchmark_section(benchmark):
     """Returns the Markdown lines of a benchmark: table, note, and how to repeat it."""
     about, lines = benchmark["about"], [f"### {escape(benchmark['title'])}", ""]
-    if "trials" in benchmark:  # of benchmarks/chaos.py
+    note = note_of(benchmark)
+    if "trials" in benchmark:  # of tests/chaos.py
         rows = [row for rows in benchmark["trials"].values() for row in rows]
         rows = [[what, became, HOLDS[holds]] for what, became, holds in rows]
         lines += table(["trial", "outcome", "holds"], rows)
-        ran = collections.defaultdict(list)
+        ran = defaultdict(list)
         for name, commit in benchmark["commits"].items():
             ran[commit].append(name)
         ran = "; ".join(f"{commit}: {', '.join(names)}" for commit, names in ran.items())
-        note = f"{benchmark['note']} Commits, and the trials that ran with them: {ran}."
-        lines += ["", escape(note)]
+        note += f" Commits, and the trials that ran with them: {ran}."
     else:
-        rounds = max(len(row["values"]) for row in benchmark["rows"])
-        note = f"Medians of {rounds}; ratios to {benchmark['baseline']}. {benchmark['note']}"
-        lines += [*benchmark_table(benchmark), "", escape(note)]
-    lines += ["", *fence([shlex.join(about["command"])]), ""]
+        lines += benchmark_table(benchmark)
+    lines += ["", escape(note), "", *fence([shlex.join(about["command"])]), ""]
     known = [f"{name} {value}" for name, value in about.items() if name != "command" and value]
     return [*lines, f"{escape('; '.join(known))}.", ""]
 
@@ -296,57 +321,41 @@ def run_section(run):
         if run.named:
             known = "; ".join(f"{name} {value}" for name, value in named.items())
             lines += ["", f"From its name: {escape(known)}."]
+    if run.end:
+        ended = "; ".join(f"{name} {value}" for name, value in run.end.items())
+        lines += ["", f"At the end: {escape(ended)}."]
     missing = [tag for tag in [*PER_EPOCH, "Lr"] if tag not in run.series]
     lines += ["", f"Not logged: {', '.join(missing)}."] if missing else []
     return [*lines, ""]
 
 
-def unused(folder, name, figures):
-    """Returns a path in a folder, which no figure has or is under."""
-    path = f"{folder}/{file_name(name)}"
-    while any(name == path or name.startswith(f"{path}/") for name in figures):
-        path += "_"
-    return path
+def epochs_table(run):
+    """Returns the Markdown table of a run's values, a row an epoch."""
+    tags = [tag for tag in [*PER_EPOCH, "Lr", "Data/wait"] if tag in run.series]
+    values = {tag: dict(zip(run.series[tag].steps, run.values(tag), strict=True)) for tag in tags}
+    steps = sorted({step for tag in tags for step in values[tag]})
+    cells = [[values[tag].get(step) for tag in tags] for step in steps]
+    rows = [["–" if value is None else f"{value:.6g}" for value in row] for row in cells]
+    rows = [[f"{step:g}", *row] for step, row in zip(steps, rows, strict=True)]
+    return [*table(["epoch", *tags], rows), ""] if rows else []
 
 
-# Studies that the page has sections of: the appendix only lists their runs.
-ON_PAGE = ("parity", "recipe", "transfer")
-
-
-def study_section(title, runs, folder, io_csv, figures):
-    """Returns the Markdown lines of runs that one study compares; adds its figures."""
-    lines, groups, most = [f"## {escape(title)}", ""], defaultdict(list), 0
-    for run in runs:
-        groups[run.group].append(run)
-    for group in groups.values():
+def study_section(title, runs):
+    """Returns the Markdown lines of runs that one study compares."""
+    lines, most = [f"## {escape(title)}", ""], 0
+    for group in groups_of(runs).values():
         lines += [f"**{escape(group_title(group[0]))}**", "", *group_table(group), ""]
-        if runs[0].study.startswith(ON_PAGE):
-            continue
         for script, members in by_script(group).items():
             sizes, scaling = study_scaling(members)
             most = max(most, len(sizes))
             of = f" of {escape(f'imagenet_{script}.py')}" if script else ""
             if scaling:
-                name = f"scaling_model_{script}" if script else "scaling_model"
-                path = unused(folder, name, figures)
-                figures[path] = model_figure(scaling)
                 lines += [f"Scaling model{of}:", *scaling_lines(scaling)]
-                lines += [image("scaling model", f"{path}.png"), ""]
             elif len(sizes) > 1:
                 why = f"it takes three sizes, and there are {' and '.join(map(str, sizes))}"
                 if any(run.crowded for run in members):
                     why += "; step times of processes that share cores do not measure communication"
                 lines += [f"Scaling model{of}: cannot be fitted, {why}.", ""]
-    if runs[0].study.startswith(ON_PAGE):
-        return lines
     if most < 2:
         lines += ["Scaling model: cannot be fitted, it takes runs of three sizes.", ""]
-    lines += [*precision_table(runs), *traffic_table(runs)]
-    absent = []
-    for name, panels in study_figures(runs, io_csv).items():
-        if panels:
-            lines += [image(name, f"{folder}/{name}.png"), ""]
-            figures[f"{folder}/{name}"] = panels
-        else:
-            absent.append(name)
-    return lines + ([f"Not drawn, for want of values: {', '.join(absent)}.", ""] if absent else [])
+    return [*lines, *precision_table(runs), *traffic_table(runs)]

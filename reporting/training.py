@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reporting.draw import chart
-from reporting.report import digits, table
+from reporting.draw import device_word
+from reporting.report import MOST, digits, table
 from reporting.text import escape
 
 COLOURS = ("#440154", "#21918c", "#d95f02", "#3b528b")  # told apart in grey, by the colour-blind
@@ -70,8 +70,8 @@ def study_runs(runs, begin):
     ]
 
 
-def recipe_section(runs, figures):
-    """Returns the Markdown lines on what each component of a recipe gains."""
+def recipe_section(runs, figures, full=False):
+    """Returns the Markdown lines on what each component of a recipe gains; adds its figure."""
     study = study_runs(runs, "recipe")
     usual = Counter(size_of(run) for run in study).most_common(1)
     others = [run for run in study if size_of(run) != usual[0][0]]
@@ -107,11 +107,15 @@ def recipe_section(runs, figures):
     times = {"title": f"{highest['y'][-1]:.1f} % in {highest['x'][-1]:.0f} minutes"}
     times |= {"xlabel": "minutes of training", "ylabel": "validation top-1, %", "lines": curves}
     times["logx"] = bool(longer)
-    figures["figures/page/recipe"] = chart([axes, times])
+    figures["figures/recipe"] = [axes, times]
+    kept = sorted(order, key=lambda added: -abs(np.mean(gains[added])))
+    if not full:  # what moves accuracy least is left out
+        kept = kept[: MOST - 1 - len([*shown][2:])]
+    ways = {"plain": plain, **{added: found[added] for added in reversed(order) if added in kept}}
     rows = [
-        [added or "plain", same[0].options["lr"], len(same)]
+        [added, same[0].options["lr"], len(same)]
         + [f"{mean_final(same):.2f}", f"{mean_final(same) - base:+.2f}"]
-        for added, same in [("", plain), *((added, found[added]) for added in reversed(order))]
+        for added, same in ways.items()
     ]
     for name, run in [*shown.items()][2:]:
         rows.append([f"{name}: {' '.join(run.options.get('recipes') or {})}".strip(": ")])
@@ -125,7 +129,7 @@ def recipe_section(runs, figures):
         "sizes it names). In so short a training strong augmentation may lower accuracy. "
         f"{one.facts.get('what', '')}"
     ).strip()
-    picture = ["![gains of components](figures/page/recipe.svg)", ""]
+    picture = ["![gains of components](figures/recipe.png)", ""]
     return ["### By component", "", escape(what), "", *picture, *table(header, rows), ""]
 
 
@@ -137,7 +141,7 @@ def way_of(run):
     return WAYS[2 if run.options.get("freeze") else 1 if run.options.get("weights") else 0]
 
 
-def transfer_section(runs, figures):
+def transfer_section(runs, figures, full=False):
     """Returns the Markdown lines on what weights of other classes are worth: transfer_cpu of
     benchmarks/studies.py."""
     study = [run for run in study_runs(runs, "transfer_cpu") if "epochs" in run.end]
@@ -173,7 +177,7 @@ def transfer_section(runs, figures):
         curves.append({"x": series.steps, "y": series.values, "label": way, "color": colour})
     epochs = {"title": f"{least} images a class, over epochs", "xlabel": "epoch"}
     epochs |= {"ylabel": "validation top-1, %", "lines": curves}
-    figures["figures/page/transfer"] = chart([axes, epochs])
+    figures["figures/transfer"] = [axes, epochs]
     rows = [
         [f"{shots:,}", *(f"{tests[way][at]:.1f}" for way in WAYS)] for at, shots in enumerate(few)
     ]
@@ -184,28 +188,32 @@ def transfer_section(runs, figures):
         f"steps of {one.global_batch} images, by the model with the least validation loss. "
         f"{one.facts.get('what', '')}"
     ).strip()
-    picture = ["![accuracy by number of images](figures/page/transfer.svg)", ""]
+    picture = ["![accuracy by number of images](figures/transfer.png)", ""]
     lines = ["### By transfer", "", escape(note), "", *picture]
-    return [*lines, *table(["images a class", *WAYS], rows), "", *budget_part(budget)]
+    return [*lines, *table(["images a class", *WAYS], rows), "", *budget_part(budget, full)]
 
 
-def budget_part(runs):
-    """Returns the Markdown lines on how far runs come in the same time."""
-    rows = []
-    for run in sorted(runs, key=lambda run: run.devices):
-        row = [
-            run.devices,
-            run.global_batch,
-            f"{run.throughput[0]:,.0f}",
-            digits(run.end["epochs"], 1),
-        ]
-        rows.append([*row, f"{run.values('Loss/val').min():.3f}", f"{run.end['test_top1']:.2f}"])
-    if not rows:
+def budget_part(runs, full):
+    """Returns the Markdown lines on how far runs come in the same time, in full as a table."""
+    runs = sorted(runs, key=lambda run: run.devices)
+    if not runs:
         return []
-    hours = runs[0].options["budget_hours"]
     note = (
-        f"The same weights fine-tuned on all images of the other five classes for {60 * hours:.0f} "
-        "minutes (`--budget-hours`), the learning rate by the square root of the global batch:"
+        "The same weights fine-tuned on all images of the other five classes for "
+        f"{60 * runs[0].options['budget_hours']:.0f} minutes (`--budget-hours`), the learning rate "
+        "by the square root of the global batch: "
     )
+    if not full:
+        ends = [
+            f"{run.end['test_top1']:.2f} % on test/ after {digits(run.end['epochs'], 1)} epochs by "
+            f"{run.devices} {device_word([run], run.devices)}"
+            for run in runs
+        ]
+        return [f"{note}{', '.join(ends)}.", ""]
     header = ["ranks", "global batch", "images/s", "epochs", "least validation loss"]
-    return [note, "", *table([*header, "top-1 on test/, %"], rows), ""]
+    rows = []
+    for run in runs:
+        row = [run.devices, run.global_batch, f"{run.throughput[0]:,.0f}"]
+        row += [digits(run.end["epochs"], 1), f"{run.values('Loss/val').min():.3f}"]
+        rows.append([*row, f"{run.end['test_top1']:.2f}"])
+    return [note.strip(), "", *table([*header, "top-1 on test/, %"], rows), ""]

@@ -16,26 +16,24 @@ from conftest import ROOT, needs_bfloat16, needs_horovod, run, write_images
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import bottleneck  # noqa: E402
 import gpu  # noqa: E402
-import nvjpeg  # noqa: E402
 import saving  # noqa: E402
 import training  # noqa: E402
 
 TRAINING = [sys.executable, ROOT / "benchmarks" / "training.py", "-a", "resnet18", "-b", "4"]
 TRAINING += ["--image-size", "32", "--steps", "2", "--rounds", "2", "-j", "1"]
 GPU = "-a resnet18 -b 4 --image-size 32 --steps 2"
-no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch finds a GPU here")
 
 
 @pytest.fixture
 def call(monkeypatch, capsys):
     """call(program, options, status=0) in this process; returns what it prints, or its one line."""
 
-    def main(program, options, status=0, **given):
+    def main(program, options, status=0):
         handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
         monkeypatch.setattr(sys, "argv", [program.__file__, *map(str, options)])
         ended = 0
         try:
-            program.main(**given)
+            program.main()
         except SystemExit as end:
             ended = end.code
         for each, handler in handlers.items():
@@ -131,8 +129,7 @@ def test_bad_input_of_the_benchmarks_is_one_line(tmp_path, call):
     line = call(training, [tmp_path, "-a", "resnet18"], status=2)
     assert line.startswith(f"training.py: error: {tmp_path} has no images")
     if not torch.cuda.is_available():
-        for program, words in (gpu, []), (nvjpeg, [tmp_path]):
-            assert "PyTorch finds no CUDA GPU here" in call(program, words, status=2)
+        assert "PyTorch finds no CUDA GPU here" in call(gpu, [], status=2)
 
 
 def test_saving_measures_the_stall(tmp_path, call):
@@ -144,13 +141,6 @@ def test_saving_measures_the_stall(tmp_path, call):
         "save_checkpoint(), the best so far",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
-
-
-def test_nvjpegs_program_with_the_cpus_decoder(tmp_path, call):
-    images, out = write_images(tmp_path / "images"), tmp_path / "n.json"
-    words = [images, "-b", 4, "-j", 1, "--steps", 2, "--rounds", 2, "--out", out]
-    call(nvjpeg, words, device=torch.device("cpu"))
-    assert list(read(out, 2)) == ["imagenet_nd.py, -j 1", nvjpeg.NVJPEG]
 
 
 @pytest.mark.slow

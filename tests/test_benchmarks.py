@@ -81,8 +81,35 @@ def test_section_tells_how_to_repeat_it(tmp_path):
     text = (tmp_path / "RESULTS.md").read_text()
     section = text[text.index("## Benchmarks") : text.index("## Runs")]
     assert "### Speed\n" in section and "| new | 3.00 | 60.0 |" in section
-    assert "Medians of 3; ratios to old. Noted.\n" in section
-    assert "```bash\npython benchmarks/x.py 'a b'\n```\n\nprocessor CPU.\n" in section
+    assert "Medians of 3; ratios to old. Noted. In full: `python make_results.py " in section
+    shown = cli(tmp_path / "logs", "--show", "speed")
+    assert "| new | 3.00 | 60.0 |" in shown and "ratios to old. Noted.\n" in shown
+    assert "```bash\npython benchmarks/x.py 'a b'\n```\n\nprocessor CPU.\n" in shown
+
+
+def test_a_table_on_the_page_is_short():
+    """Rows that are a grid become one, of medians; of others the first that were measured."""
+    grid = [
+        {"name": f"{model}, {ranks} ranks, {kind}", "values": [ranks, 9]}
+        for model in ("a", "b")
+        for ranks in (1, 2, 4)
+        for kind in ("x", "y")
+    ]
+    assert report.benchmark_table(benchmark(rows=grid), 6) == [
+        "|  | x | y |",
+        "| --- | --- | --- |",
+        *(
+            f"| {m}, {n} ranks | {(n + 9) / 2:.2f} | {(n + 9) / 2:.2f} |"
+            for m in "ab"
+            for n in (1, 2, 4)
+        ),
+    ]
+    assert report.grid_table(grid[:-1], 6) == [], "a cell is missing"
+    assert report.grid_table(grid, 2) == [], "six columns are too wide"
+    rows = [{"name": f"row {n}", "values": [n] * (n != 2)} for n in range(1, 9)]
+    lines = report.benchmark_table(benchmark(rows=rows, baseline="row 1"), 3)
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| row 1", "| row 3", "| row 4"]
+    assert len(report.benchmark_table(benchmark(rows=rows))) == 10
 
 
 def test_benchmarks_need_no_runs(tmp_path):
@@ -310,7 +337,15 @@ def test_the_page_says_what_ways_to_be_parallel_send():
     for row in rows:
         row |= {"batch": "64", "by formula, MB/step": 44.7, "all ranks sent, MB/step": 268.0}
         row["first losses"] = "2.5 2.4"
-    held = [{"name": "resnet50, fsdp, 4 ranks", "values": [76.7], "by formula, MB": 76.67}]
+    held = [
+        {"name": f"resnet50, {way}, {ranks} ranks", "values": [found], "by formula, MB": formula}
+        for way, ranks, found, formula in [
+            ("ddp", 1, 306.7, 306.7),
+            ("fsdp", 1, 306.7, 306.7),
+            ("ddp", 4, 306.7, 306.7),
+            ("fsdp", 4, 76.7, 76.63),
+        ]
+    ]
     idle = [
         {"name": "gpipe, 2", "way": "gpipe", "micro-batches": "2", "values": [30, 34, 31]},
         {"name": "gpipe, 8", "way": "gpipe", "micro-batches": "8", "values": [12, 12.4, 13]},
@@ -326,13 +361,14 @@ def test_the_page_says_what_ways_to_be_parallel_send():
     assert "| gather | 134 | 44.7 | 268 | 80.0 | 0.25 |" in text
     assert "| ring | 67.0 | 44.7 | 268 | 25.0 | 0.80 |" in text
     assert "losses of all ways are within 0.0e+00 of each other: " in text
-    assert "| resnet50, fsdp, 4 ranks | 76.7 | 76.7 |" in text
-    links, speeds = figures["figures/page/exchange"][:2]
+    assert "| resnet50, ddp | 307 | 307 |" in text and "| resnet50, fsdp | 307 | 76.7 |" in text
+    assert "its share, within 0.1 %." in text
+    links, speeds = figures["figures/exchange"]
     assert links["title"] == "gather: 134 MB a step on one link, ring 67"
     assert [[*line["y"]] for line in speeds["lines"]] == [[1, 0.5, 0.25], [1, 20 / 30, 0.8]]
     least, most = speeds["lines"][0]["errors"]
     assert ([*least], [*most]) == ([0, 0, 0], [0, 0, 0]), "each way took the same each time"
-    stages = figures["figures/page/bubble"][0]
+    (stages,) = figures["figures/bubble"]
     assert stages["title"] == "Idle time of two stages: 31 % with 2, 12 % with 8 micro-batches"
     two = next(line for line in stages["lines"] if line["label"].startswith("2 stages"))
     assert (two["y"][0], two["y"][7]) == (pytest.approx(50), pytest.approx(100 / 9))

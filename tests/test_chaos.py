@@ -1,4 +1,4 @@
-"""Faults that runs must survive. Slow: short versions of benchmarks/chaos.py, of which `make chaos`
+"""Faults that runs must survive. Slow: short versions of chaos.py's trials, of which `make chaos`
 runs all."""
 
 import json
@@ -8,15 +8,12 @@ import signal
 import sys
 import time
 
+import chaos
+import chaos_attack
 import numpy as np
 import psutil
 import pytest
 from conftest import BY_TORCHRUN, ROOT, needs_bfloat16, needs_horovod, run, write_images
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import chaos  # noqa: E402
-import chaos_attack  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -5,6 +5,7 @@ import functools
 import importlib
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -12,7 +13,7 @@ import PIL.Image
 import pytest
 import torch
 import torchvision
-from conftest import ROOT, run
+from conftest import ROOT, command, run, scalars, the_run
 from torchvision.transforms import v2
 
 CLASSES = ["ant", "bee", "cat", "dog"]
@@ -152,6 +153,63 @@ def test_classes_are_counted_as_validation_counts(tmp_path, look):
     assert f"validation: top-1 {accuracy} %" in run([*words, folder], tmp_path)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param([], marks=pytest.mark.slow), ["--ema", "0.9"]],
+    ids=["plain", "averages"],
+)
+def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, look):
+    """To the digit, of the averages too: test/ is here what the script had as val/."""
+    words = [
+        *command("imagenet_nd.py"),
+        "-a",
+        "resnet18",
+        "--image-size",
+        32,
+        "--no-accel",
+        *options,
+    ]
+    # After step 32 averages stay behind; an unreadable image counts nowhere.
+    words += ["-j", 0, "-b", 16, "--epochs", 1, "--steps-per-epoch", 40, "--max-bad-images", 1]
+    data = shutil.copytree(demo, tmp_path / "data")
+    (data / "val" / "class3" / "bad.jpg").write_text("no picture")
+    run([*words, data], tmp_path)
+    folder = the_run(tmp_path / "runs")
+    shutil.copytree(data / "val", tmp_path / "other" / "test")
+    look("classes", folder / "model_best.pt", "other", "--part", "test", "--save", status=2)
+    text = (folder / "test.json").read_text()
+    saved = json.loads(text)
+    for name in "Top1", "Top5", "Loss":
+        found = np.float32(saved.pop(name.lower()))  # as it is logged
+        wanted = scalars(tmp_path / "runs", f"{name}/val")[1]
+        assert found == pytest.approx(wanted, rel=1e-6 if name == "Loss" else 1e-7), name
+    assert saved == {"checkpoint": "model_best.pt", "count": 320}
+    assert text.endswith("}\n") and not [*folder.glob("*.tmp")]
+
+
+def test_nothing_is_saved_of_what_cannot_be_measured(tmp_path, look):
+    checkpoint = write(tmp_path / "model.pt", make())
+    write_pictures(tmp_path / "other" / "test", ["dog", "eel"], 1)
+    (tmp_path / "bad" / "test" / "dog").mkdir(parents=True)
+    (tmp_path / "bad" / "test" / "dog" / "1.jpg").write_text("no picture")
+    (tmp_path / "tar" / "test").mkdir(parents=True)
+    (tmp_path / "tar" / "test" / "x.tar").write_text("")
+    for folder, message in (
+        ("absent", "absent/test is no folder: DIR holds test/<class>/"),
+        ("other", "other/test: 1 classes, as eel, are not those of"),
+        ("bad", "bad/test has no picture that can be read"),
+        ("tar", "tar/test holds tar files, no index"),
+    ):
+        words = ["classes", checkpoint, folder, "--part", "test", "--save"]
+        assert message in look(*words, status=2)[1].splitlines()[-1]
+    assert not [*tmp_path.rglob("*.json")]
+    write_pictures(tmp_path / "few" / "test", ["dog", "bee"], 2)
+    look("classes", checkpoint, "few", "--part", "test")
+    assert not [*tmp_path.rglob("*.json")], "without --save"
+    look("classes", checkpoint, "few", "--part", "test", "--save")
+    assert json.loads((tmp_path / "test.json").read_text())["count"] == 4
+
+
 def test_some_of_the_classes_by_name(tmp_path, look):
     """A folder may have fewer classes than the checkpoint; others it does not know."""
     checkpoint = write(tmp_path / "model_best.pt", make())
@@ -160,7 +218,10 @@ def test_some_of_the_classes_by_name(tmp_path, look):
     assert sorted(re.findall(r"^(\w+) +2 ", output, re.M)) == ["bee", "dog"]
     one = write(tmp_path / "one.pt", make(classes=1), num_classes=1, classes=["dog"])
     write_pictures(tmp_path / "one" / "val", ["dog"], 2)
-    assert "one/val: top-1 100.000 % of 2 images" in look("classes", one, "one")[0]
+    assert (
+        "one/val: top-1 100.000 %, top-5 100.000 %, loss 0.0000, of 2 images"
+        in look("classes", one, "one")[0]
+    )
     write_pictures(tmp_path / "other" / "val", ["dog", "eel"], 1)
     assert "1 classes, as eel, are not those" in look("classes", checkpoint, "other", status=2)[1]
     assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]

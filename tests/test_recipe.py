@@ -3,6 +3,7 @@ option files of recipes/ expand to."""
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -427,7 +428,7 @@ def test_an_option_file_is_printed_and_logged_and_what_follows_it_counts(demo, t
     assert list(about["options"]["recipes"]) == [f"@{file}"]
 
 
-# -------------------------------------------------------------------------------- models, budget
+# ----------------------------------------------------------------------------------- models, budget
 
 
 @pytest.mark.parametrize(
@@ -507,6 +508,11 @@ def test_a_budget_ends_in_mid_epoch_and_validates(demo, tmp_path):
     (text,) = events(the_run(tmp_path / "runs")).Tensors("end/text_summary")
     end = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
     assert end["reason"] == "the budget is spent" and 0 < end["epochs"] < 3
+    top1, losses = (scalars(tmp_path / "runs", f"{tag}/val") for tag in ("Top1", "Loss"))
+    best = min(losses, key=losses.get)
+    look = [sys.executable, ROOT / "tools" / "look.py", "classes"]
+    looked = run([*look, checkpoint(tmp_path / "runs", "model_best.pt"), demo], tmp_path)
+    assert f"top-1 {top1[best]:.3f} %" in looked
     for tag, best in ("Top1", max), ("Top5", max), ("Loss", min):
         logged = scalars(tmp_path / "runs", f"{tag}/val")
         assert end[f"best_{tag.lower()}"] == pytest.approx(best(logged.values()), abs=1e-4)

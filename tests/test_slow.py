@@ -113,5 +113,5 @@ def test_gpu_study_and_its_results_on_the_cpu(demo, tmp_path):
     assert not list(tmp_path.rglob("*.pt"))
     run([sys.executable, ROOT / "make_results.py", tmp_path / "logs", "--out", tmp_path], tmp_path)
     text = (tmp_path / "RESULTS.md").read_text()
-    assert text.count("torchrun --nproc_per_node=1 imagenet_ddp_apex.py") == 8
+    assert text.count("| ddp_apex | 1 |") == 8
     assert "Images/s, and how many times those of full precision:" in text

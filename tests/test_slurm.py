@@ -18,10 +18,20 @@ from torch.distributed.run import get_args_parser
 FILES = sorted((ROOT / "slurm").glob("*.sbatch"))
 ALONE = "imagenet_nd.py", "imagenet_dp.py"  # on one node, in one process
 LAUNCHED = "imagenet_ddp_apex.py", *BY_TORCHRUN  # by one torchrun a node
+FILE_OF = dict.fromkeys(SCRIPTS, "srun.sbatch") | dict.fromkeys(LAUNCHED, "torchrun.sbatch")
+FILE_OF["imagenet_horovod.py"] = "horovodrun.sbatch"
 
 
-def test_every_script_has_its_file():
-    assert [path.stem for path in FILES] == [Path(script).stem for script in SCRIPTS]
+def test_files_differ_in_head_and_launcher_alone():
+    divider, shared = r"^(?=#SBATCH --job|# ----)", set()
+    for path in FILES:
+        head, *parts = re.split(divider, path.read_text(), flags=re.MULTILINE)
+        job, site, same, _launcher, end = parts
+        assert f"slurm/{path.name} imagenet_" in head
+        assert site.endswith(f"\nfile={path.name}\n\n")
+        site = re.sub(r"(?:GLOO_SOCKET_IFNAME|HOROVOD_GLOO_IFACE)=ib0|file=.*", "", site)
+        shared.add((job, site, same, end))
+    assert len(shared) == 1 and {path.name for path in FILES} == {*FILE_OF.values()}
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
@@ -29,11 +39,13 @@ def test_shellcheck():
     run(["shellcheck", *FILES], ROOT)
 
 
-def batch(script, folder, srun, gpus=None, more=()):
-    """Runs a file as Slurm would on two nodes, with a soft limit of 256 open files and an srun that
-    does what is given; returns its exit status, and writes what it prints into `folder`/output."""
-    sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2"}
-    sets |= {"NTASKS_PER_NODE": "4", "CPUS_PER_TASK": "3"}
+def batch(script, folder, srun, gpus=None, more=(), file=None, size=None):
+    """Runs a file as Slurm would, its copy in the spool, on so many nodes with so many tasks each,
+    with a soft limit of 256 open files and an srun that does what is given; returns its exit
+    status, and writes what it prints into `folder`/output."""
+    nodes, tasks = size or ("11" if script in ALONE else "24")
+    sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": nodes}
+    sets |= {"NTASKS_PER_NODE": tasks, "CPUS_PER_TASK": "3"}
     sets |= {"GPUS_ON_NODE": gpus} if gpus else {}
     scontrol = "[ $1 = requeue ] && touch $1-$2; printf 'node1\\nnode2\\n'"
     for name, does in {"scontrol": scontrol, "python": "exit", "srun": srun}.items():
@@ -41,9 +53,12 @@ def batch(script, folder, srun, gpus=None, more=()):
         (folder / name).chmod(0o755)
     env = environment(**{f"SLURM_{name}": value for name, value in sets.items()})
     env["PATH"] = f"{folder}:{os.environ['PATH']}"
-    file = ROOT / "slurm" / script.replace(".py", ".sbatch")
+    (folder / script).touch()
+    (folder / "spool").mkdir()
+    spooled = folder / "spool" / "slurm_script"
+    shutil.copy(ROOT / "slurm" / (file or FILE_OF[script]), spooled)
     limited = ["bash", "-c", 'ulimit -Sn 256; exec bash -u "$@"', "batch"]
-    words = [*limited, file, "-a", "resnet50", "--epochs", "3", "a folder", *more]
+    words = [*limited, spooled, script, "-a", "resnet50", "--epochs", "3", "a folder", *more]
     with open(folder / "output", "w") as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         return subprocess.run(words, cwd=folder, env=env, **streams).returncode
@@ -55,7 +70,7 @@ def test_options_parse(script, gpus, tmp_path):
     """srun is called with words that it, the launcher and the script understand."""
     does = "printf '%s\\0' \"$@\" > words; env -0 > env; ulimit -Sn > open_files"
     assert batch(script, tmp_path, does, gpus) == 0
-    assert script not in (tmp_path / "output").read_text()
+    assert ".sbatch: " not in (tmp_path / "output").read_text()
     most = subprocess.check_output(["bash", "-c", "ulimit -Hn"], text=True)
     assert (tmp_path / "open_files").read_text() == most
     words = (tmp_path / "words").read_text().split("\0")[:-1]
@@ -74,13 +89,71 @@ def test_options_parse(script, gpus, tmp_path):
         assert (started.nnodes, started.nproc_per_node) == ("2", str(ranks))
         assert (started.master_addr, started.master_port) == ("node1", 23456)
         assert started.training_script == script
-    elif script == "imagenet_ddp.py":
+    elif script != "imagenet_horovod.py":
         assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("node1", "23456")
-    elif script == "imagenet_horovod.py":
+    else:
         server = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
         assert server == ("node1", "23456")
         sizes = [env[f"HOROVOD_{name}SIZE"] for name in ("", "LOCAL_", "CROSS_")]
         assert sizes == [str(2 * ranks), str(ranks), "2"]
+
+
+SRUN, TORCHRUN, HOROVODRUN = "srun.sbatch", "torchrun.sbatch", "horovodrun.sbatch"
+ONE = " is one process: sbatch --nodes=1 --ntasks-per-node=1 ... srun.sbatch"
+
+
+@pytest.mark.parametrize(
+    ("file", "script", "size", "line"),
+    [
+        *[(SRUN, script, "14", ONE) for script in ALONE],
+        (SRUN, "text_nd.py", "21", ONE),
+        (TORCHRUN, "imagenet_dp.py", "14", ONE),
+        (TORCHRUN, "imagenet_nd.py", "11", f": {SRUN} is the file for it"),
+        *[(SRUN, script, "24", f": {TORCHRUN} is the file for it") for script in LAUNCHED],
+        (HOROVODRUN, "text_fsdp.py", "24", f": {TORCHRUN} is the file for it"),
+        (HOROVODRUN, "imagenet_ddp.py", "24", f": {SRUN} is the file for it"),
+        (SRUN, "imagenet_horovod.py", "24", f": {HOROVODRUN} is the file for it"),
+        (TORCHRUN, "text_horovod.py", "24", f": {HOROVODRUN} is the file for it"),
+        *[(FILE_OF[script], script, None, None) for script in SCRIPTS],
+        *[(file, "mine.py", "24", None) for file in (SRUN, TORCHRUN, HOROVODRUN)],
+        (TORCHRUN, "imagenet_ddp.py", "24", None),
+        (SRUN, "text_dp.py", "11", None),
+    ],
+)
+def test_a_script_in_the_wrong_file_is_refused(file, script, size, line, tmp_path):
+    status = batch(script, tmp_path, "touch called", file=file, size=size)
+    assert (status, (tmp_path / "called").exists()) == ((2, False) if line else (0, True))
+    output = (tmp_path / "output").read_text()
+    assert output == f"{file}: error: {script}{line}\n" if line else "error" not in output
+
+
+TEXTS = [*FILES, ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+LINE = re.compile(r"^[# ]*sbatch (.*)slurm/(\S+) (\w+\.py) ([^#\n]+)", re.MULTILINE)
+LINES = sorted({each for path in TEXTS for each in LINE.findall(path.read_text())})
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lines_of_files_and_documents(line, tmp_path):
+    options, file, script, arguments = line
+    sizes = dict(re.findall(r"--(nodes|ntasks-per-node)=(\w+)", options))
+    size = sizes.get("nodes", "1").replace("N", "2") + sizes.get("ntasks-per-node", "4")
+    assert batch(script, tmp_path, "touch called", file=file, size=size) == 0
+    assert (tmp_path / "called").exists()
+    importlib.import_module(script.removesuffix(".py")).parse_args(arguments.split())
+
+
+def test_there_are_lines():
+    assert {file for _, file, *_ in LINES} == {path.name for path in FILES}
+
+
+@pytest.mark.parametrize("words", [["-a", "resnet50"], ["imagenet_ddp.py"], []])
+def test_a_script_that_is_not_there_is_one_line(words, tmp_path):
+    line = run(["bash", ROOT / "slurm" / SRUN, *words], tmp_path, status=2)
+    first = (words or [""])[0]
+    assert line == (
+        f"{SRUN}: error: no script '{first}' in {tmp_path}: it comes first, as imagenet_ddp.py\n"
+    )
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("typed", ["--resume=x.pt", "--log-dir"])
@@ -99,8 +172,8 @@ def test_an_option_file_does_not_take_the_place_of_auto(script, tmp_path, monkey
     does = "printf '%s\\0' \"$@\" > words"
     assert batch(script, tmp_path, does, more=["@one.txt", "@two.txt"]) == 0
     lines = (tmp_path / "output").read_text().splitlines()
-    (line,) = (line for line in lines if script in line)
-    assert line.startswith(f"{script}: @two.txt: its --resume or --log-dir is passed over")
+    (line,) = (line for line in lines if ".sbatch: " in line)
+    assert line.startswith(f"{FILE_OF[script]}: @two.txt: its --resume or --log-dir is passed over")
     words = (tmp_path / "words").read_text().split("\0")[:-1]
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(script.removesuffix(".py"))
@@ -227,11 +300,10 @@ class Slurm:
         return "\n".join(path.read_text()[-3000:] for path in logs if path.exists())
 
     def submit(self, script, cwd, options, arguments):
-        """Returns the number of the job that runs `script` by its file, both copied into `cwd`."""
-        name = script.replace(".py", ".sbatch")
-        for path in (ROOT / script, ROOT / "slurm" / name):
-            shutil.copy(path, cwd)
-        said = self("sbatch", *map(str, [*options, name, *arguments]), cwd=cwd)
+        """Returns the number of the job that runs `script`, copied into `cwd`, by its file."""
+        shutil.copy(ROOT / script, cwd)
+        words = [*options, ROOT / "slurm" / FILE_OF[script], script, *arguments]
+        said = self("sbatch", *map(str, words), cwd=cwd)
         assert re.fullmatch(r"Submitted batch job \d+", said), said
         return said.split()[-1]
 
@@ -290,7 +362,7 @@ def test_job_goes_on_after_its_time_limit(script, slurm, demo, tmp_path):
     """Signalled before a limit of three minutes, it saves, is queued again, and ends with the same
     weights, to the bit, as a job that had time enough."""
     size = ["--gpus-per-node=1", "--cpus-per-task=2"]
-    size += [] if script in ALONE else ["--nodes=2"]
+    size += ["--ntasks-per-node=1"] if script in ALONE else ["--nodes=2"]
     epochs, interrupted = 6, False
     while not interrupted:  # until it takes longer than the limit, whatever the machine
         epochs *= 2
@@ -321,7 +393,7 @@ def test_cancelled_job_does_not_come_back(slurm, demo, tmp_path):
     """scancel sends SIGTERM, on which the run saves too, but is not to be queued again."""
     size = ["--gpus-per-node=0", "--ntasks-per-node=2", "--cpus-per-task=1"]
     number = slurm.submit("imagenet_ddp.py", tmp_path, size, [*SMALL, "--epochs", 1000, demo])
-    output = tmp_path / f"imagenet_ddp-{number}.log"
+    output = tmp_path / f"train-{number}.log"
     slurm.wait("training", lambda: output.exists() and "  step " in output.read_text(), 120)
     slurm("scancel", number)
     slurm.wait("PREEMPTED", lambda: [*tmp_path.glob("runs/*/PREEMPTED")], 60)

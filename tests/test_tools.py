@@ -1,8 +1,10 @@
-"""Tools beside training: shards, and ILSVRC2012's tar files into folders."""
+"""Tools beside training: shards, ILSVRC2012's tar files into folders, profiles."""
 
 import contextlib
 import functools
+import gzip
 import io
+import json
 import os
 import re
 import shutil
@@ -16,9 +18,10 @@ import numpy as np
 import PIL.Image
 import pytest
 import scipy.io
-from conftest import ROOT, environment, run
+from conftest import ROOT, SCRIPTS, command, complaint, environment, needs_horovod, run
 
 import imagenet_nd as nd
+from reporting import read, report
 
 
 @pytest.fixture
@@ -448,3 +451,103 @@ def test_tars_that_lack_something_end_in_one_line(tmp_path, tool):
     (tmp_path / "tars" / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(b"no tar")
     assert tool(*words, status=2).startswith("prepare_imagenet.py: error: ")
     assert "No such file" in tool("prepare_imagenet", tmp_path / "absent", tmp_path, status=2)
+
+
+# ---------------------------------------------------------------------------------------- profiles
+
+PROFILE = ROOT / "tools" / "profile_steps.py"
+FEW = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0", "-b", "4", "--epochs", "1"]
+COMMON = "imagenet_ddp.py", "imagenet_nd.py"
+
+
+def profiling(script, ranks, *options):
+    """Returns the words that start `script` with so many ranks, in the profiler."""
+    words = command(script, ranks)
+    at = words.index(str(ROOT / script))
+    return [*words[:at], str(PROFILE), *options, *words[at:]]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(
+            script,
+            marks=[
+                *([] if script in COMMON else [pytest.mark.slow]),
+                *([needs_horovod] if "horovod" in script else []),
+            ],
+        )
+        for script in SCRIPTS
+    ],
+)
+def test_a_profile_is_of_the_same_ten_steps(script, demo, tmp_path):
+    """In each script, on all its ranks; and is no run for others."""
+    ranks = 1 if script in ("imagenet_nd.py", "imagenet_dp.py") else 2
+    words = [*profiling(script, ranks, "--from", "3"), *FEW, "--steps-per-epoch", "14", demo]
+    output = run([*words, *(["--opt-level", "O0"] if "apex" in script else [])], tmp_path)
+    (trace,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert re.fullmatch(r"runs/profile_[^/]+/trace.json.gz", str(trace.relative_to(tmp_path)))
+    assert f"Trace of ten steps: {trace.relative_to(tmp_path)}" in output
+    assert "aten::" in output and "# of Calls" in output
+    with gzip.open(trace) as file:
+        names = [each.get("name") for each in json.load(file)["traceEvents"]]
+    steps = {name for name in names if str(name).startswith("ProfilerStep#")}
+    assert steps == {f"ProfilerStep#{step}" for step in range(3, 13)}
+    # A ViT has one convolution; a pipeline cuts a step into four.
+    assert names.count("aten::convolution") == (40 if "pipeline" in script else 10)
+    assert read.read_runs([tmp_path / "runs"]) == ([], [])
+    assert report.read_benchmarks([tmp_path / "runs"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--from 4 imagenet_nd.py", "--from 4 needs ten steps: 13 are left of this epoch"),
+        ("--from 0 imagenet_ddp.py --nproc-per-node 2", "--from 0 needs ten steps: 13 are left"),
+        ("imagenet_nd.py --evaluate", "--evaluate trains no steps"),
+        ("--from 1 imagenet_nd.py --budget-hours 1e-9", "over after 2 steps"),
+        ("--from 3 imagenet_nd.py --log-dir /dev/null/runs", "--log-dir /dev/null/runs: "),
+    ],
+)
+def test_a_profile_that_cannot_be_ends_as_the_script_would(words, message, tmp_path):
+    words = [str(ROOT / word) if word.endswith(".py") else word for word in words.split()]
+    few = [*FEW, "--dummy", "--steps-per-epoch", "13", "--num-classes", "7"]
+    line = complaint([sys.executable, PROFILE, *words, *few], tmp_path, only=False)
+    assert re.match(r"imagenet_\w+\.py: error: ", line) and message in line
+    assert not [*tmp_path.rglob("*")]
+
+
+def test_a_profile_of_no_such_script(tmp_path, call_tool, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.py").write_text("raise SystemExit('it was run')")
+    for words, message in (
+        ("", "the following arguments are required: SCRIPT"),
+        ("absent.py", "absent.py is none of the scripts"),
+        ("other.py -a resnet50", "other.py is none of the scripts"),
+        ("--from ten other.py", "argument --from: invalid int value: 'ten'"),
+    ):
+        (line,) = call_tool("profile_steps", *words.split(), status=2)[1].splitlines()
+        assert line.startswith("profile_steps.py: error: ") and message in line
+
+
+def test_a_profile_that_a_signal_ends_saves_nothing(tmp_path):
+    words = [*profiling("imagenet_nd.py", 1, "--from", "300000"), *FEW, "--dummy"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment(), **streams)
+    assert any("peak learning rate" in line for line in process.stdout)
+    process.terminate()
+    output = process.communicate(timeout=120)[0]
+    assert output.endswith("ended by SIGTERM: nothing is saved\n") and process.returncode == 143
+    assert not [*tmp_path.rglob("*")]
+
+
+@pytest.mark.slow
+def test_a_profile_leaves_the_run_as_it_is_that_it_goes_on_from(demo, tmp_path):
+    few = [*FEW, "--steps-per-epoch", "12", "--epochs", "2", demo]
+    run([*command("imagenet_nd.py"), *few, "--desired-acc", "0.001"], tmp_path)
+    before = content_of(tmp_path / "runs")
+    words = [*profiling("imagenet_nd.py", 1, "--from", "2"), *few, "--resume", "auto"]
+    output = run(words, tmp_path)
+    assert "at epoch 1 step 0" in output and "Trace of ten steps" in output
+    after = content_of(tmp_path / "runs")
+    assert {name: after.pop(name) for name in before} == before and len(after) == 1

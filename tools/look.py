@@ -2,6 +2,7 @@
 
     python tools/look.py predict model_best.pt cat.jpg dog.jpg        # the five likeliest classes
     python tools/look.py classes model_best.pt DIR                    # accuracy class by class
+    python tools/look.py classes runs/NAME/model_best.pt DIR --part test --save
     python tools/look.py cam resnet18.pt resnet50.pt cat.jpg dog.jpg  # where models see a class
     python tools/look.py export model_best.pt model.pt2               # or model.onnx
     python tools/look.py average A/model_best.pt B/model_best.pt mean.pt
@@ -79,10 +80,12 @@ def open_checkpoint(path, arch=None):
         published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
         options = nd.model_options(published, SimpleNamespace(image_size=size))
         if "model_options" in saved:
-            options = nd.checked_model_options(saved)
+            if not nd.is_described(saved):
+                raise ValueError("its model_options are none that these scripts write")
+            options = saved["model_options"] or {}
         model = nd.make_model(arch, num_classes=count, **options).eval()
         with contextlib.redirect_stdout(sys.stderr):
-            weights = nd.fitting(model.state_dict(), weights, path.name)
+            weights = nd.matching_weights(model.state_dict(), weights, path.name)
         model.load_state_dict(weights, strict=False)
         scale = [saved.get("mean") or preset.mean, saved.get("std") or preset.std]
         scale = torch.tensor(scale, dtype=torch.float64)
@@ -130,7 +133,7 @@ class Pictures(torch.utils.data.Dataset):
             self.images.load_central(self.reads[index](), crop)
         except OSError as error:
             why = error.strerror or error
-            nd.report(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
+            nd.print_line(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
             return crop, -1
         return crop, index
 
@@ -144,10 +147,12 @@ def crops(trained, paths, reads=None):
 
 
 def normalised(trained, images):
-    """Returns crops as the model takes them: (N, 3, size, size) float32, on its device."""
-    images = images.to(next(trained.model.parameters()).device).permute(0, 3, 1, 2).float()
+    """Returns crops as the model takes them: (N, 3, size, size) float32, on its device. The order
+    of the arithmetic is the scripts', so that what is measured is theirs to the last digit."""
+    images = images.to(next(trained.model.parameters()).device).permute(0, 3, 1, 2)
+    images = images.contiguous().float()
     mean, std = (images.new_tensor(each).view(3, 1, 1) for each in (trained.mean, trained.std))
-    return (images / 255 - mean) / std
+    return images.mul_(1 / (255 * std)).add_(-mean / std)
 
 
 def on_best_device(trained):
@@ -175,14 +180,14 @@ def predict(args):
             likely = [
                 f"{shown_name(trained, label)} {100 * chance:.1f} %" for chance, label in pairs
             ]
-            nd.report(f"{shown(args.images[number])}: {', '.join(likely)}")
+            nd.print_line(f"{shown(args.images[number])}: {', '.join(likely)}")
     return odd
 
 
 @torch.no_grad()
 def classes(args):
     """Prints the accuracy of each class, worst first, and the pairs that are most often confused;
-    draws the confusion matrix."""
+    draws the confusion matrix. With --save the accuracy of all is written beside the checkpoint."""
     trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
     folder = args.dir / args.part
     if not folder.is_dir():
@@ -197,29 +202,34 @@ def classes(args):
     target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
     paths = [source.path(index) for index in range(len(target))]
     reads = [functools.partial(source.read, index) for index in range(len(target))]
-    count = MulticlassConfusionMatrix(max(2, len(trained.classes)))
+    count, sums = MulticlassConfusionMatrix(max(2, len(trained.classes))), 0
     for images, numbers in crops(trained, paths, reads):
-        found = trained.model(normalised(trained, images)).argmax(dim=1).cpu()
-        count.update(found[numbers >= 0], target[numbers[numbers >= 0]])
+        wanted = target[numbers].where(numbers >= 0, -1)
+        logits = trained.model(normalised(trained, images))
+        sums += nd.criterion(logits, wanted.to(logits.device))[1].cpu()
+        count.update(logits.argmax(dim=1).cpu()[wanted >= 0], wanted[wanted >= 0])
     several = slice(len(trained.classes))  # torchmetrics counts two classes at least
     matrix = count.compute().numpy()[several, several]  # of a class (row), taken for (column)
     images, right = matrix.sum(axis=1), matrix.diagonal()
-    if not (total := images.sum()):
+    loss, top1, top5, total, _ = sums.tolist()
+    if not total:
         raise nd.BadInput(f"{folder} has no picture that can be read")
+    found = {"top1": 100 * top1 / total, "top5": 100 * top5 / total, "loss": loss / total}
     names = [shown_name(trained, label) for label in range(len(matrix))]
     wide = max(len(name) for name in names)
-    nd.report(f"{folder}: top-1 {100 * right.sum() / total:.3f} % of {total:,} images")
-    nd.report(f"{'class':{wide}}  images  top-1, %")
+    accuracy = "top-1 {top1:.3f} %, top-5 {top5:.3f} %, loss {loss:.4f}".format(**found)
+    nd.print_line(f"{folder}: {accuracy}, of {total:,.0f} images")
+    nd.print_line(f"{'class':{wide}}  images  top-1, %")
     there = [label for label in range(len(matrix)) if images[label]]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
         share = 100 * right[label] / images[label]
-        nd.report(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
+        nd.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
-    nd.report("most often confused:")
+    nd.print_line("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:
-            nd.report(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
+            nd.print_line(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
     figure = matplotlib.figure.Figure(figsize=(8, 7), layout="constrained")
     axes = figure.add_subplot()
     shares = 100 * matrix[np.ix_(there, there)] / images[there, None]
@@ -231,7 +241,13 @@ def classes(args):
         axes.set_yticks(range(len(there)), labels)
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(args.out, dpi=150)
-    nd.report(f"confusion matrix: {args.out}")
+    nd.print_line(f"confusion matrix: {args.out}")
+    if args.save:
+        out = args.checkpoint.with_name(f"{folder.name}.json")
+        found = {"checkpoint": args.checkpoint.name, **found, "count": int(total)}
+        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+        nd.write(out, lambda file: file.write(text.encode()))
+        nd.print_line(f"accuracy: {out}")
     return len(target) - int(total)
 
 
@@ -314,7 +330,7 @@ def cam(args):
         for axes in grid.flat:
             axes.set_axis_off()
         figure.savefig(args.out, dpi=150)
-        nd.report(f"class activation maps: {args.out}")
+        nd.print_line(f"class activation maps: {args.out}")
     return len(pictures) - len(rows)
 
 
@@ -360,8 +376,8 @@ def export(args):
                 raise nd.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
     os.replace(unproven, args.out)
     size = f"(N, 3, {trained.size}, {trained.size})"
-    nd.report(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
-    nd.report(f"relative error of its output against the checkpoint's: {error:.1g}")
+    nd.print_line(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
+    nd.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0
 
 
@@ -391,7 +407,7 @@ def average(args):
     what |= {"mean": first.mean, "std": first.std}
     nd.write(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
-    nd.report(f"{args.out}: {what}")
+    nd.print_line(f"{args.out}: {what}")
     return 0
 
 
@@ -415,8 +431,10 @@ def main():
     adds[predict]("checkpoint", **checkpoint)
     adds[predict]("images", nargs="+", metavar="IMAGE")
     adds[classes]("checkpoint", **checkpoint)
-    adds[classes]("dir", type=Path, metavar="DIR", help="has val/<class>/")
+    adds[classes]("dir", type=Path, metavar="DIR", help="has PART/<class>/")
     adds[classes]("--part", default="val", help="which folder of DIR's (%(default)s)")
+    saves = "write PART.json, beside the checkpoint: accuracy and loss of all images"
+    adds[classes]("--save", action="store_true", help=saves)
     adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")

@@ -71,7 +71,7 @@ def write_tar(path, first, source, change):
                     suffix, content = change(content) if change else (suffix, content)
                 except OSError as error:  # training passes over it, as it would in DIR
                     why = f"is written as it is, unreadable: {nd.first_line(error)}"
-                    nd.report(f"{source.path(index)} {why}", sys.stderr)
+                    nd.print_line(f"{source.path(index)} {why}", sys.stderr)
                 for ending, inside in (suffix, content), (".cls", b"%d" % target):
                     member = tarfile.TarInfo(f"{first + index:08}{ending}")
                     member.size = len(inside)

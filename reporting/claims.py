@@ -1,0 +1,121 @@
+"""The claim of each script: what it has reached, or how fast it is, by the committed logs."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import numpy as np
+
+from reporting.draw import clock, device_word
+from reporting.parallel import TITLES, rows_of
+
+MARK = "Measured: "
+
+
+def claims(runs, benchmarks):
+    """Returns {script: the lines in its docstring that say what was measured with it}; a script of
+    which nothing was has none."""
+    titles = {each["title"]: each for each in benchmarks if "rows" in each}
+    found = {}
+    for script, kind, claim in [
+        ("imagenet_exchange.py", "exchange", sent),
+        ("imagenet_fsdp.py", "memory", held),
+        ("imagenet_pipeline.py", "bubble", idle),
+    ]:
+        rows = rows_of(benchmarks, TITLES[kind])
+        found[script] = [(claim(rows), place(titles[TITLES[kind]]))] if rows else []
+    loops = [titles[title] for title in titles if re.match(r"Training \w+ on JPEGs", title)]
+    for script in sorted({f"imagenet_{run.script}.py" for run in runs if run.script} - {*found}):
+        found[script] = reached(script, runs) + fast(script, loops)
+    lines = {}
+    for script, parts in found.items():
+        if parts:
+            claim = "; ".join([*dict(parts), *dict.fromkeys(where for _, where in parts)])
+            lines[script] = textwrap.fill(f"{MARK}{claim}.", 100, break_on_hyphens=False)
+    return lines
+
+
+def place(benchmark):
+    """Returns where a benchmark was measured."""
+    about = benchmark["about"]
+    return f"{about.get('cores')} cores of {about.get('processor')}"
+
+
+def reached(script, runs):
+    """Returns [(what the run of a script reached that trained on most images, of equals the
+    quickest, where)], [] where there is none; runs of parity train too little to count."""
+    wanted = {"data", "image_size", "steps_per_epoch", "device"}
+    mine = [run for run in runs if run.learns and f"imagenet_{run.script}.py" == script]
+    mine = [run for run in mine if "Top1/val" in run.series and wanted <= run.about.keys()]
+    mine = [run for run in mine if not run.study.startswith("parity")]
+    if not mine:
+        return []
+    steps = [run.epochs * run.about["steps_per_epoch"] for run in mine]
+    order = [
+        (-each * run.global_batch, run.training_seconds)
+        for run, each in zip(mine, steps, strict=True)
+    ]
+    run = mine[order.index(min(order))]
+    what = f"{Path(run.about['data']).name} ({run.about['image_size']} pixels)"
+    text = f"{run.arch} to {run.values('Top1/val')[-1]:.1f} % top-1 on {what}, {run.epochs} x "
+    text += f"{run.about['steps_per_epoch']} steps in {clock(run.training_seconds)}"
+    text += f", {run.devices} {device_word([run], run.devices)}" if run.devices > 1 else ""
+    cores = f"{run.about['cores']} cores of " if run.on_cpu and "cores" in run.about else ""
+    return [(text, f"{cores}{run.about['device']}")]
+
+
+def fast(script, benchmarks):
+    """Returns [(images/s of a script's fastest row against the baseline's, where)], or []."""
+    for each in benchmarks:
+        rates = {row["name"]: np.median(row["values"]) for row in each["rows"] if row["values"]}
+        mine = [name for name in rates if name.split()[0] == script]
+        if mine and each["baseline"] in rates:
+            best = max(mine, key=rates.get)
+            arch, size = re.match(r"Training (\w+).* (\d+ pixels)", each["title"]).groups()
+            half = " in bfloat16" if "bfloat16" in best else ""
+            times = rates[best] / rates[each["baseline"]]
+            text = f"{arch} at {size}: {rates[best]:.1f} images/s{half}, {times:.1f} times "
+            return [(text + each["baseline"].removesuffix("' loop"), place(each))]
+    return []
+
+
+def sent(rows):
+    """Returns what imagenet_exchange.py's ways send, on most ranks with the largest batch."""
+    sizes = [(int(row["ranks"]), int(row["batch"])) for row in rows]
+    most, batch = max(sizes)
+    rows = [row for row, size in zip(rows, sizes, strict=True) if size == (most, batch)]
+    busy = {row["way"]: row["busiest link, MB/step"] for row in rows if row["way"] != "ddp"}
+    worst, best = max(busy, key=busy.get), min(busy, key=busy.get)
+    text = f"{most} ranks that train resnet18 send {busy[worst]:.0f} MB a step over the busiest "
+    return f"{text}link by {worst}, {busy[best]:.0f} MB by {best}"
+
+
+def held(rows):
+    """Returns what a rank holds under imagenet_fsdp.py, of the largest model on most ranks."""
+    sizes = [(int(row["ranks"]), row["median"], row["name"]) for row in rows]
+    ranks, whole, name = max(sizes)
+    (shard,) = [size for _, size, other in sizes if other == name.replace("ddp", "fsdp")]
+    text = f"of {name.split(',')[0]}'s weights, gradients and momentum each of {ranks} ranks holds "
+    return f"{text}{shard:.1f} MB, under DDP {whole:.0f} MB"
+
+
+def idle(rows):
+    """Returns the idle time of imagenet_pipeline.py's stages, with fewest and most parts."""
+    found = [(int(row["micro-batches"]), -row["median"], row["way"]) for row in rows]
+    (few, most, _), (many, least, way) = min(found), max(found)
+    text = f"two stages of resnet18 idle {-most:.0f} % of the time with {few} micro-batch, "
+    return f"{text}{-least:.0f} % with {many} ({way})"
+
+
+def stale_claims(folder, wanted):
+    """Returns what is wrong with each script in a folder whose docstring has another claim than
+    {script: claim} has for it."""
+    lines = []
+    for path in sorted(folder.glob("imagenet_*.py")):
+        _, docstring, *_ = f'{path.read_text(encoding="utf-8")}""""""'.split('"""')
+        there = re.search(rf"(?ms)^{MARK}.*?(?=\n\s*\n|\Z)", docstring)
+        there, claim = (there[0].strip() if there else ""), wanted.get(path.name, "")
+        if there != claim:
+            what = f"should be in its docstring:\n{claim}" if claim else "is in no log: take it out"
+            lines.append(f"{path.name}: what was measured {what}")
+    return lines

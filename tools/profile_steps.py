@@ -1,0 +1,90 @@
+"""For whoever asks where a step's time goes: ten steps of any of the scripts, in a profiler.
+
+    python tools/profile_steps.py imagenet_nd.py -a resnet50 DIR
+    python tools/profile_steps.py --from 100 imagenet_ddp.py --nproc-per-node 4 -a resnet50 DIR
+    torchrun --nproc_per_node=4 tools/profile_steps.py imagenet_fsdp.py -a resnet50 DIR
+    horovodrun -np 4 python tools/profile_steps.py imagenet_horovod.py -a resnet50 DIR
+
+Trains as the script does, on all its ranks, through ten steps; then prints what took rank 0 longest
+and writes profile_TIME/trace.json.gz into --log-dir, for https://ui.perfetto.dev. There is no log
+and no checkpoint: neither --resume auto nor make_results.py takes it for a run.
+"""
+
+import argparse
+import functools
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+
+def profile(script, first, run):
+    """In place of the script's training: trains up to step `first`, and ten steps in a profiler."""
+    begun = run.step
+    left = run.data.steps - begun if run.epoch < run.args.epochs else 0
+    if not 1 <= first <= left - 10:
+        there = f"{left} are left of this epoch, of which the first is not profiled"
+        raise script.BadInput(f"--from {first} needs ten steps: {there}")
+    train_step = script.train_step
+
+    def counted(*words):
+        sums = train_step(*words)
+        profiler.step()
+        return sums
+
+    def end(_):
+        run.over.set()  # on all ranks after the same step
+
+    steps = torch.profiler.schedule(skip_first=first - 1, wait=0, warmup=1, active=10, repeat=1)
+    with torch.profiler.profile(schedule=steps, on_trace_ready=end) as profiler:
+        script.train_step = counted
+        script.train_one_epoch(run)
+    if run.step != begun + first + 10:
+        raise script.BadInput(f"the run's time was over after {run.step - begun} steps")
+    if run.place.rank == 0:
+        folder = Path(run.args.log_dir) / time.strftime("profile_%b%d_%H-%M-%S")
+        table = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15)
+        try:
+            folder.mkdir(parents=True)
+            # Compressed, it is a tenth as large.
+            profiler.export_chrome_trace(str(folder / "trace.json.gz"))
+        except OSError as error:
+            raise script.BadInput(f"--log-dir {run.args.log_dir}: {error}") from None
+        script.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
+
+
+def profile_rank(first, train_rank, args):
+    """What a rank does in its process: the script's train_rank, with the above for training."""
+    script = sys.modules[train_rank.__module__]
+    if args.evaluate:
+        raise script.BadInput("--evaluate trains no steps")
+    script.open_log = lambda run, head: None
+    script.train = functools.partial(profile, script, first)
+    train_rank(args)
+
+
+def main():
+    """Starts the script with its options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.usage = argparse.SUPPRESS  # errors of one line
+    first = "first step to profile, counted from 0 where training begins (%(default)s)"
+    parser.add_argument("--from", dest="first", type=int, default=10, metavar="STEP", help=first)
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="one of imagenet_*.py")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="of the script")
+    args, others = parser.parse_known_args()  # torch.distributed.launch puts --local-rank first
+    if not args.script.is_file() or b"def launch(" not in args.script.read_bytes():
+        parser.error(f"{args.script} is none of the scripts that train, imagenet_*.py")
+    sys.argv = [str(args.script), *others, *args.options]  # as the script itself would have them
+    sys.path.insert(0, str(args.script.parent.resolve()))
+    script = importlib.import_module(args.script.stem)
+    launch, profiled = script.launch, functools.partial(functools.partial, profile_rank, args.first)
+    script.launch = lambda train_rank, options: launch(profiled(train_rank), options)
+    script.main()
+
+
+if __name__ == "__main__":
+    main()
