@@ -230,10 +230,17 @@ def leave():
 
 # ------------------------------------------------------------------------------------------ options
 
-# Defaults of the loop's options; the warm-up is so many of so many epochs (Goyal et al. 2017).
-DEFAULTS = {"epochs": 90, "batch_size": 256, "optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
-DEFAULTS |= {"lr_scaling": "linear", "lr_schedule": "step"}
-WARMUP = 5, 90
+# Defaults of the loop's options (Goyal et al. 2017).
+DEFAULTS = {
+    "epochs": 90,
+    "batch_size": 256,
+    "optimizer": "sgd",
+    "lr": 0.1,
+    "lr_scaling": "linear",
+    "lr_schedule": "step",
+    "wd": 1e-4,
+}
+WARMUP = 5, 90  # epochs, of so many
 
 
 def add_task_options(parser):
@@ -757,7 +764,7 @@ def mix_pairs(images, target, args, epoch, step):
     """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
     returns (N, 3): class, the neighbour's class, and the share of the first in the target.
 
-    Drawn from (seed, epoch, step), and both are of one share: the same for any number of ranks.
+    Drawn from (seed, epoch, step), and both are on one rank: the same for any number of ranks.
     An unreadable image is blended into none.
     """
     # Not with a shuffled batch, as in the papers: an even slice of the global batch never parts 2i
@@ -877,8 +884,14 @@ def published(arch):
 
 
 # What model_options() returns, and the type of it or of its numbers.
-MODEL_OPTIONS = {"zero_init_residual": bool, "aux_logits": bool, "init_weights": bool}
-MODEL_OPTIONS |= {"transform_input": bool, "image_size": int, "input_size": int}
+MODEL_OPTIONS = {
+    "zero_init_residual": bool,
+    "aux_logits": bool,
+    "init_weights": bool,
+    "transform_input": bool,
+    "image_size": int,
+    "input_size": int,
+}
 
 
 def is_described(saved):
@@ -912,9 +925,9 @@ def model_options(args, data):
 SUMS = ("loss", "top1", "top5", "readable", "images")
 # What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
 BEST = {
+    "Loss": ("best_loss", math.inf, 0.0),
     "Top1": ("best_acc1", 0.0, 100.0),
     "Top5": ("best_acc5", 0.0, 100.0),
-    "Loss": ("best_loss", math.inf, 0.0),
 }
 
 
@@ -924,8 +937,8 @@ def criterion(output, target, smoothing=0.0, per_class=False):
 
     `target` is (N,) classes, or (N, 3) of mix_pairs(). Unreadable images have class -1 and add
     nothing; the loss is the sum over the others divided by N, so that it does not depend on how a
-    batch is split. The sums are float64 (loss, correct in top 1, correct in top 5, readable images,
-    images): exact to add up over batches and ranks.
+    batch is split. The sums are (loss, correct in top 1, correct in top 5, readable images, images)
+    in exact_dtype(): exact to add up over batches and ranks.
     """
 
     def losses(classes):
@@ -1181,7 +1194,6 @@ def make_parser():
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
     modes = ["default", "reduce-overhead", "max-autotune"]
     add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
-
     add("--gpu", type=non_negative_int, help="use this GPU alone, counted from 0")
     add("--no-accel", **flag, help="use the CPU even where there is a GPU")
     drawn = "of weights, order and whatever else is drawn (%(default)s)"
@@ -1398,11 +1410,10 @@ def start_loader_worker(_):
 
 
 def to_device(batches, args, device, waits):
-    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them; adds the
-    seconds spent waiting for data to `waits`.
+    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
+    ahead; adds the seconds spent waiting for data to `waits`.
 
-    On CUDA they are copied and finished one batch ahead, on a stream of their own, while the step
-    before computes.
+    On CUDA the next one is copied and finished on a stream of its own, while the step computes.
     """
     # A copy in the main stream would wait for the step that computes there (PyTorch, CUDA
     # semantics: operations of one stream run in order).
@@ -1474,7 +1485,8 @@ def peak_learning_rate(args, global_batch):
 
 def warmup_epochs(args):
     """Returns the epochs of the linear warm-up, a fraction."""
-    return args.epochs * 5 / 90 if args.warmup_epochs is None else args.warmup_epochs
+    few, many = WARMUP
+    return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
 
 
 def learning_rate(args, peak, progress):
@@ -1641,7 +1653,7 @@ def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    measure = training_criterion(args)
+    objective = training_criterion(args)
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -1652,19 +1664,19 @@ def train_one_epoch(run):
     for step in range(run.step, data.steps):
         if run.over.is_set():
             break
-        # Not a list: a micro-batch is loaded when the one before has been trained on.
+        # Not a list, since a whole step may not fit on the device: there is one, and the next one.
         micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
-        # The learning rate is set here in each step and nowhere else; of the step's middle, so that
-        # warm-up's first step is not lost at a rate of 0, nor the last one of a decay.
+        # The learning rate is set here, before each step; of the step's middle, so that warm-up's
+        # first step is not lost at a rate of 0, nor the last one of a decay.
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)  # on the device
-        trained = run.model, measure, run.optimizer, run.scaler
-        sums = train_step(*trained, micro_batches, data.accumulation_steps, args)
-        # Every 32nd step, as published recipes have it. In warm-up the average is a copy: early
-        # weights would linger in it.
+        scale = run.scaler.scale(one)  # on the device: no sync point
+        together = run.model, objective, run.optimizer, run.scaler
+        sums = train_step(*together, micro_batches, data.accumulation_steps, args)
+        # Every 32nd step, as published recipes have it. Before that, and in warm-up, the average is
+        # a copy: early weights would linger in it.
         number = epoch * data.steps + step + 1
         if run.ema and (number < 32 or number % 32 == 0):
             update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
@@ -1791,7 +1803,7 @@ def read_step(run, meter, total, copied):
     *sums, waited, stop, save, spent = total.tolist()
     if spent:
         run.over.set()
-    step = f"{meter.title}, step {meter.steps}"
+    step = f"{meter.title}, step {meter.steps + 1}"
     meter.add(sums, waited)
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
@@ -2231,6 +2243,8 @@ def describe(run, head):
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": vars(args),
         "steps_per_epoch": data.steps,
+        "device_batch": data.device_batch,
+        "accumulation_steps": data.accumulation_steps,
         "global_batch": data.global_batch,
         "gradient_bytes": sum(
             weight.nbytes for weight in run.model.parameters() if weight.requires_grad
@@ -2341,9 +2355,8 @@ def build_run(args):
             epoch, step, meter_state = head["epoch"], head.get("step", 0), head.get("partial")
             step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
 
-    # 5. Loader processes are forked before the first collective, which prepare() may call: on
-    #    Python up to 3.11 a child hangs that is forked while a collective's thread waits for the
-    #    interpreter's lock.
+    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
+    #    says what happens else.
     arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
@@ -2352,9 +2365,9 @@ def build_run(args):
     # 6. The seed right before the model: so all scripts and ranks draw the same weights. Averages
     #    begin as copies of these, before a checkpoint is loaded into both.
     torch.manual_seed(args.seed)
-    trained = prepare(args, place, data)
-    batches = to_device(batches, args, place.device, waits)
-    run = Run(args, place, data, *trained, Watch(args, place), batches, waits, trains, over)
+    model, optimizer, scaler = prepare(args, place, data)
+    batches, watch = to_device(batches, args, place.device, waits), Watch(args, place)
+    run = Run(args, place, data, model, optimizer, scaler, watch, batches, waits, trains, over)
     if args.ema:
         for name, tensor in trained_state(run).items():
             copied = tensor.clone()

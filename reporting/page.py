@@ -251,12 +251,15 @@ def scaling_charts(cluster):
 
 def parity_groups(runs):
     """Returns [(arch, reference run, other runs)] of the studies of parity: the reference is the
-    one that began first."""
+    first of those on the fewest devices."""
     groups = defaultdict(list)
     for run in runs:
         if run.study.startswith("parity") and "Loss/step" in run.series:
             groups[run.arch].append(run)
-    ordered = {arch: sorted(members, key=lambda run: run.name) for arch, members in groups.items()}
+    ordered = {
+        arch: sorted(members, key=lambda run: (run.devices, run.name))
+        for arch, members in groups.items()
+    }
     return [(arch, first, rest) for arch, (first, *rest) in sorted(ordered.items()) if rest]
 
 
@@ -286,23 +289,32 @@ def parity_section(runs, figures, full=False):
             largest[batchnorm] = max(largest.get(batchnorm, 0), *found)
             lines.append({"x": steps, "y": np.maximum(found, 1e-9), "label": "", **look})
             place = run.about.get("place", {})  # stages of a pipeline share a batch
-            shares = place["shares"] * place["devices"] if "shares" in place else run.devices
-            parts = run.global_batch // (shares * run.batch)
-            cells = [arch, f"imagenet_{run.script}.py", run.devices, run.batch, parts]
-            rows.append([*cells, run.options.get("workers", "–"), f"{max(found):.1g}"])
+            ranks = place.get("data_ranks", place.get("shares"))  # "shares" until November 2026
+            devices = ranks * place["devices"] if ranks else run.devices
+            batch = run.about.get("device_batch") or run.batch
+            steps = run.global_batch // (devices * batch)
+            cells = [arch, f"imagenet_{run.script}.py", run.devices, batch, steps]
+            rows.append(
+                (max(found), [*cells, run.options.get("workers", "–"), f"{max(found):.1g}"])
+            )
         lines[-1]["label"] = f"{arch}, BatchNorm" if batchnorm else arch
     if not rows:
         return []
+    # Without BatchNorm, and then the largest differences, first.
+    order = sorted(rows, key=lambda row: (not row[1][0].startswith("vit"), -row[0]))
+    rows = [cells for _, cells in order]
     title = f"{ways} ways, without BatchNorm: losses within {largest.get(False, 0):.0e}"
     axes = {"title": title, "xlabel": "step", "ylabel": "relative difference", "logy": True}
     figures["figures/parity"] = [{**axes, "lines": lines}]
-    header = ["model", "script", "ranks", "-b", "parts", "-j", "largest relative difference"]
+    header = ["model", "script", "ranks", "-b", "accumulated", "-j", "largest relative difference"]
     note = (
         "The loss of each step, against the first run of the same model in one process: the same "
         "seed and global batch, divided otherwise. In BatchNorm each rank has the statistics of "
         "its own images, by design: so models that have it differ with the number of ranks. Equal "
         "losses are drawn at 1e-9."
     )
+    if len(rows) > MOST and not full:
+        note += f" The {MOST} largest of {len(rows)}, those without BatchNorm first:"
     picture = ["![differences of losses](figures/parity.png)", ""]
     return [
         "## Same curve everywhere",

@@ -37,8 +37,8 @@ WRITTEN = {
     dict: "place environment options options.recipes resumed",
     str: "place.device device data options.arch options.precision options.half_dtype reason "
     "environment.OMP_NUM_THREADS environment.IMAGENET_DIR environment.SLURM_STEP_NUM_TASKS",
-    int: "place.ranks place.devices place.local_ranks place.shares cores threads num_classes "
-    "image_size steps_per_epoch global_batch options.batch_size",
+    int: "place.ranks place.devices place.local_ranks place.shares place.data_ranks cores threads "
+    "num_classes image_size steps_per_epoch global_batch device_batch options.batch_size",
     (int, float): "gradient_bytes resumed.epoch resumed.seconds options.desired_acc options.lr "
     "options.budget_hours epochs test_top1 test_top5 test_loss",
 }

@@ -30,7 +30,7 @@ FAULTS = r"""
 tests/test_reference.py -k step
   warm-up from above 0 => return peak * progress / warmup => return peak * (progress + 1) / (warmup + 1)
   warm-up too short => if progress < warmup: => if progress < warmup / 2:
-  default warm-up not scaled => args.epochs * 5 / 90 if => 5 / 90 if
+  default warm-up not scaled => args.epochs * few / many if => few / many if
   a cut at the wrong epoch => (30, 60, 80) => (30, 65, 80)
   cuts not scaled with --epochs => progress > args.epochs * cut / 90 => progress > cut
   a fifth in place of a tenth => return peak * 0.1 ** => return peak * 0.2 **

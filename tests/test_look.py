@@ -254,7 +254,7 @@ def test_a_checkpoint_names_no_other_file(tmp_path, look):
     for options in {"checkpoint_path": "other.pt"}, {"pretrained_cfg": {"file": "other.pt"}}:
         write(checkpoint, model, "timm/resnet10t", model_options=options)
         (line,) = look("predict", checkpoint, picture, status=2)[1].splitlines()
-        what = f"model.pt cannot be used: model_options {[*options][0]}"
+        what = "model.pt cannot be used: its model_options are none that these scripts write"
         assert line.startswith("look.py: error: ") and what in line
 
 

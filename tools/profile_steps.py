@@ -26,7 +26,7 @@ def profile(script, first, run):
     left = run.data.steps - begun if run.epoch < run.args.epochs else 0
     if not 1 <= first <= left - 10:
         there = f"{left} are left of this epoch, of which the first is not profiled"
-        raise script.BadInput(f"--from {first} needs ten steps: {there}")
+        raise script.BadInput(f"--from {first} needs ten steps: {there}; lower --from or -b")
     train_step = script.train_step
 
     def counted(*words):

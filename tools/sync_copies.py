@@ -289,7 +289,8 @@ def put_together(new, way_donor, task_donor, scripts):
     imports = "\n".join(imports + more_imports)  # of which ruff leaves what is used, in its order
     head = "\n\n".join([imports, *dict.fromkeys(others + more)])
     config = Path(__file__).parents[1] / "pyproject.toml"
-    ruff = [sys.executable, "-m", "ruff", "check", "--config", config, "--select", "I,F401"]
+    ruff = [sys.executable, "-m", "ruff", "check", "--select", "I,F401"]
+    ruff += ["--config", config] if config.exists() else []
     fixed = subprocess.run(
         [*ruff, "--fix", "--exit-zero", "--quiet", "--stdin-filename", new, "-"],
         input=f"{head}\n\n{sections}",
