@@ -299,7 +299,7 @@ def test_each_option_is_in_one_list(script):
     "size", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS"]
 )
 def test_scripts_of_one_process_refuse_a_launcher_of_two(script, size, complaint_here):
-    assert "imagenet_ddp.py" in complaint_here(script, "--no-accel", "nowhere", **{size: "2"})
+    assert "ends in _ddp.py" in complaint_here(script, "--no-accel", "nowhere", **{size: "2"})
 
 
 @pytest.mark.slow
@@ -309,7 +309,7 @@ def test_torchrun_of_two_is_refused_in_one_line_of_the_script(script, tmp_path):
     output = run([*words, "--no-accel"], tmp_path, status=1)
     lines = [line for line in output.splitlines() if line.startswith(f"{script}: error: ")]
     assert len(lines) == 1
-    assert "imagenet_ddp.py" in lines[0]
+    assert "ends in _ddp.py" in lines[0]
     assert not (tmp_path / "runs").exists()
 
 
