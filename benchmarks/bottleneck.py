@@ -14,7 +14,7 @@ import math
 import tempfile
 import time
 
-from common import Place, count, kill_workers, option_parser, start
+from common import Place, count, kill_workers, option_parser, start, train_steps
 
 import imagenet_nd as nd
 
@@ -24,7 +24,7 @@ WARM_UP = 3  # steps in which kernels are chosen and compiled
 def train(run, steps):
     """Trains so many steps of the epoch."""
     with contextlib.redirect_stdout(io.StringIO()):
-        nd.train_one_epoch(run, run.step + steps)
+        train_steps(nd, run, steps)
 
 
 def load(run, steps):

@@ -94,6 +94,13 @@ def start(script, words):
     return module, run
 
 
+def train_steps(module, run, steps):
+    """Trains so many more steps, by the script's own loop, which takes them for the whole epoch."""
+    data, run.data = run.data, run.data._replace(steps=run.step + steps)
+    module.train_one_epoch(run)
+    run.data = data
+
+
 def kill_workers():
     """Ends the loaders' processes, which ignore signals and may wait to hand over a batch."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler raises

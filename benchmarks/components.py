@@ -51,7 +51,7 @@ def serve(connection, kind, words, folder, args):
                 for _ in itertools.islice(batches, steps):
                     pass
             else:
-                nd.train_one_epoch(run, run.step + steps)
+                common.train_steps(nd, run, steps)
 
         work(3)  # what is loaded ahead would cost nothing
         connection.send(None)

@@ -159,14 +159,14 @@ def train(job, args, scratch):
     words += ["--image-size", args.image_size] if args.image_size else []
     script, run = common.start(PRECISIONS[job["precision"]][0], words)
     device, values = run.place.device, []
-    script.train_one_epoch(run, WARM_UP_STEPS)
+    common.train_steps(script, run, WARM_UP_STEPS)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # the algorithms that cuDNN tried do not count
     for _ in range(BLOCKS):
         synchronize()
         started = time.perf_counter()
-        script.train_one_epoch(run, run.step + steps)
+        common.train_steps(script, run, steps)
         synchronize()
         values.append(steps * job["batch"] / (time.perf_counter() - started))
     script.leave()

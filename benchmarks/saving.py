@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import ROOT, about, count, interleave, option_parser, start, write
+from common import ROOT, about, count, interleave, option_parser, start, train_steps, write
 
 from imagenet_nd import BadInput
 
@@ -26,7 +26,7 @@ def measure(args, folder):
     """Returns (ms of each way in turn, bytes of a checkpoint)."""
     words = ["-a", args.arch, "--dummy", "-b", 2, "-j", 0, "--log-dir", folder]
     script, run = start("imagenet_nd", words)
-    script.train_one_epoch(run, 1)  # momentum begins with the first step
+    train_steps(script, run, 1)  # momentum begins with the first step
 
     def timed(work):
         def milliseconds():

@@ -212,7 +212,7 @@ def ours(name, options, arch, folder, args, scratch):
     words = ["-a", arch, "-b", args.batch_size, "-j", args.workers, "--log-dir", scratch]
     words += ["--image-size", args.image_size, "--num-classes", CLASSES, "--warmup-epochs", 0]
     script, run = start(name, [*words, *options, *([folder] if folder else ["--dummy"])])
-    return lambda steps: script.train_one_epoch(run, run.step + steps), script, run
+    return functools.partial(common.train_steps, script, run), script, run
 
 
 # ---------------------------------------------------------------------------------------- measuring
