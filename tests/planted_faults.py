@@ -111,7 +111,6 @@ tests/test_reference.py -k base
   best loss not saved => name: run.best[tag] for tag, (name, *_) in => name: worst if tag == "Loss" else run.best[tag] for tag, (name, worst, _) in
 tests/test_reference.py -k two
   statistics of the last rank => if run.place.data_rank:\n => if run.place.data_rank + 1 < run.place.data_ranks:\n
-  statistics not synced => sync_statistics(run)\n    size = => size =
   dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
   ranks interleaved, not sliced => keys[place.data_rank * mine : (place.data_rank + 1) * mine] => keys[place.data_rank :: place.data_ranks]
 tests/test_data.py -k "whoever or epochs or every_image or distributed"
@@ -143,6 +142,8 @@ tests/test_training.py -k "says or resume_file"
   saved epoch one ahead => "epoch": run.epoch,\n        "step": run.step,\n        "gl => "epoch": run.epoch + 1,\n        "step": run.step,\n        "gl
   best accuracy not saved => name: run.best[tag] for tag, (name, *_) in => name: worst if tag == "Top1" else run.best[tag] for tag, (name, worst, _) in
   best accuracies not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: head.get(name, worst) if tag == "Loss" else worst for tag, (name,
+tests/test_training.py -k statistics
+  statistics not synced => sync_statistics(run)\n    size = => size =
 tests/test_training.py -k "watch or wait"
   waits of all ranks => self.waited += waited / self.run.place.ranks => self.waited += waited
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
