@@ -905,6 +905,7 @@ def load_batches(args, place, data, schedule):
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
     """
+    scale_and_shift(args.arch, place.device)  # made here, in the main stream's memory
     at_once = data.device_batch * place.devices
     size = 3 * at_once * max(data.image_size, data.val_size) ** 2  # bytes
     view = functools.partial(batch_view, args, data)
