@@ -1,4 +1,4 @@
-"""FSDP2, pipeline stages and the exchange by hand: what each has of its own above the divider."""
+"""FSDP2, pipeline stages and the exchange by hand: what each has of its own in its parallel section."""
 
 import copy
 import importlib
