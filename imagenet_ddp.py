@@ -1083,7 +1083,8 @@ def is_described(saved):
         for one in value if sizes else [value]:
             if type(one) is not MODEL_OPTIONS.get(name) or not 0 <= one < 10**5:
                 return False
-    return type(saved["arch"]) is str and saved["num_classes"] in range(1, 10**9)
+    classes = saved["num_classes"]
+    return type(saved["arch"]) is str and type(classes) is int and 0 < classes < 10**9
 
 
 def model_options(args, data):
@@ -2178,6 +2179,7 @@ def is_checkpoint(saved):
         )  # NaN is in no range
         and saved["epoch"] <= saved["args"]["epochs"]
         and saved["global_batch"] > 0
+        and all(type(saved.get(name, 0.0)) is float for name, *_ in BEST.values())
         and all(min(ends) <= saved.get(name, ends[0]) <= max(ends) for name, *ends in BEST.values())
         and (meter is None or math.isfinite(sum(meter["sums"], meter["seconds"])))
         and (meter is None or type(meter["sums"]) is list)

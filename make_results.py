@@ -66,10 +66,10 @@ def main():
     help_ = "fraction, as 0.75, for runs that log none"
     add("--desired-acc", type=float, metavar="FRACTION", help=help_)
     help_ = "print a study, a benchmark or a run in full; or `all`, or `claims` of the scripts"
-    add("--show", metavar="NAME", help=help_)
-    add(
-        "--check", action="store_true", help="write nothing; status 1 if what stands there is stale"
-    )
+    one = parser.add_mutually_exclusive_group().add_argument
+    one("--show", metavar="NAME", help=help_)
+    help_ = "write nothing; status 1 if what stands there is stale"
+    one("--check", action="store_true", help=help_)
     args = parser.parse_args()
     try:
         if args.desired_acc is not None and not 0 < args.desired_acc <= 1:
@@ -93,7 +93,7 @@ def main():
         parser.error(f"no run with values under {where}: {wanted}{why}")
     for warning in warnings:
         print(f"{parser.prog}: warning: {visible(warning)}", file=sys.stderr)
-    if args.show:
+    if args.show is not None:
         if args.show == "claims":
             sections[args.show] = claims(runs, benchmarks).values()
         if args.show not in [*sections, "all"]:

@@ -264,7 +264,7 @@ OWN = {
 FREE = set(
     """dir workers channels_last compile compile_mode max_hours timeout checkpoint_minutes log_dir
     gpu no_accel deterministic dist_url dist_backend world_size rank nproc_per_node local_rank
-    multiprocessing_distributed list_tensors""".split()
+    multiprocessing_distributed list_tensors stages""".split()
 )
 
 

@@ -122,6 +122,47 @@ def test_a_grid_agrees(folder):
     assert "no scripts" in run(tool(folder), folder, status=1)
 
 
+def test_others_files_are_passed_over(folder):
+    """Backups of editors and systems, text of another encoding, a folder."""
+    (folder / ".#imagenet_nd.py").symlink_to("nobody@nowhere.1")
+    (folder / "._imagenet_nd.py").write_bytes(b"\x00\x05\x16\xff")
+    (folder / "my_notes.py").write_bytes("# \xe9t\xe9\n".encode("latin-1"))
+    (folder / "old_runs.py").mkdir()
+    assert run(tool(folder), folder) == "6 scripts agree\n"
+
+
+def test_line_endings_of_another_system_are_mended(folder):
+    path = folder / "imagenet_nd.py"
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b"\n", b"\r\n"))
+    assert "imagenet_nd.py" in run(tool(folder), folder, status=1)
+    run(tool(folder, "--from", "imagenet_fsdp.py"), folder, status=None)
+    run(tool(folder, "--from", "text_nd.py"), folder, status=None)
+    for mark in b"# ==== task: ", b"# ==== loop: ":
+        assert path.read_bytes().partition(mark)[2].count(b"\r") == 0
+
+
+@pytest.mark.parametrize("options", [("--from", "imagenet_fsdp.py"), ("--new", "text_fsdp.py")])
+def test_a_full_disk_leaves_what_was_there(folder, options):
+    """A limit of a file's size, which ends a write in its middle as a full disk does."""
+    (folder / "text_fsdp.py").unlink()
+    path = folder / "imagenet_fsdp.py"
+    path.write_text(path.read_text() + "# another line\n")
+    before = contents(folder)
+    words = [sys.executable, "-c", LIMITED, *map(str, tool(folder, *options)[1:])]
+    (line,) = run(words, folder, status=2).splitlines()
+    assert "File too large" in line
+    assert contents(folder) == before
+
+
+LIMITED = """
+import resource, runpy, signal, sys
+sys.argv = sys.argv[1:]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 LOOP = "launch(build_model, torch)"
 FIRST, SECOND, THIRD = "# ---- parallel section\n", "# ==== task: ", "# ==== loop: "
 

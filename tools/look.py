@@ -80,7 +80,7 @@ def open_checkpoint(path, arch=None):
         published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
         options = nd.model_options(published, SimpleNamespace(image_size=size))
         if "model_options" in saved:
-            if not nd.is_described(saved):
+            if not nd.is_described(saved | {"arch": arch, "num_classes": count}):
                 raise ValueError("its model_options are none that these scripts write")
             options = saved["model_options"] or {}
         model = nd.make_model(arch, num_classes=count, **options).eval()

@@ -58,8 +58,6 @@ def profile(script, first, run):
 def profile_rank(first, train_rank, args):
     """What a rank does in its process: the script's train_rank, with the above for training."""
     script = sys.modules[train_rank.__module__]
-    if args.evaluate:
-        raise script.BadInput("--evaluate trains no steps")
     script.open_log = lambda run, head: None
     script.train = functools.partial(profile, script, first)
     train_rank(args)
@@ -78,11 +76,19 @@ def main():
     args, others = parser.parse_known_args()  # torch.distributed.launch puts --local-rank first
     if not args.script.is_file() or b"def launch(" not in args.script.read_bytes():
         parser.error(f"{args.script} is none of the scripts that train, imagenet_*.py")
+    if not args.script.stem.isidentifier() or args.script.stem in sys.modules:
+        parser.error(f"{args.script}: its name is no module's, or another's: rename it")
     sys.argv = [str(args.script), *others, *args.options]  # as the script itself would have them
     sys.path.insert(0, str(args.script.parent.resolve()))
     script = importlib.import_module(args.script.stem)
-    launch, profiled = script.launch, functools.partial(functools.partial, profile_rank, args.first)
-    script.launch = lambda train_rank, options: launch(profiled(train_rank), options)
+    launch = script.launch
+
+    def launch_profiled(train_rank, options):
+        if options.evaluate:
+            raise script.BadInput("--evaluate trains no steps")
+        launch(functools.partial(profile_rank, args.first, train_rank), options)
+
+    script.launch = launch_profiled
     script.main()
 
 

@@ -87,7 +87,7 @@ LIMITS = {
     "loop": 1285,
 }
 SECTIONS = {  # the line that each begins with; above the first are docstring and imports
-    "parallel": re.compile(r"^# -+ parallel section$", re.MULTILINE),
+    "parallel": re.compile(r"^# -+ parallel section\r?$", re.MULTILINE),
     "task": re.compile(r"^# ==== task: .*$", re.MULTILINE),
     "loop": re.compile(r"^# ==== loop: .*$", re.MULTILINE),
 }
@@ -298,8 +298,22 @@ def put_together(new, way_donor, task_donor, scripts):
         text=True,
         encoding="utf-8",
     )
+    if fixed.returncode:
+        raise ValueError(f"ruff cannot sort the imports: {fixed.stderr.strip()}")
     head = split(fixed.stdout)["head"].strip()
     return f'"""{title}\n{prose}\n\n    {commands}\n"""\n\n{head}\n\n{sections}'
+
+
+def write_whole(path, text):
+    """Writes a script, or leaves what was there: on a full disk half of it would stand there."""
+    unfinished = path.with_suffix(".tmp")
+    try:
+        unfinished.write_bytes(text.encode(errors="surrogateescape"))
+        if path.exists():
+            unfinished.chmod(path.stat().st_mode)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def main():
@@ -312,8 +326,8 @@ def main():
     parser.add_argument("--folder", default=Path(__file__).parents[1], type=Path)
     args = parser.parse_args()
     scripts = {}
-    for path in sorted(args.folder.glob("*_*.py")):
-        text = path.read_bytes().decode()
+    for path in sorted(filter(Path.is_file, args.folder.glob("[!.]*_*.py"))):
+        text = path.read_bytes().decode(errors="surrogateescape")  # others' files may be of any
         known = {belongs("task", path.name), belongs("parallel", path.name)} & LIMITS.keys()
         if known or any(mark.search(text) for mark in SECTIONS.values()):
             scripts[path.name] = text
@@ -324,7 +338,10 @@ def main():
             without = ", ".join(scripts.keys() - whole) or name
             parser.error(f"{without}: no such script, or not each section in it")
         for other, (text, taken) in propagate(scripts, name).items():
-            (args.folder / other).write_bytes(text.encode())
+            try:
+                write_whole(args.folder / other, text)
+            except OSError as error:
+                parser.error(f"{other} is as it was: {error}")
             scripts[other] = text
             print(f"{other}: took {', '.join(taken)} of {name}")
     if args.new:
@@ -340,8 +357,9 @@ def main():
             parser.error("--new sorts imports by ruff: pip install ruff")
         try:
             text = put_together(name, *donors, whole)
-            with open(args.folder / name, "xb") as file:
-                file.write(text.encode())
+            if (args.folder / name).exists():
+                raise ValueError(f"{name} is there already")
+            write_whole(args.folder / name, text)
         except (OSError, ValueError) as error:
             parser.error(str(error))
         scripts[name] = text
