@@ -1086,6 +1086,10 @@ def test_show_prints_in_full(tmp_path):
     for wrong, near in {"gpux2": NAME.format(2), "thwo": "two", "|": "one"}.items():
         (line,) = cli(tmp_path, "--show", wrong, status=2).splitlines()
         assert f"--show {wrong}: " in line and f"there are {near}" in line
+    (line,) = cli(tmp_path, "--show", "", status=2).splitlines()
+    assert "--show : nothing is called so" in line
+    (line,) = cli(tmp_path, "--show", "one", "--check", status=2).splitlines()
+    assert "not allowed with" in line
     assert not (tmp_path / "RESULTS.md").exists()
 
 

@@ -354,7 +354,7 @@ def test_a_script_of_the_first_task_and_way_alone(folder):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("text_nd.py", "File exists"),
+        ("text_nd.py", "text_nd.py is there already"),
         (
             "text_dp.py",
             "text_dp.py: is made of a whole script of its way, *_dp.py, and one of its task, text_",
