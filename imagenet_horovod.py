@@ -1891,7 +1891,7 @@ def save_checkpoint(run, is_best=False):
             averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
             best_of_all = checkpoint | (averages if run.ema else {})
             write(best, functools.partial(torch.save, best_of_all))
-        # Links, not renames: at any moment of a kill, each name has a whole file.
+        # Links, not renames: whenever a kill comes, the newest whole one has its name.
         for older, newer in (third, second), (second, newest):
             with contextlib.suppress(OSError):  # no such file yet, or a file system without links
                 older.unlink(missing_ok=True)
