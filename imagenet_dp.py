@@ -982,9 +982,9 @@ def about_data(data):
 #
 # main() reads the options and has launch() call train_rank() in each process. build_run() meets the
 # other ranks and makes model, data and log; train() alternates train_one_epoch() and validate().
-# What must be the same whatever the number of ranks is a function of (seed, epoch, step) alone:
-# order and slices of the data in schedule_batches(), dropout in train_one_epoch(). What ranks must
-# decide together is summed with the losses of each step, in finish_step().
+# What must be the same whatever the number of ranks is a function of seed, epoch and step, as order
+# and slices of the data in schedule_batches(); of dropout, which draws for a slice, the rank is a
+# part too. What ranks must decide together is summed with each step's losses, in finish_step().
 
 # ------------------------------------------------------------------------------------------- basics
 
@@ -1382,7 +1382,7 @@ def to_device(batches, args, device, waits):
             main.wait_stream(side)
             inputs.record_stream(main)  # or the next batch would get their memory too soon
             target.record_stream(main)
-            copied.synchronize()  # or the loader would write into what is being copied
+            copied.synchronize()  # sync point, or the loader would write into what is being copied
         ready, asked = (split, epoch, inputs, target), time.perf_counter()
     if ready:
         yield ready
@@ -1612,13 +1612,13 @@ def train_one_epoch(run):
     for step in range(run.step, data.steps):
         if run.over.is_set():
             break
-        # Not a list, since a whole step may not fit on the device: there is one, and the next one.
+        # Not a list, since the micro-batches of a step may not fit on the device all at once.
         micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
         # The learning rate is set here, before each step; of the step's middle, so that warm-up's
         # first step is not lost at a rate of 0, nor the last one of a decay.
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
-        # Dropout draws from the step alone: a resumed run draws what an uninterrupted one does.
+        # Dropout draws from nothing else: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)  # on the device: no sync point
         together = run.model, objective, run.optimizer, run.scaler
@@ -1747,7 +1747,7 @@ def finish_step(run, meter, sums, skipped=None):
 def read_step(run, meter, total, copied):
     """Counts a step; returns how many ranks want to end, and to save."""
     if copied:
-        copied.synchronize()
+        copied.synchronize()  # sync point: with the copy of the step before, which is there by now
     *sums, waited, stop, save, spent = total.tolist()
     if spent:
         run.over.set()
@@ -2091,7 +2091,7 @@ def saved_pairs(run, state):
 
 def optimizer_pairs(optimizer, saved):
     """Yields (tensor, saved) of momentum and the like: zeros where rank 0's state dict `saved` has
-    none. The learning rate and its kin are the command line's."""
+    none. Weight decay, momentum and the like are the command line's."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -2106,7 +2106,7 @@ def optimizer_pairs(optimizer, saved):
     if sizes != from_rank_0(saved_sizes):
         raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
     for own, old in zip(optimizer.param_groups, groups, strict=False):
-        own["lr"] = old["lr"]  # of the last step, to be logged where the epoch has no other left
+        own["lr"] = old["lr"]  # each step sets its own; logged where the epoch has no step left
         if "step" in own:  # timm's, a number or a tensor
             own["step"] = 0 * own["step"] + from_rank_0(float(old["step"]) if saved else 0)
     saved = saved["state"] if saved else {}
@@ -2306,7 +2306,7 @@ def build_run(args):
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
-    arm_timeout(args, compiling=args.compile)  # by steps that load_state() trains
+    arm_timeout(args, compiling=args.compile)  # load_state() may train steps, which compile
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
     batches = load_batches(args, place, data, schedule)
@@ -2485,7 +2485,7 @@ def report_error(error):
         known = [text for pattern, text in MEANINGS.items() if re.search(pattern, line)]
         line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
     if line and rank != "0":
-        # Rank 0 prints the same, or the launcher, which ends this process meanwhile.
+        # Rank 0 prints the same. If the launcher ends this process meanwhile, there is one line.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else None

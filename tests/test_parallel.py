@@ -44,6 +44,7 @@ def fsdp():
 # -------------------------------------------------------------------------------------- one run
 
 
+@pytest.mark.slow
 def test_one_run_through_three_scripts(demo, tmp_path):
     """Begun with FSDP2, ended in mid-epoch, gone on with in a pipeline, ended by exchange by hand:
     the curve, the averages and the momentum are those of one rank's uninterrupted run."""

@@ -399,7 +399,16 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(each, marks=needs_horovod if "horovod" in each else ()) for each in SCRIPTS],
+    [
+        "imagenet_nd.py",
+        "imagenet_ddp.py",
+        pytest.param("imagenet_horovod.py", marks=needs_horovod),
+        *(
+            pytest.param(script, marks=pytest.mark.slow)
+            for script in SCRIPTS
+            if not re.search("_(nd|ddp|horovod).py", script)
+        ),
+    ],
 )
 def test_what_rank_0_sends_is_the_same_everywhere(script, tmp_path):
     """As JSON has it, in scripts of one process too; and nothing that could be run."""

@@ -142,7 +142,7 @@ def test_log_and_output_agree(whole, demo):
     assert texts.keys() == {"about", "script", "end"}
 
 
-TAGS = "Top1 Top5 Loss Throughput Time".split()
+TAGS = "Loss Top1 Top5 Throughput Time".split()
 
 
 def test_tensorboard_has_training_and_validation_in_one_chart(whole):
