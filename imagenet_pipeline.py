@@ -99,7 +99,7 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
     add("--amp", dest="precision", choices=types, default="float32", help=text)
-    return ["precision", "microbatches"], ["schedule"]
+    return ["precision", "microbatches"], []  # join() compares the stages
 
 
 def launch(train_rank, args):
@@ -358,10 +358,8 @@ def _plan(model, stages, args, place, data):
         else:
             cuts = [0, *_balance(seconds, stages)]
             for number, (first, end) in enumerate(itertools.pairwise(cuts)):
-                percent, at = (
-                    100 * sum(seconds[first:end]) / sum(seconds),
-                    pieces[end - 1].given.name,
-                )
+                percent = 100 * sum(seconds[first:end]) / sum(seconds)
+                at = pieces[end - 1].given.name
                 print_line(f"stage {number}: {percent:.0f} % of the time, up to {at}")
             plan = cuts, {split: [passed[split][cut] for cut in cuts] for split in passed}
     plan = from_rank_0(plan)

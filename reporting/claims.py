@@ -100,7 +100,7 @@ def held(rows):
 
 
 def idle(rows):
-    """Returns the idle time of imagenet_pipeline.py's stages, with fewest and most parts."""
+    """Returns the idle time of imagenet_pipeline.py's stages, by fewest and most micro-batches."""
     found = [(int(row["micro-batches"]), -row["median"], row["way"]) for row in rows]
     (few, most, _), (many, least, way) = min(found), max(found)
     text = f"two stages of resnet18 idle {-most:.0f} % of the time with {few} micro-batch, "
