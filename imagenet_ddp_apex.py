@@ -1331,7 +1331,7 @@ def end_with_parent(signum):
 # Options that say what is trained: equal in two runs that --resume auto takes for the same. Task
 # and parallel section name theirs where they add them.
 SAME_RUN = """batch_size accumulation global_batch optimizer lr lr_scaling base_lr lr_schedule
-    warmup_epochs momentum wd norm_wd clip_grad ema seed steps_per_epoch""".split()
+    warmup_epochs momentum beta2 wd norm_wd clip_grad ema seed steps_per_epoch""".split()
 # Further options that all ranks must share.
 SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq".split()
 
@@ -1382,7 +1382,7 @@ def make_parser():
     add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
     devices = "of all devices, in batches of -b or fewer per device"
     add("--global-batch", type=positive_int, help=devices)
-    peak = "peak, for a global batch of 256 (%(default)s)"
+    peak = "peak, for a global batch of 256 unless --lr-scaling is none (%(default)s)"
     add("--lr", "--learning-rate", type=positive, help=peak)
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
@@ -1394,8 +1394,10 @@ def make_parser():
     add("--optimizer", choices=OPTIMIZERS, help="lamb, lars: timm's (%(default)s)")
     add("--momentum", type=non_negative, default=0.9, help="of SGD and LARS (%(default)s)")
     add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
-    add("--norm-wd", type=non_negative, help="of norms and biases (default: --wd)")
-    add("--clip-grad", type=positive, help="largest norm of all gradients (default: any)")
+    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
+    add("--norm-wd", type=non_negative, help="of norms and biases (%(default)s; None: --wd)")
+    limit = "largest norm of all gradients (%(default)s; 0, None: any)"
+    add("--clip-grad", type=non_negative, help=limit)
     decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
@@ -1681,7 +1683,7 @@ def build_optimizer(args, weights):
     decay = (args.wd, args.norm_wd)
     groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
     if args.optimizer == "adamw":
-        return torch.optim.AdamW(groups, args.lr)
+        return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
     if args.optimizer == "lamb":
         return importlib.import_module("timm.optim").Lamb(groups, args.lr)
     if args.optimizer == "lars":
@@ -2413,7 +2415,8 @@ def open_log(run, head):
     --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
     args, place, data = run.args, run.place, run.data
     runs = Path(args.log_dir)
-    what = f"_{args.arch.replace('/', '-')}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    arch = about_model(args, data)["arch"].replace("/", "-")
+    what = f"_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
     what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}"
     name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
     names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
@@ -2510,7 +2513,7 @@ def traffic(place):
     return counts
 
 
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where it is measured
 
 
 def log_epoch(run, done, train, val):
@@ -2518,7 +2521,7 @@ def log_epoch(run, done, train, val):
     skipped = run.meter.named["skipped"]
     values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": skipped}
     values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
-    for tag in LOGGED:
+    for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
         run.log.add_scalar(tag, value, math.ceil(done))
@@ -2663,7 +2666,7 @@ def train(run):
             run.epoch, run.step = run.epoch + 1, 0
         for tag, (_, worst, best) in BEST.items():
             better = max if worst < best else min
-            run.best[tag] = better(run.best[tag], val[tag])
+            run.best[tag] = better(run.best[tag], val.get(tag, worst))
         is_best = val[judge] == run.best[judge]
         if is_desired(args, run.best):
             run.over.set()

@@ -1,0 +1,2703 @@
+"""Train a language model, or a classifier of sentences, on several ranks, their gradients averaged
+by hand.
+
+Choose this script to learn what distributed training is, or to measure what it sends; to train,
+take text_ddp.py, which averages while backward() still computes. The model is not wrapped: its
+ranks start from the same weights, and _exchange() averages their gradients before each update, in
+one of six ways, or as DistributedDataParallel does. DIR holds train.txt and val.txt, or of a task
+of GLUE train.tsv and dev.tsv.
+
+    torchrun --nproc_per_node=2 text_exchange.py --no-accel --list-tensors  # on a demo
+    torchrun --nproc_per_node=4 text_exchange.py --task rte -a FOLDER --global-batch 64 \\
+        --warmup-epochs 0 --wd 0 --pad-to-max --exchange gather DIR
+    torchrun --nproc_per_node=2 text_exchange.py --tokenizer words --exchange rows DIR
+    torchrun --nnodes 4 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
+        --master_port 6585 text_exchange.py --task rte -a FOLDER --exchange ring DIR  # node 0 of 4
+"""
+
+import argparse
+import contextlib
+import copy
+import ctypes
+import dataclasses
+import datetime
+import difflib
+import errno
+import faulthandler
+import fcntl
+import functools
+import gc
+import hashlib
+import importlib.util
+import io
+import ipaddress
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import platform
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+# ------------------------------------------------------------------------------- parallel section
+
+
+def add_parallel_options(parser):
+    """Adds the exchange and the precision; returns the options that change what is trained."""
+    add = parser.add_argument_group("distribution").add_argument
+    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="default: the device's own")
+    add = parser.add_argument_group("exchange of gradients").add_argument
+    text = "how gradients are added up: see the functions of these names (default: bucket)"
+    add("--exchange", choices=[*EXCHANGES, "ddp"], default="bucket", help=text)
+    add("--bucket-mb", type=number(float, 0.001, 1e5), default=25.0, help="of bucket and ring (25)")
+    types = ["float32", "bfloat16", "float16"]
+    add("--exchange-dtype", choices=types, default="float32", help="type of what is sent (float32)")
+    add("--list-tensors", action="store_true", help="print what a step sends: name, shape, bytes")
+    add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
+    add = parser.add_argument_group("precision").add_argument
+    text = "type of the forward pass; float16 scales the loss"
+    add("--amp", dest="precision", choices=types[1:], default="float32", help=text)
+    return ["precision", "sync_bn", "exchange_dtype"], ["exchange", "bucket_mb"]
+
+
+def launch(train_rank, args):
+    """torchrun has started this process, one of many; or it is alone."""
+    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
+    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
+        raise BadInput("this launcher sets no RANK: start this script by torchrun")
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        print_line("one rank: it has nothing to exchange")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
+    train_rank(args)
+
+
+def join(args):
+    """Joins the group that the launcher's environment variables describe."""
+    alone = "WORLD_SIZE" not in os.environ
+    rank, ranks = (0, 1) if alone else (_env_int("RANK"), _env_int("WORLD_SIZE"))
+    local_rank, local_ranks = _env_int("LOCAL_RANK", "0"), _env_int("LOCAL_WORLD_SIZE", "1")
+    device = pick_device(args, local_rank, local_ranks)
+    if args.sync_bn and device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+    backend = args.dist_backend or dist.get_default_backend_for_device(device)
+    if backend == "nccl" and device.type != "cuda":
+        raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
+    if ranks == local_ranks and sys.platform == "linux":  # no other machine has to connect
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    try:
+        store = (
+            dist.HashStore() if alone else _meet(rank, ranks, local_ranks, backend, args.timeout)
+        )
+        # Without its device, NCCL takes one by the rank.
+        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # a port in use, a time-out
+        at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others at {at}: {first_line(error)}"
+        raise BadInput(f"rank {rank} of {ranks} {why}") from None
+    return Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
+
+
+def _env_int(name, default=None):
+    """Returns a whole number from the launcher's environment."""
+    text = os.environ.get(name, default)
+    if text is None or not re.fullmatch("[0-9]+", text):
+        raise BadInput(f"{name} is {text!r} in the environment: a launcher sets it to a number")
+    return int(text)
+
+
+def _meet(rank, ranks, local_ranks, backend, timeout):
+    """Returns a store that all ranks of this start share.
+
+    torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
+    opens a new one and leaves its address there; the others try again while it refuses, as the
+    store of a start that is over does.
+    """
+    if rank >= ranks:
+        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
+    wait = datetime.timedelta(seconds=timeout or 10**8)
+    host, port = os.environ.get("MASTER_ADDR"), _env_int("MASTER_PORT")
+    if host is None or port > 65535:
+        where = f"MASTER_ADDR is {host}, MASTER_PORT {port}"
+        raise BadInput(f"{where} in the environment: a launcher sets them to rank 0's")
+    store = launchers = None
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # It is there before its ranks, or refuses: the launcher was killed.
+        with socket.create_connection((host, port), 20) as connection:
+            mine = connection.getsockname()[0]  # by which the others reach this node
+        launchers = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
+        if not ipaddress.ip_address(mine).is_loopback:  # by /etc/hosts; others know its name
+            host = mine
+        port = 0  # any that is free
+    if ranks == local_ranks:
+        host = "127.0.0.1"
+    if rank == 0:
+        store = _serve(host, port, wait)
+        if launchers:
+            launchers.set("rank 0", f"{host} {store.port}")
+    elif not launchers:
+        store = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
+    soon = datetime.timedelta(0)
+    while store is None:
+        host, port = launchers.get("rank 0").decode().split()
+        soon += datetime.timedelta(seconds=5)  # slow name servers take longer
+        with contextlib.suppress(dist.DistError):
+            store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
+            store.set_timeout(wait)
+    mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
+    if rank == 0:
+        store.set("group", mine)
+    elif (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+    return store
+
+
+def _serve(host, port, wait):
+    """Returns rank 0's store. It asks nobody who he is, and listens on this address alone; on all
+    where others may take another: of a name that is a loopback here or has several, or where this
+    node has not got the address."""
+    options = {"wait_for_workers": False}
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, *_, address = found[0]
+    several = len({entry[4][0] for entry in found}) > 1
+    if host == address[0] or not (several or ipaddress.ip_address(address[0]).is_loopback):
+        try:
+            listener = socket.create_server(address, family=family, backlog=4096)
+            port = listener.getsockname()[1]
+            options["master_listen_fd"] = listener.detach()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return dist.TCPStore(host, port, None, True, wait, **options)
+
+
+def _gather(gradients, args):
+    """Rank 0 gathers, adds up, and scatters: (ranks - 1) x size through its link, each way."""
+    ranks, first = dist.get_world_size(), dist.get_rank() == 0
+    for gradient in gradients:
+        taken = [torch.empty_like(gradient) for _ in range(ranks)] if first else None
+        dist.gather(gradient, taken)
+        dist.scatter(gradient, [torch.stack(taken).sum(0)] * ranks if first else None)
+
+
+def _all_reduce(gradients, args):
+    """The library's sum, a tensor at a time: each waits for the one before."""
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+
+
+def _async(gradients, args):
+    """The same, but all are under way before the first is waited for."""
+    for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
+        work.wait()
+
+
+def _bucket(gradients, args, add_up=dist.all_reduce):
+    """Tensors laid end to end until --bucket-mb are full: few messages instead of many."""
+    buckets, size = [[]], 0
+    for gradient in gradients:
+        size += gradient.nbytes
+        if buckets[-1] and size > 1e6 * args.bucket_mb:
+            buckets.append([])
+            size = gradient.nbytes
+        buckets[-1].append(gradient)
+    for bucket in buckets:
+        flat = torch.cat([gradient.flatten() for gradient in bucket])
+        add_up(flat)
+        sums = flat.split([gradient.numel() for gradient in bucket])
+        for gradient, total in zip(bucket, sums, strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+
+def _ring(gradients, args):
+    """Buckets round a ring: 2 (ranks - 1) / ranks x size through every link, however many ranks."""
+    _bucket(gradients, args, _add_up_in_a_ring)
+
+
+def _add_up_in_a_ring(flat):
+    """Each rank sends a chunk to its right, and takes one from its left. In ranks - 1 turns each
+    chunk collects all ranks' values; in as many more, the sums go round."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    chunks = flat.tensor_split(ranks)
+    for turn in range(2 * (ranks - 1)):
+        sent, taken = chunks[(rank - turn) % ranks], chunks[(rank - turn - 1) % ranks]
+        received = torch.empty_like(taken)
+        to = dist.P2POp(dist.isend, sent, (rank + 1) % ranks)
+        of = dist.P2POp(dist.irecv, received, (rank - 1) % ranks)
+        for work in dist.batch_isend_irecv([to, of]):
+            work.wait()
+        taken.copy_(taken + received if turn < ranks - 1 else received)
+
+
+def _rows(gradients, args):
+    """Of a matrix such as an embedding's, whose rows are mostly zeros, those that some rank has not
+    zero: a byte of each row tells the others. All else, as in buckets."""
+    wide = [number for number, gradient in enumerate(gradients) if gradient.ndim > 1]
+    used = torch.cat([gradients[number].flatten(1).any(dim=1) for number in wide]).byte()
+    dist.all_reduce(used, dist.ReduceOp.MAX)
+    used = used.bool().split([len(gradients[number]) for number in wide])
+    few = {n: rows for n, rows in zip(wide, used, strict=True) if 2 * rows.sum() < len(rows)}
+    sent = [gradient[few[n]] if n in few else gradient for n, gradient in enumerate(gradients)]
+    _bucket(sent, args)
+    for number, rows in few.items():
+        gradients[number][rows] = sent[number]
+
+
+EXCHANGES = {
+    "gather": _gather,
+    "all_reduce": _all_reduce,
+    "async": _async,
+    "bucket": _bucket,
+    "ring": _ring,
+    "rows": _rows,
+}
+
+
+@torch.no_grad()
+def _exchange(model, args):
+    """Averages the gradients over the ranks, in place."""
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    torch._foreach_div_(gradients, dist.get_world_size())  # before, or 16 bits might overflow
+    sent = [gradient.to(getattr(torch, args.exchange_dtype)).contiguous() for gradient in gradients]
+    EXCHANGES[args.exchange](sent, args)
+    torch._foreach_copy_(gradients, sent)
+
+
+def prepare(args, place, data):
+    """Returns (model, optimizer, scaler); all ranks begin with rank 0's weights."""
+    model = build_model(args, data).to(place.device)
+    if args.sync_bn:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+    if args.list_tensors and place.rank == 0:
+        _list(model, args.exchange_dtype)
+    optimizer = build_optimizer(args, model.parameters())
+    if args.exchange == "ddp":
+        model = DistributedDataParallel(model)
+        model.broadcast_buffers = False  # validate() does; the keyword depends on PyTorch's version
+        if args.exchange_dtype != "float32":
+            half = {"bfloat16": hooks.bf16_compress_hook, "float16": hooks.fp16_compress_hook}
+            model.register_comm_hook(None, half[args.exchange_dtype])
+    # Disabled, it does nothing: no branch later.
+    scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
+    return model, optimizer, scaler
+
+
+def _list(model, dtype):
+    """Prints what each rank has to share in a step."""
+    itemsize = getattr(torch, dtype).itemsize
+    sent = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    for name, weight in sent:
+        print_line(
+            f"{name:40} {tuple(weight.shape)!s:20} {dtype} {itemsize * weight.numel():>12,} bytes"
+        )
+    total = sum(weight.numel() for _, weight in sent)
+    print_line(f"{len(sent)} tensors, {total:,} numbers, {itemsize * total:,} bytes a step")
+
+
+def precision(args, device):
+    """The context of the forward pass and the loss."""
+    if args.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, getattr(torch, args.precision))
+
+
+def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
+    """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
+    sums, last = 0, accumulation_steps - 1
+    for number, (inputs, target) in enumerate(micro_batches):
+        # Gradients of all micro-batches are exchanged together: by DDP, during the last backward().
+        early = args.exchange == "ddp" and number < last
+        with model.no_sync() if early else contextlib.nullcontext():
+            with precision(args, inputs.device):
+                loss, measured = criterion(model(inputs), target)
+            scaler.scale(loss / accumulation_steps).backward()
+        sums += measured
+    if args.exchange != "ddp":
+        _exchange(model, args)
+    if args.clip_grad:
+        scaler.unscale_(optimizer)
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        clip_gradients(gradients, args.clip_grad)
+    # Skips on overflow, on all ranks, which hold the same gradients; under float16 a sync point.
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return sums
+
+
+def validate_step(model, criterion, inputs, target, args):
+    """Returns the sums of one validation batch."""
+    with precision(args, inputs.device):
+        return criterion(model(inputs), target)[1]
+
+
+def sum_over_ranks(tensor):
+    """Returns the sum of all ranks' tensors, the same on every rank."""
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def from_rank_0(value):
+    """Returns rank 0's small value on every rank, as JSON: by the store, without a collective.
+    Whoever reaches the store can change what is read, but have nothing run."""
+    store = dist.distributed_c10d._get_default_store()
+    call = store.add(f"calls of rank {dist.get_rank()}", 1)
+    if dist.get_rank() == 0:
+        store.set(f"call {call}", json.dumps(value))
+    try:
+        return json.loads(store.get(f"call {call}"))
+    except ValueError:
+        raise Fault("rank 0's store holds what it has not sent: is the network yours?") from None
+
+
+def trained_state(run):
+    """Returns the model's state dict, with the tensors that the optimizer updates; names without
+    DDP's `module.`"""
+    return getattr(run.model, "module", run.model).state_dict()
+
+
+def full_state(run):
+    """Returns {state_dict, optimizer, ema} on rank 0: complete, in float32, on the CPU."""
+    if run.place.rank:
+        return {}
+    state = {"state_dict": trained_state(run), "optimizer": run.optimizer.state_dict()}
+    return in_float32(state | {"ema": run.ema})
+
+
+def load_state(run, state):
+    """Loads what full_state() returned, and sends it to the other ranks."""
+    if run.args.exchange == "ddp":
+        _rehearse(run)
+    for tensor, saved in saved_pairs(run, state):
+        sent = torch.empty_like(tensor, device=run.place.device)
+        if saved is not None:
+            sent.copy_(saved)
+        dist.broadcast(sent, 0)
+        tensor.copy_(sent)
+
+
+@torch.enable_grad()
+def _rehearse(run):
+    """Trains two steps on noise with learning rate 0: DDP settles on its buckets in the first
+    steps, and to the bit sums depend on them."""
+    for group in run.optimizer.param_groups:
+        group["lr"] = 0.0
+    number = run.data.accumulation_steps
+    micro_batches = [noise(run.args, run.data, run.data.device_batch, run.place.device)] * number
+    run.model.train()
+    for _ in range(2):
+        train_step(run.model, criterion, run.optimizer, run.scaler, micro_batches, number, run.args)
+
+
+def leave():
+    """Closes the group."""
+    dist.destroy_process_group()
+
+
+# ==== task: what is trained; equal in all text_*.py, whatever the way (tools/sync_copies.py)
+
+# ------------------------------------------------------------------------------------------ options
+
+# Defaults of the loop's options, as BERT is fine-tuned (Devlin et al. 2018, A.3); the learning rate
+# is that of small models with random weights, and of trained ones that of FINE_TUNING.
+DEFAULTS = {
+    "epochs": 3,
+    "batch_size": 32,
+    "optimizer": "adamw",
+    "lr": 1e-3,
+    "lr_scaling": "none",
+    "lr_schedule": "linear",
+    "wd": 0.01,
+    "norm_wd": 0.0,
+    "clip_grad": 1.0,
+}
+FINE_TUNING = 2e-5
+WARMUP = 1, 10  # epochs, of so many
+
+# Encoders of transformers' that are built with random weights.
+ENCODERS = "albert bert distilbert electra roberta".split()
+KNOWN = ("gpt", *ENCODERS)
+# Of a task of GLUE (Wang et al. 2018): its columns of text, that of the label, and the classes, in
+# the order that Hugging Face gives them.
+GLUE = {
+    "cola": (["sentence"], "label", ["0", "1"]),
+    "sst-2": (["sentence"], "label", ["0", "1"]),
+    "mrpc": (["#1 String", "#2 String"], "Quality", ["0", "1"]),
+    "qqp": (["question1", "question2"], "is_duplicate", ["0", "1"]),
+    "mnli": (["sentence1", "sentence2"], "gold_label", ["entailment", "neutral", "contradiction"]),
+    "qnli": (["question", "sentence"], "label", ["entailment", "not_entailment"]),
+    "rte": (["sentence1", "sentence2"], "label", ["entailment", "not_entailment"]),
+    "wnli": (["sentence1", "sentence2"], "label", ["0", "1"]),
+}
+
+
+class StoreArch(argparse.Action):
+    """Stores -a. The weights of a FOLDER are trained already: the default of --lr is another."""
+
+    def __call__(self, parser, namespace, value, option=None):
+        namespace.arch = value
+        if value not in KNOWN and namespace.lr is DEFAULTS["lr"]:  # not typed
+            namespace.lr = FINE_TUNING
+
+
+def add_task_options(parser):
+    """Adds data, model and what is wanted of it; returns the names of those that define what is
+    trained, and of further ones that all ranks must share."""
+    flag = {"action": "store_true"}
+    add = parser.add_argument_group("data").add_argument
+    folder = {"nargs": "?", "default": os.environ.get("TEXT_DIR")}
+    files = "has train.txt and val.txt, or GLUE's train.tsv and dev.tsv ($TEXT_DIR, else a demo)"
+    add("dir", metavar="DIR", **folder, help=files)
+    kinds = "a language model, or a task of GLUE (%(default)s)"
+    add("--task", choices=["lm", *GLUE], default="lm", help=kinds)
+    tokens = "a FOLDER of Hugging Face's, words or bytes (default: the model's, words; lm: bytes)"
+    add("--tokenizer", metavar="NAME", help=tokens)
+    length = "tokens of a sequence at most; of a language model's block exactly (%(default)s)"
+    add("--max-length", type=number(int, 1, 10**6), default=128, help=length)
+    padded = "not to the longest of a batch: one shape, as --compile wants"
+    add("--pad-to-max", **flag, help=padded)
+
+    add = parser.add_argument_group("model").add_argument
+    names = f"gpt, with random weights {', '.join(ENCODERS)}, or a FOLDER (%(default)s)"
+    add("-a", "--arch", default="gpt", action=StoreArch, help=names)
+    add("--from-scratch", **flag, help="random weights, of FOLDER's sizes")
+    size = {"type": number(int, 1, 10**5)}
+    add("--layers", **size, help="of random weights (4)")
+    add("--hidden-size", **size, help="(128)")
+    add("--heads", **size, help="(4)")
+    add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's (gpt: 0)")
+    add("--tied", **flag, help="gpt: output layer and embedding are one (Press 2016)")
+
+    add = parser.add_argument_group("what is wanted of it").add_argument
+    add("--desired-acc", type=fraction, help="validation accuracy to end at, such as 0.9")
+    add("--desired-mcc", type=fraction, help="the same of Matthews' correlation")
+    add("--desired-loss", type=positive, help="the same of the loss, in nats per token or sequence")
+    best = [tag.lower() for tag in BEST]
+    add("--best", choices=best, default="loss", help="what model_best.pt is best in (%(default)s)")
+    trained = "task tokenizer max_length arch from_scratch layers hidden_size heads dropout tied"
+    return trained.split(), "pad_to_max desired_acc desired_mcc desired_loss best".split()
+
+
+def check_task_options(args, parser):
+    """Ends with one line where options do not go together, or name what there is not."""
+    lm, known, task = args.task == "lm", args.arch in KNOWN, f"--task {args.task}"
+    if not known and not os.path.isdir(args.arch):
+        near = ", ".join(difflib.get_close_matches(args.arch, KNOWN, cutoff=0.4) or KNOWN)
+        fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
+        parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
+    layers, width, heads = model_sizes(args)
+    own = args.tokenizer in (None, "words", "bytes")
+    two_classes = not lm and len(GLUE[args.task][2]) == 2
+    bests = (
+        ["loss", "perplexity"] if lm else ["loss", "accuracy", "f1", "mcc"][: 2 + 2 * two_classes]
+    )
+    refused = {
+        f"{task} needs -a gpt": lm and args.arch != "gpt",
+        f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
+        f"{task} has no {args.best}: --best": args.best not in bests,
+        f"{task} has no accuracy: --desired-acc": args.desired_acc and lm,
+        f"{task} has no MCC: --desired-mcc": args.desired_mcc and not two_classes,
+        f"{task} has no bytes: --tokenizer": not lm and args.tokenizer == "bytes",
+        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": not own
+        and not os.path.isdir(args.tokenizer),
+        "transformers is not installed: pip install -r requirements-text.txt": not (lm and own)
+        and not importlib.util.find_spec("transformers"),
+        f"-a {args.arch} has sizes of its own: --layers, --hidden-size, --heads": not known
+        and (args.layers or args.hidden_size or args.heads),
+        f"-a {args.arch} has random weights: --from-scratch": known and args.from_scratch,
+        f"--heads {heads} does not divide --hidden-size {width}": width % heads,
+        "--tied is for -a gpt": args.tied and not lm,
+        "--resume needs the name of a file": args.resume == "",
+    }
+    for why in refused:
+        if refused[why]:
+            parser.error(why)
+
+
+def model_sizes(args):
+    """Returns (layers, width, heads) of a model with random weights."""
+    return args.layers or 4, args.hidden_size or 128, args.heads or 4
+
+
+# --------------------------------------------------------------------------------------------- data
+
+
+class Source(NamedTuple):
+    """Sequence i of training or validation is `length[i]` tokens from `offset[i]` on; the second
+    sentence of a pair begins `second[i]` tokens later."""
+
+    path: str
+    tokens: np.ndarray  # (T,) all, end to end
+    offset: np.ndarray  # (N,)
+    length: np.ndarray  # (N,)
+    second: np.ndarray  # (N,)
+    target: np.ndarray  # (N,) classes; of a language model zeros
+    vocabulary: int  # tokens that there may be
+    words: list | None  # their names, of a language model's words
+    pad: int = 0  # the token that an encoder is given where there is none
+
+    def digest(self):
+        """Returns "N sequences, HASH": of places, classes and 4 million tokens, or all."""
+        hashed = hashlib.sha256(b"%d" % self.vocabulary)
+        for array in self[2:6]:
+            hashed.update(array)
+        for start in range(0, len(self.tokens), max(4096, len(self.tokens) // 1000)):
+            hashed.update(self.tokens[start : start + 4096].astype(np.int64))
+        return f"{len(self.target)} sequences, {hashed.hexdigest()[:8]}"
+
+
+def list_sources(args, place):
+    """Returns (train, val), as DIR has them, or a demo."""
+    if not args.dir and place.rank == 0:
+        print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
+    return list_blocks(args) if args.task == "lm" else list_rows(args, place)
+
+
+def find_files(args, *files):
+    """Returns for each tuple of names the path of the first that is in DIR, or in DIR/TASK."""
+    below = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
+    found = [[path / name for path in below for name in names] for names in files]
+    found = [next(filter(Path.exists, paths), None) for paths in found]
+    if None in found:
+        missing = files[found.index(None)][0]
+        what = f"has no {missing}" if below[0].is_dir() else "is no folder"
+        raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
+    return found
+
+
+def map_file(path):
+    """Returns a file's bytes (N,) uint8, which may be more than the memory holds."""
+    try:
+        with open_file(path) as file:
+            return np.memmap(file, np.uint8, "r")
+    except (OSError, ValueError) as error:  # an empty one, too
+        raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
+
+
+def decode(path, raw):
+    """Returns the text of a file's bytes."""
+    try:
+        return raw.tobytes().decode("utf-8-sig")
+    except UnicodeError as error:
+        raise BadInput(f"{path} is no UTF-8: {first_line(error)}") from None
+
+
+@functools.cache
+def transformers():
+    """Returns the library, silent. Only what needs it waits for its import, seconds."""
+    library = importlib.import_module("transformers")
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    return library
+
+
+# Nothing is fetched, and no code that comes with a model is run.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def load_tokenizer(folder):
+    """Returns the tokenizer in a folder of Hugging Face's."""
+    try:
+        return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # whatever a library makes of a damaged file
+        raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
+
+
+def split_words(text):
+    """Returns what stands between blanks; a line's end is a word, too."""
+    return text.replace("\n", " <eos> ").split()
+
+
+def number_words(words):
+    """Returns {word: token}, of 0 what is not among them."""
+    return {word: token for token, word in enumerate(dict.fromkeys(["<unk>", *words]))}
+
+
+# ------------------------------------------------------------------------------ data: sentences
+
+
+def read_rows(path, task):
+    """Returns ([texts of a row], [class]) of a TSV file of GLUE's, where quotes quote nothing."""
+    columns, label, classes = GLUE[task]
+    lines = decode(path, map_file(path)).replace("\r\n", "\n").split("\n")
+    # CoLA's files begin with their first row.
+    header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
+    if missing := [name for name in (*columns, label) if name not in header]:
+        given = ", ".join(header)[:200]
+        raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
+    rows, target, short = [], [], 0
+    for number, line in enumerate(lines, 1 + (task != "cola")):
+        cells = line.split("\t")
+        row = dict(zip(header, cells, strict=False))
+        if not line or (task == "qqp" and len(cells) < len(header)):  # it has some of half a row
+            short += bool(line)
+        elif len(cells) != len(header):
+            raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
+        elif row[label] not in classes:
+            of = ", ".join(classes)
+            raise BadInput(f"{path}: line {number} has the label {row[label]!r}, none of {of}")
+        else:
+            rows.append([row[name] for name in columns])
+            target.append(classes.index(row[label]))
+    if short or not rows:
+        print_line(f"{path}: {len(rows)} rows are whole, {short} too short and left out")
+    return rows, target
+
+
+def demo_rows():
+    """Returns the same of 5,000 sentences. Class 0 has a fault: in an article, in order, by a word
+    said twice, or in the verb's number, which a noun between may hide."""
+    rng, rows, target = random.Random(0), [], []
+    nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
+    for _ in range(5000):
+        fault = rng.choice(("article", "order", "twice", "number")) if rng.random() < 0.3 else None
+        (subject, between, thing), many = rng.choices(nouns, k=3), rng.random() < 0.5
+        words = ["the", subject + "s" * many]
+        words += rng.choice(([], ["near", "the", between], ["behind", "the", between + "s"]))
+        words += [rng.choice(("see", "like", "follow")) + "s" * (many == (fault == "number"))]
+        words += ["an" if (thing[0] in "aeou") != (fault == "article") else "a", thing]
+        at = rng.randrange(len(words) - 1)
+        if fault == "order":
+            words[at : at + 2] = words[at + 1], words[at]
+        elif fault == "twice":
+            words.insert(at, words[at])
+        rows.append([" ".join(words)])
+        target.append(int(fault is None))
+    return rows, target
+
+
+def word_tokenizer(rows):
+    """Returns a tokenizer, as Hugging Face's, of the words in some rows."""
+    marks = {"pad_token": "<pad>", "cls_token": "<cls>", "sep_token": "<sep>", "unk_token": "<unk>"}
+    words = itertools.chain.from_iterable(split_words(text) for row in rows for text in row)
+    index = number_words([*words, *marks.values()])
+    library = importlib.import_module("tokenizers")
+    tokenizer = library.Tokenizer(library.models.WordLevel(index, "<unk>"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = library.processors.TemplateProcessing(
+        single="<cls> $A <sep>",
+        pair="<cls> $A <sep> $B:1 <sep>:1",
+        special_tokens=[(mark, index[mark]) for mark in ("<cls>", "<sep>")],
+    )
+    return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
+
+
+def list_rows(args, place):
+    """Returns (train, val) of a task of GLUE."""
+    if args.dir:
+        val = "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv"
+        paths = find_files(args, ("train.tsv", "in_domain_train.tsv"), val)
+        tables = [read_rows(path, args.task) for path in paths]
+    elif args.task == "cola":
+        paths, (rows, target) = ["demo"] * 2, demo_rows()
+        tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
+    else:
+        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
+    if args.tokenizer == "words" or (args.tokenizer is None and args.arch in KNOWN):
+        tokenizer = word_tokenizer(tables[0][0])
+    else:
+        tokenizer = load_tokenizer(args.tokenizer or args.arch)
+    sources = []
+    for path, (rows, target) in zip(paths, tables, strict=True):
+        if not rows:
+            raise BadInput(f"{path} has no rows")
+        columns = [[*column] for column in zip(*rows, strict=True)]
+        try:
+            options = {"truncation": True, "max_length": args.max_length}
+            found = tokenizer(*columns, return_token_type_ids=True, **options)
+        except Exception as error:  # a length that holds no sentence
+            raise BadInput(f"--max-length {args.max_length}: {first_line(error)}") from None
+        tokens = np.fromiter(itertools.chain(*found["input_ids"]), np.int64)
+        length = np.array([len(row) for row in found["input_ids"]])
+        second = [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
+        arrays = tokens, length.cumsum() - length, length, np.array(second), np.array(target)
+        pad = tokenizer.pad_token_id or 0
+        sources.append(Source(str(path), *arrays, len(tokenizer), None, pad))
+        cut = sum(bool(row.overflowing) for row in found.encodings)
+        if cut and place.rank == 0:
+            print_line(f"{path}: {cut} of {len(rows)} sequences are cut to --max-length")
+        if (tokens == tokenizer.unk_token_id).mean() > 0.5:
+            raise BadInput(f"{path}: more than half is unknown to the tokenizer")
+    return sources
+
+
+# ------------------------------------------------------------------------ data: a language model's
+
+
+def list_blocks(args):
+    """Returns (train, val) of a language model: blocks of --max-length targets. Block i begins at
+    token i x --max-length, and ends with the first one of the next, so that every token but the
+    first is a target once. In training the ragged last block is left out."""
+    words, size = None, 256
+    if args.dir:
+        names = ("val.bin", "val.txt", "valid.txt")
+        paths = find_files(args, ("train.bin", "train.txt"), names)
+        arrays = [map_file(path) for path in paths]
+    else:
+        paths, arrays = [Path("Python's language reference")] * 2, demo_text()
+    if paths[0].suffix == ".bin":
+        words, size, arrays = view_bins(paths, arrays)
+    elif args.tokenizer not in (None, "bytes"):
+        texts = [decode(path, raw) for path, raw in zip(paths, arrays, strict=True)]
+        if args.tokenizer == "words":
+            index = number_words(split_words(texts[0]))
+            words, size = [*index], len(index)
+            arrays = [np.array([index.get(w, 0) for w in split_words(text)]) for text in texts]
+        else:
+            tokenizer = load_tokenizer(args.tokenizer)
+            encode = functools.partial(tokenizer, add_special_tokens=False, verbose=False)
+            lines = [encode(text.splitlines(keepends=True))["input_ids"] for text in texts]
+            size, arrays = len(tokenizer), [np.array([*itertools.chain(*some)]) for some in lines]
+    sources, most = [], args.max_length
+    for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
+        offset = most * np.arange(rounded((len(tokens) - 1) / most))
+        if not len(offset):
+            raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {most}")
+        length = np.minimum(most + 1, len(tokens) - offset)
+        zeros = np.zeros(len(offset), np.int8)
+        sources.append(Source(str(path), tokens, offset, length, zeros, zeros, size, words))
+    return sources
+
+
+def view_bins(paths, raw):
+    """Returns (words or None, how many tokens there may be, tokens) of files without a header, as
+    nanoGPT's; meta.json says what is in them, as tools/prepare_text.py writes it."""
+    meta = paths[0].with_name("meta.json")
+    try:
+        about = json.loads(meta.read_bytes())
+        size, words = int(about["vocabulary"]), about.get("words")
+        arrays = [array.view({"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]) for array in raw]
+        if size < 1 or (words and len(words) != size):
+            raise ValueError("not as many words as tokens")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
+        raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
+    return words, size, arrays
+
+
+def demo_text():
+    """Returns the bytes of Python's language reference, nine tenths and one."""
+    try:
+        topics = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        raise BadInput("no DIR, and this Python lacks pydoc_data, the demo") from None
+    text = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
+    return np.split(text, [len(text) // 10 * 9])
+
+
+# ------------------------------------------------------------------------------------- data: a run
+
+
+class Data(NamedTuple):
+    """What a run reads."""
+
+    train: Source
+    val: Source
+    steps: int  # per epoch
+    device_batch: int  # sequences on a device at a time
+    accumulation_steps: int  # such batches in a step
+    global_batch: int  # sequences in a step, of all devices
+    repeats: int  # of each sequence in a step
+    workers: int  # loader processes: none
+    model_options: dict  # what a model with random weights is built with
+
+
+def open_data(args, place, sources, batches):
+    """Returns the Data that the options name, in batches as split_batch() returns them."""
+    sizes = zip(("layers", "hidden_size", "heads"), model_sizes(args), strict=True)
+    options = {**dict(sizes), "tied": args.tied} if args.arch in KNOWN else {}
+    return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
+
+
+def batch_multiple(args):
+    """Returns what a device's batch is a multiple of: one, as no sequence needs another."""
+    return 1
+
+
+# ------------------------------------------------------------------------------------------ loading
+
+
+def load_batches(args, place, data, schedule):
+    """Yields (tokens, target, split, epoch, step) for each batch of the schedule, int64: of a
+    language model both are (N, --max-length); else tokens are (N, L + 1), the last column says
+    where the second sentence begins, and target is (N,). -1 stands where nothing is."""
+    # No processes: to cut rows out of an array takes no time.
+    lm, most = args.task == "lm", args.max_length
+    for split, epoch, step, keys in schedule:
+        source, keys = getattr(data, split), np.array(keys, np.int64)
+        length = source.length[keys, None]
+        # Rounded up, so that kernels meet few shapes. What is padded is masked: it changes nothing.
+        width = min(most, (length.max(initial=1) + 7) // 8 * 8)
+        width = most + lm if lm or args.pad_to_max else width
+        within = np.arange(width) < length
+        at = np.where(within, source.offset[keys, None] + np.arange(width), 0)
+        tokens = np.where(within, source.tokens[at].astype(np.int64), -1)
+        if tokens.max(initial=0) >= source.vocabulary:
+            raise BadInput(f"{source.path} has a token {tokens.max()} of {source.vocabulary}")
+        if lm:
+            inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
+        else:
+            inputs = np.concatenate([tokens, source.second[keys, None]], axis=1)
+            target = source.target[keys]
+        yield torch.tensor(inputs), torch.tensor(target), split, epoch, step
+
+
+def finish_batch(inputs, target, args, split, epoch, step):
+    """Returns what load_batches() gave: nothing is left to do."""
+    return inputs, target
+
+
+def noise(args, data, items, device, split="train"):
+    """Returns (inputs, target) of the shape that so many sequences have."""
+    shape = items, args.max_length + (args.task != "lm")
+    inputs = torch.randint(data.train.vocabulary, shape, device=device)
+    target = torch.zeros(shape if args.task == "lm" else items, dtype=torch.int64, device=device)
+    return inputs, target
+
+
+# -------------------------------------------------------------------------------------------- model
+
+
+class CausalAttention(nn.Module):
+    """Attention of each token to itself and those before it. It has no parts, so that a pipeline
+    keeps it whole, and `training` is read in each step."""
+
+    def __init__(self, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+
+    def forward(self, x):
+        """Takes (N, L, 3 x width), queries, keys and values; returns (N, L, width)."""
+        q, k, v = x.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (N, heads, L, size)
+        options = {"dropout_p": self.dropout * self.training, "is_causal": True}
+        x = nn.functional.scaled_dot_product_attention(q, k, v, **options)
+        return x.transpose(1, 2).flatten(2)
+
+
+class Block(nn.Module):
+    """Attention, then a network of two layers, each added to what it is given."""
+
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+
+        def branch(wide, between, narrow):
+            norm, last = nn.LayerNorm(width, bias=False), nn.Linear(narrow, width, bias=False)
+            first = nn.Linear(width, wide, bias=False)
+            return nn.Sequential(norm, first, between, last, nn.Dropout(dropout))
+
+        self.attention = branch(3 * width, CausalAttention(heads, dropout), width)
+        self.network = branch(4 * width, nn.GELU(), 4 * width)
+
+    def forward(self, x):
+        """Takes and returns (N, L, width)."""
+        x = x + self.attention(x)
+        return x + self.network(x)
+
+
+class GPT(nn.Module):
+    """GPT-2 (Radford et al. 2019) without biases, as nanoGPT: takes tokens (N, L), returns logits
+    (N, L, vocabulary)."""
+
+    def __init__(self, vocabulary, length, dropout, layers, hidden_size, heads, tied):
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, hidden_size)
+        self.position = nn.Parameter(torch.empty(length, hidden_size))
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(Block(hidden_size, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(hidden_size, bias=False)
+        self.head = nn.Linear(hidden_size, vocabulary, bias=False)
+        self.tied = tied
+        for name, weight in self.named_parameters():
+            # So that the sum of all blocks is as large as one would be (section 2.3).
+            last = re.search(r"(attention|network)\.3\.", name)
+            if weight.ndim > 1:
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers if last else 1))
+        self.tie_weights()
+
+    def tie_weights(self):
+        """Makes one weight of embedding and output layer, where they are tied."""
+        if self.tied:
+            self.head.weight = self.token.weight
+
+    def forward(self, tokens):
+        """Takes (N, L), returns (N, L, vocabulary)."""
+        x = self.dropout(self.token(tokens) + self.position[: tokens.shape[1]])
+        return self.head(self.norm(self.blocks(x)))
+
+
+class Classifier(nn.Module):
+    """An encoder of transformers' that takes one tensor, as load_batches() gives it."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, inputs):
+        """Takes (N, L + 1), returns logits (N, classes)."""
+        tokens, second = inputs[:, :-1], inputs[:, -1:]
+        mask, config = tokens >= 0, self.encoder.config
+        given = {"input_ids": tokens.where(mask, config.pad_token_id or 0)}
+        if getattr(config, "type_vocab_size", 1) > 1:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            given["token_type_ids"] = (mask & (places >= second)).long()
+        return self.encoder(attention_mask=mask.long(), **given).logits
+
+
+def make_config(args, data):
+    """Returns the configuration of -a, as transformers has it; raises where it does not fit."""
+    classes, auto = GLUE[args.task][2], transformers().AutoConfig
+    if args.arch in KNOWN:
+        layers, width, heads = model_sizes(args)
+        sizes = dict.fromkeys(("intermediate_size", "hidden_dim"), 4 * width)  # DistilBERT's name
+        sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads}
+        sizes |= {"hidden_size": width, "embedding_size": width}
+        sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
+        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa leaves out two
+        # 0.02 is for widths of 768 and more: smaller models would learn slowly.
+        config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
+    else:
+        config = auto.from_pretrained(args.arch, **LOCAL)
+    most = config.max_position_embeddings - 2 * (config.model_type == "roberta")
+    if args.max_length > most:
+        raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
+    own, given = config.vocab_size, data.train.vocabulary
+    if given > own or (args.tokenizer and given != own):
+        raise ValueError(f"its vocabulary has {own} tokens, the tokenizer {given}")
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: number for number, name in enumerate(classes)}
+    for name in config.to_dict():
+        if "dropout" in name and args.dropout is not None:
+            setattr(config, name, args.dropout)
+    return config
+
+
+def build_encoder(args, data, load):
+    """Returns -a with a classifier on top; all weights random, or those of FOLDER."""
+    auto, left = transformers().AutoModelForSequenceClassification, []
+    try:
+        config = make_config(args, data)
+        if args.arch in KNOWN or args.from_scratch or not load:
+            return auto.from_config(config)
+        options = {"config": config, "dtype": torch.float32, **LOCAL}
+        # Another task's last layer does not fit.
+        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, info = auto.from_pretrained(args.arch, **options)
+    except Exception as error:  # whatever a library makes of a damaged file
+        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
+    left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
+    if len(left) > len(model.state_dict()) / 2:
+        raise BadInput(f"-a {args.arch}: {len(left)} weights are missing, as {left[0]}")
+    if left and os.environ.get("RANK", "0") == "0":
+        print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
+    return model
+
+
+def build_model(args, data, load=True):
+    """Returns the model `-a` in float32 on the CPU; with FOLDER's weights, unless they are not to
+    be loaded."""
+    if args.task == "lm":
+        sizes = data.train.vocabulary, args.max_length, args.dropout or 0.0
+        model = GPT(*sizes, **data.model_options)
+    else:
+        model = Classifier(build_encoder(args, data, load))
+    if args.compile:
+        # Else another length would have all later ones run a slower graph.
+        model.compile(mode=args.compile_mode, dynamic=False)
+    return model
+
+
+# What about_model() says of the sizes, and its types.
+MODEL_OPTIONS = {"layers": int, "hidden_size": int, "heads": int, "tied": bool}
+
+
+def is_described(saved):
+    """Returns whether what a checkpoint says of the model has the types of about_model()."""
+    options, words = saved["model_options"], saved["words"]
+    return (
+        {name: type(options[name]) for name in options} in ({}, MODEL_OPTIONS)
+        and all(0 <= value < 10**5 for value in options.values())
+        and type(saved["arch"]) is type(saved["task"]) is str
+        and type(saved["vocabulary"]) is type(saved["max_length"]) is int
+        and (words is None or all(type(word) is str for word in words))
+    )
+
+
+# --------------------------------------------------------------------------------- loss and metrics
+
+
+# What criterion() adds up: the loss is first, and the last counts the items, by their name. Between
+# are targets of a language model, and of classes the right answers; of two classes, where 1 is the
+# positive one, also true and false positives and negatives.
+SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
+# What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
+BEST = {
+    "Loss": ("best_loss", math.inf, 0.0),
+    "Perplexity": ("best_perplexity", math.inf, 1.0),
+    "Accuracy": ("best_accuracy", 0.0, 100.0),
+    "F1": ("best_f1", 0.0, 100.0),
+    "MCC": ("best_mcc", -1.0, 1.0),
+}
+
+
+def criterion(output, target):
+    """Returns (loss to differentiate, sums to log) of the N sequences of a batch: cross-entropy, of
+    logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L).
+
+    Targets of -1 add nothing. The loss is divided by the number of targets, which sequences of
+    training have alike, so that it does not depend on how a batch is split. The sums are SUMS, in
+    exact_dtype().
+    """
+    losses = nn.functional.cross_entropy(
+        output.flatten(0, -2), target.flatten(), ignore_index=-1, reduction="none"
+    )
+    dtype, counts = exact_dtype(target.device), target.new_zeros(len(SUMS) - 1)
+    counts[-1] += len(target)
+    if output.ndim == 3:
+        counts[0] = (target >= 0).sum()
+    else:
+        guess = output.argmax(dim=1)
+        counts[1] = (guess == target).sum()
+        if output.shape[1] == 2:
+            counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
+    sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
+    return losses.sum() / target.numel(), sums
+
+
+def training_criterion(args):
+    """Returns the criterion by which the options have the model trained."""
+    return criterion
+
+
+def measures(sums):
+    """Returns {tag: value} of {name: sum}, of what a task has: loss in nats per token or sequence,
+    accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
+    loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
+    if sums["tokens"]:
+        return {"Loss": loss, "Perplexity": math.exp(min(loss, 700))}
+    values = {"Loss": loss, "Accuracy": 100 * sums["correct"] / max(1, sums["sequences"])}
+    tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
+    if tp + fp + fn + tn:
+        product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+        values["F1"] = 100 * 2 * tp / max(1, 2 * tp + fp + fn)
+        values["MCC"] = (tp * tn - fp * fn) / math.sqrt(product or 1)
+    return values
+
+
+def shown(values, digits=1):
+    """Returns the measures in a line for people, without those that are at their worst, or not
+    measured."""
+    forms = {"Perplexity": "perplexity {}", "Accuracy": "accuracy {} %", "F1": "F1 {} %"}
+    good = [tag for tag in (*forms, "MCC") if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
+    numbers = {tag: f"{values[tag]:.{digits + 2 * (tag == 'MCC')}f}" for tag in good}
+    return ", ".join(forms.get(tag, "MCC {}").format(numbers[tag]) for tag in good)
+
+
+def is_desired(args, best):
+    """Returns whether the best of a run is all that --desired-acc, -mcc and -loss want."""
+    wanted = {"Accuracy": args.desired_acc and 100 * args.desired_acc, "MCC": args.desired_mcc}
+    reached = [best[tag] >= wanted[tag] for tag in wanted if wanted[tag]]
+    reached += [best["Loss"] <= args.desired_loss] if args.desired_loss else []
+    return bool(reached) and all(reached)
+
+
+def check_sums(args, sums, size, where):
+    """All sequences have been read: there is nothing to check."""
+
+
+def about_model(args, data):
+    """Returns what a checkpoint says of the model, so that it can be used without this script."""
+    return {
+        "arch": os.path.basename(os.path.abspath(args.arch)),
+        "task": args.task,
+        "model_options": data.model_options,
+        "vocabulary": data.train.vocabulary,
+        "words": data.train.words,
+        "max_length": args.max_length,
+    }
+
+
+def check_checkpoint(head, args, data):
+    """Ends where a checkpoint is of another model than the options name, or of other words."""
+    mine = about_model(args, data)
+    for name in mine:
+        if head.get(name) != mine[name]:
+            both = f"{str(head.get(name))[:60]}, this run's is {str(mine[name])[:60]}"
+            raise BadInput(f"--resume {head['path']}: its {name} is {both}")
+
+
+def about_data(data):
+    """Returns what the log says of data and libraries, beside their sizes."""
+    names = [name for name in ("transformers", "tokenizers") if name in sys.modules]
+    return {
+        "data": data.train.path,
+        "tokens": len(data.train.tokens),
+        "vocabulary": data.train.vocabulary,
+        **{name: sys.modules[name].__version__ for name in names},
+    }
+
+
+# ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
+#
+# main() reads the options and has launch() call train_rank() in each process. build_run() meets the
+# other ranks and makes model, data and log; train() alternates train_one_epoch() and validate().
+# What must be the same whatever the number of ranks is a function of seed, epoch and step, as order
+# and slices of the data in schedule_batches(); of dropout, which draws for a slice, the rank is a
+# part too. What ranks must decide together is summed with each step's losses, in finish_step().
+
+# ------------------------------------------------------------------------------------------- basics
+
+
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # that this process drives
+    data_rank: int = 0  # which slice of every global batch this process trains on
+    data_ranks: int = 1  # of how many
+    precision: str | None = None  # where the device decides it, and no option
+
+
+class BadInput(Exception):
+    """The user's mistake, in one line: what, where, what to do."""
+
+
+class Fault(Exception):
+    """Why training cannot go on, in one line."""
+
+
+class Preempted(Exception):
+    """A signal or --max-hours ended the run; what there is to save is saved."""
+
+
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def print_line(line, file=None):
+    """Prints a line, of which no name of a file or class can send a terminal commands. That it
+    cannot be printed ends no run: from then on nothing is printed."""
+    try:
+        print(line.translate(CONTROL), file=file, flush=True)
+    except OSError:  # a closed pipe, or a full disk
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), (file or sys.stdout).fileno())
+
+
+CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+def open_file(path):
+    """Opens a file to read; what is none, such as a pipe or a device, might never end."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise OSError("is no regular file")
+    return file
+
+
+def end_with_parent(signum):
+    """Has Linux send this process a signal when the one that started it is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+# ------------------------------------------------------------------------------------------ options
+
+
+# Options that say what is trained: equal in two runs that --resume auto takes for the same. Task
+# and parallel section name theirs where they add them.
+SAME_RUN = """batch_size accumulation global_batch optimizer lr lr_scaling base_lr lr_schedule
+    warmup_epochs momentum beta2 wd norm_wd clip_grad ema seed steps_per_epoch""".split()
+# Further options that all ranks must share.
+SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq".split()
+
+OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        if least <= kind(text) <= most:
+            return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+
+    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
+
+
+class Options(argparse.Namespace):
+    """The options as typed, and nothing else: what is derived from them gets a name of its own."""
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
+
+
+def make_parser():
+    """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
+    flag = {"action": "store_true"}
+    # Without usage, an error is one line.
+    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
+    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
+    parser = argparse.ArgumentParser(description=about, **options)
+    task_run, task_ranks = add_task_options(parser)
+    add = parser.add_argument_group("optimization").add_argument
+    add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
+    start = "counted from 0 (default: where --resume ended)"
+    add("--start-epoch", type=non_negative_int, help=start)
+    add("-b", "--batch-size", "--b", type=positive_int, help="per device (%(default)s)")
+    names = ("--accumulation", "--batches-per-allreduce")
+    add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
+    devices = "of all devices, in batches of -b or fewer per device"
+    add("--global-batch", type=positive_int, help=devices)
+    peak = "peak, for a global batch of 256 unless --lr-scaling is none (%(default)s)"
+    add("--lr", "--learning-rate", type=positive, help=peak)
+    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
+    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
+    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
+    add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
+    warmup = "linear from 0, 0 = off (default: {} of {} epochs)".format(*WARMUP)
+    add("--warmup-epochs", type=non_negative, help=warmup)
+    add("--optimizer", choices=OPTIMIZERS, help="lamb, lars: timm's (%(default)s)")
+    add("--momentum", type=non_negative, default=0.9, help="of SGD and LARS (%(default)s)")
+    add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
+    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
+    add("--norm-wd", type=non_negative, help="of norms and biases (%(default)s; None: --wd)")
+    limit = "largest norm of all gradients (%(default)s; 0, None: any)"
+    add("--clip-grad", type=non_negative, help=limit)
+    decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
+    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
+
+    add = parser.add_argument_group("when to stop").add_argument
+    add("--steps-per-epoch", type=positive_int, help="cut each epoch short, for trials")
+    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    add("--max-hours", type=positive, help="save and end before this time is over")
+    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
+    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
+    add("--resume", metavar="PATH", help=resume)
+    add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
+    add("-e", "--evaluate", **flag, help="validate once and end")
+    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
+    add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
+    elsewhere = "a program of its own now: tools/profile_steps.py SCRIPT ..."
+    add("--prof", nargs="?", default=argparse.SUPPRESS, help=elsewhere)
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--compile", **flag, help="torch.compile; the first steps take minutes")
+    modes = ["default", "reduce-overhead", "max-autotune"]
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
+    add("--gpu", type=non_negative_int, help="use this GPU alone, counted from 0")
+    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
+    drawn = "of weights, order and whatever else is drawn (%(default)s)"
+    add("--seed", type=non_negative_int, default=0, help=drawn)
+    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
+    way_run, way_ranks = add_parallel_options(parser)
+    parser.set_defaults(**DEFAULTS)
+    names = SAME_RUN + task_run + way_run
+    defaults = {name: parser.get_default(name) for name in names}
+    return parser, defaults, SAME_RANKS + task_ranks + way_ranks
+
+
+def parse_args(argv=None):
+    """Returns the options as typed, and as `recipes` what @FILE stood for."""
+    parser, *_ = make_parser()
+    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
+    args = Options()
+    vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
+    check_task_options(args, parser)
+    if "prof" in args:
+        parser.error("--prof is a program of its own now: tools/profile_steps.py SCRIPT ...")
+    if args.optimizer in ("lamb", "lars") and not importlib.util.find_spec("timm"):
+        parser.error(f"{args.optimizer} is timm's: pip install timm")
+    if args.optimizer == "nesterov" and not args.momentum:
+        parser.error("--optimizer nesterov needs a --momentum above 0")
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
+    return args
+
+
+def read_recipes(argv, parser):
+    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
+    {@FILE: its options}."""
+    words, recipes, program = [], {}, parser.prog
+    for word in argv:
+        found = [word]
+        if word.startswith("@"):
+            parser.prog = f"{program}: {word}"  # named in its errors
+            try:
+                text = Path(word[1:]).read_text("utf-8-sig")
+                # Within quotes # begins no comment, and \ is a character anywhere.
+                text = re.sub(r"""("[^"]*"|'[^']*')|(?<!\S)#.*""", r"\1", text)
+                lexer = shlex.shlex(text, posix=True)
+                lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+                found = [*lexer]
+            except (OSError, ValueError) as error:
+                parser.error(getattr(error, "strerror", None) or str(error))
+            if any(option.startswith("@") for option in found):
+                parser.error("an option file cannot name another")
+            if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
+                refused = "--, a line that ends in \\, quotes over lines, a byte of 0"
+                parser.error(f"none of these can be read: {refused}")
+            parser.parse_args(found)
+            parser.prog, recipes[word] = program, shlex.join(found)
+        words += found
+    return words, recipes
+
+
+# ------------------------------------------------------------------------------------------- device
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            print_line(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+EMULATED = "bfloat16 is emulated here, slower than float32: on a CPU 8 to 50 times"
+
+
+@functools.cache
+def emulates_bfloat16(device):
+    """Returns whether the device has no bfloat16 arithmetic of its own."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) < (8, 0)  # before Ampere
+    cpuinfo = Path("/proc/cpuinfo")
+    if device.type != "cpu" or not cpuinfo.exists():
+        return False
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo.read_text(), re.MULTILINE)
+    return bool(flags) and not {"avx512_bf16", "amx_bf16", "bf16"} & {*flags[1].split()}
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+# -------------------------------------------------------------------------------- order of the data
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def split_batch(args, place, global_batch=None):
+    """Returns (batch per device at a time, such batches per step, global batch). Where the global
+    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
+    # The global batch decides what is trained, and how it is cut up decides nothing: so it is kept,
+    # and the batch of a device, which is limited by its memory, gives way.
+    devices, batch = place.data_ranks * place.devices, args.batch_size
+    in_step, multiple = batch * args.accumulation, batch_multiple(args)
+    if global_batch:
+        in_step, remainder = divmod(global_batch, devices)
+        if remainder:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        sizes = range(min(batch, in_step), 0, -1)
+        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
+    return batch, in_step // batch, in_step * devices
+
+
+def steps_per_epoch(args, source, global_batch):
+    """Returns the steps of an epoch of training on a source."""
+    size = len(source.target)
+    if size < global_batch and not args.evaluate:
+        few = f"train/ has {size}, fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    return min(size // global_batch, args.steps_per_epoch or size)
+
+
+def schedule_batches(args, place, data, over, first_epoch, first_step):
+    """Yields what this data rank loads from one step on to the end of the run: ("train", epoch,
+    step, keys) for each of the accumulation_steps of a training step, ("val", None, number, keys)
+    for each validation batch, as many on all data ranks; until `over` is set, or all epochs are
+    done.
+
+    The order of an epoch is one permutation from (seed, epoch), and step k of all data ranks
+    together takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same
+    items for any number of ranks, and resuming is to begin at another step. The ragged last batch
+    is dropped in training; in validation, every item is in one batch of one data rank. A key is the
+    item's index; where a step has data.repeats of each, it takes fewer items, and the keys of their
+    repeats, a round later in the batch, are larger by the number of items, and larger again.
+    """
+    mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
+    at_once = data.device_batch * place.devices
+
+    def validation():
+        keys = range(place.data_rank, len(data.val.target), place.data_ranks)
+        for number in range(val_steps(place, data)):
+            yield "val", None, number, keys[number * at_once : (number + 1) * at_once]
+
+    if args.evaluate:
+        yield from validation()
+        return
+    for epoch in range(first_epoch, args.epochs):
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        order = torch.randperm(len(data.train.target), generator=generator).numpy()
+        for step in range(first_step, data.steps):
+            if over.is_set():
+                break
+            # Slices of one order, not samplers of each rank: nothing here knows how many workers
+            # there are, nor who loaded the steps before.
+            items = order[step * distinct : (step + 1) * distinct]
+            keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
+            keys = keys[place.data_rank * mine : (place.data_rank + 1) * mine]
+            for micro_batch in keys.reshape(data.accumulation_steps, at_once).tolist():
+                yield "train", epoch, step, micro_batch
+        yield from validation()
+        if over.is_set():
+            break
+        first_step = 0
+
+
+def val_steps(place, data):
+    """Returns the number of batches in which data ranks validate, the same on all."""
+    at_once = data.device_batch * place.devices
+    return math.ceil(len(data.val.target) / place.data_ranks / at_once)
+
+
+def start_loader_worker(_):
+    """Ignores signals, since the process that trains needs data until it has saved; ends with that
+    process, however it ends."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+def to_device(batches, args, device, waits):
+    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
+    ahead; adds the seconds spent waiting for data to `waits`.
+
+    On CUDA the next one is copied and finished on a stream of its own, while the step computes.
+    """
+    # A copy in the main stream would wait for the step that computes there (PyTorch, CUDA
+    # semantics: operations of one stream run in order).
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    if side:
+        side.wait_stream(torch.cuda.current_stream(device))
+    ready, asked = None, time.perf_counter()
+    for *batch, split, epoch, step in batches:
+        waits.append(time.perf_counter() - asked)
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
+            copied = side and side.record_event(torch.cuda.Event(blocking=True))
+            inputs, target = finish_batch(inputs, target, args, split, epoch, step)
+        if ready:
+            yield ready
+        if side:
+            main = torch.cuda.current_stream(device)
+            main.wait_stream(side)
+            inputs.record_stream(main)  # or the next batch would get their memory too soon
+            target.record_stream(main)
+            copied.synchronize()  # sync point, or the loader would write into what is being copied
+        ready, asked = (split, epoch, inputs, target), time.perf_counter()
+    if ready:
+        yield ready
+
+
+# --------------------------------------------------------------------------- optimizer and schedule
+
+
+def build_optimizer(args, weights):
+    """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
+    groups = [[weight for weight in weights if weight.requires_grad]]
+    # Decay pulls scales of norms towards 0 as well; many recipes leave them out. Norms and biases
+    # are what has one dimension, by whatever name.
+    if args.norm_wd is not None:
+        groups = [
+            [weight for weight in groups[0] if (weight.ndim < 2) == low] for low in (False, True)
+        ]
+    decay = (args.wd, args.norm_wd)
+    groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
+    if args.optimizer == "adamw":
+        return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
+    if args.optimizer == "lamb":
+        return importlib.import_module("timm.optim").Lamb(groups, args.lr)
+    if args.optimizer == "lars":
+        return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
+    nesterov = args.optimizer == "nesterov"
+    return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
+
+
+def clip_gradients(gradients, limit, over_all=lambda squares: squares):
+    """Scales all gradients down to `limit`, where the norm of all together is more. It is computed
+    in float64: that of millions in float32 differs in the fifth digit by how it is summed up.
+    `over_all` adds up the squares of ranks that hold different gradients."""
+    dtype = exact_dtype(gradients[0].device)
+    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
+    norm = over_all(norms.square().sum()).sqrt()
+    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
+
+
+def peak_learning_rate(args, global_batch):
+    """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
+    if args.base_lr:
+        return args.base_lr * global_batch / args.batch_size
+    # k times the batch takes k times fewer steps, which are to go as far (Goyal et al. 2017, 2.1).
+    scale = global_batch / 256
+    return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
+
+
+def warmup_epochs(args):
+    """Returns the epochs of the linear warm-up, a fraction."""
+    few, many = WARMUP
+    return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
+
+
+def learning_rate(args, peak, progress):
+    """Returns the learning rate after `progress` epochs (a fraction, such as 29.5)."""
+    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
+    warmup = warmup_epochs(args)
+    if progress < warmup:
+        return peak * progress / warmup
+    left = (args.epochs - progress) / (args.epochs - warmup)
+    if args.lr_schedule == "cosine":
+        return peak * (1 - math.cos(math.pi * left)) / 2
+    if args.lr_schedule == "linear":
+        return peak * left
+    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
+
+
+# ------------------------------------------------------------------------------------------- meters
+
+
+class Meter:
+    """Counts and times the steps of one epoch's training or validation, and shows them."""
+
+    def __init__(self, title, source, items, run, state=None):
+        self.title, self.source, self.run = title, source, run
+        self.started, self.ended = time.perf_counter(), None
+        # Over all ranks: SUMS, and skipped steps.
+        self.sums, self.seconds, self.steps = [0.0] * (len(SUMS) + 1), 0.0, 0
+        self.waited = 0.0  # seconds for data, the mean of the ranks, since this start
+        if state:  # of an epoch that was interrupted
+            self.sums, self.seconds = state["sums"], state["seconds"]
+        run.waits.clear()
+        style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
+        options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
+        live = run.place.rank == 0 and sys.stderr.isatty()
+        done = int(self.named[SUMS[-1]])
+        self.bar = tqdm(desc=title, total=items, initial=done, disable=not live, **options)
+
+    @property
+    def named(self):
+        """The sums by name."""
+        return dict(zip((*SUMS, "skipped"), self.sums, strict=True))
+
+    def add(self, sums, waited):
+        """Adds a step's sums, already over all ranks and on the host."""
+        self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
+        self.waited += waited / self.run.place.ranks
+        self.steps += 1
+        self.bar.update(sums[len(SUMS) - 1])
+
+    def show(self, loss):
+        """Shows the progress: behind the bar on a terminal, else as a line."""
+        self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        if self.run.log and self.bar.disable and self is self.run.meter:
+            values = self.values()
+            print_line(
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(values)}  "
+                f"{values['Throughput']:,.0f} {SUMS[-1]}/s  wait {100 * values['Wait']:.0f} %"
+            )
+
+    def close(self):
+        """Stops the clock, and takes the bar off the screen."""
+        self.ended = time.perf_counter()
+        self.bar.close()
+
+    def state(self):
+        """Returns what a checkpoint within the epoch needs."""
+        seconds = self.seconds + (self.ended or time.perf_counter()) - self.started
+        return {"sums": self.sums, "seconds": seconds}
+
+    def values(self):
+        """Returns {tag: value} of the steps so far, over all ranks."""
+        seconds = self.state()["seconds"]
+        values = measures(self.named) | {"Throughput": self.named[SUMS[-1]] / seconds}
+        waited = self.waited / (seconds - self.seconds)
+        return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
+
+
+# -------------------------------------------------------------------------------------------- watch
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+class Watch:
+    """What saves or ends a run before its time: a signal, --max-hours, --checkpoint-minutes."""
+
+    def __init__(self, args, place):
+        self.args, self.place = args, place
+        self.signal, self.since = None, 0.0  # its name, and when it came
+        # When the last checkpoint was begun, and the seconds that it took.
+        self.saved, self.took, self.deadline = time.monotonic(), 0.0, math.inf
+        if args.max_hours:
+            seconds = args.max_hours * 3600
+            # The age of the launcher, where it may start its ranks anew, or else of this process:
+            # the time that a queue grants began there.
+            oldest = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+            age = time.time() - psutil.Process(oldest).create_time()
+            self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
+        for signum in SIGNALS:
+            signal.signal(signum, self.on_signal)
+
+    def on_signal(self, signum, frame):
+        """Notes a signal; a second Ctrl-C ends the process. Launchers pass on a terminal's Ctrl-C,
+        so the first may come twice within a moment."""
+        if self.signal and signum == signal.SIGINT and time.monotonic() > self.since + 1:
+            os._exit(130)
+        if not self.signal:
+            self.signal, self.since = signal.Signals(signum).name, time.monotonic()
+
+    def flags(self):
+        """Returns whether this rank wants to end, and to save. Rank 0's clock decides for all."""
+        now, minutes = time.monotonic(), self.args.checkpoint_minutes
+        save = self.place.rank == 0 and 0 < minutes and now > self.saved + 60 * minutes
+        return [bool(self.why()), save]
+
+    def why(self):
+        """Returns why this rank wants to end, or None."""
+        late = self.place.rank == 0 and time.monotonic() > self.deadline
+        return self.signal or ("--max-hours" if late else None)
+
+
+def arm_timeout(args, compiling=False):
+    """Starts the time-out anew: if this is not called again within --timeout, and half a minute for
+    the group's own time-out to come first, Python prints where it stands, and exits."""
+    # Whoever waits for a rank that is gone does so in a collective, in C, where no signal handler
+    # of Python runs. The group's own time-out comes first and raises an error; this one also ends
+    # what hangs elsewhere: reading data, or in a group that has no time-out.
+    if args.timeout:
+        seconds = args.timeout + 30 + (3600 if compiling else 0)
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+# ------------------------------------------------------------------------------- train and validate
+
+
+@dataclasses.dataclass
+class Run:
+    """What one training run holds from epoch to epoch."""
+
+    args: argparse.Namespace
+    place: Place
+    data: Data
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: object  # torch.amp.GradScaler, or what has its methods
+    watch: Watch
+    batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
+    waits: list  # seconds that each batch since the last step was waited for
+    trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
+    over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
+    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None = None  # the same
+    epoch: int = 0  # epochs done
+    step: int = 0  # steps done of the epoch under way
+    meter: Meter | None = None  # of the epoch under way, in training
+    meter_state: dict | None = None  # of the checkpoint that the run goes on from, in an epoch
+    ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
+    trained: list = dataclasses.field(default_factory=list)  # the model's, while averages validate
+    late: tuple | None = None  # sums and flags of the last step, on their way to the host
+    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
+
+
+def train_one_epoch(run):
+    """Trains from run.step to the end of the epoch; returns {tag: value}."""
+    args, data, epoch = run.args, run.data, run.epoch
+    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    objective = training_criterion(args)
+    one = torch.ones((), device=run.place.device)
+    run.model.train()
+    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    run.meter, run.meter_state = Meter(title, data.train, items, run, run.meter_state), None
+    run.meter.steps = first = run.step
+    before = traffic(run.place)
+    arm_timeout(args, compiling=args.compile)
+    for step in range(run.step, data.steps):
+        if run.over.is_set():
+            break
+        # Not a list, since the micro-batches of a step may not fit on the device all at once.
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
+        # The learning rate is set here, before each step; of the step's middle, so that warm-up's
+        # first step is not lost at a rate of 0, nor the last one of a decay.
+        for group in run.optimizer.param_groups:
+            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
+        # Dropout draws from nothing else: a resumed run draws what an uninterrupted one does.
+        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
+        scale = run.scaler.scale(one)  # on the device: no sync point
+        together = run.model, objective, run.optimizer, run.scaler
+        sums = train_step(*together, micro_batches, data.accumulation_steps, args)
+        # Every 32nd step, as published recipes have it. Before that, and in warm-up, the average is
+        # a copy: early weights would linger in it.
+        number = epoch * data.steps + step + 1
+        if run.ema and (number < 32 or number % 32 == 0):
+            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
+        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+        run.step = step + 1
+        finish_step(run, run.meter, sums, skipped)
+    settle(run, run.meter)
+    run.meter.close()
+    read, calls, sent, received = traffic(run.place) - before
+    seconds, steps = run.meter.ended - run.meter.started, max(1, run.step - first)
+    return run.meter.values() | {
+        "Lr": run.optimizer.param_groups[0]["lr"],
+        "IO/read_MBps": read / 1e6 / seconds,
+        "IO/read_iops": calls / seconds,
+        "Network/sent_MB_per_step": sent / 1e6 / steps,
+        "Network/received_MB_per_step": received / 1e6 / steps,
+    }
+
+
+@torch.no_grad()
+def update_ema(run, decay):
+    """Moves the averages of --ema towards what is trained."""
+    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
+        if average.is_floating_point():
+            average.lerp_(tensor.to(average.dtype), 1 - decay)
+        else:  # counts
+            average.copy_(tensor)
+
+
+@torch.no_grad()
+def swap_ema(run):
+    """Swaps the model's tensors with the averages of --ema; a second call swaps them back."""
+    if run.ema:
+        own = run.model.state_dict().values()
+        new = run.trained or run.ema.values()
+        run.trained = [] if run.trained else [tensor.clone() for tensor in own]
+        for tensor, value in zip(own, new, strict=True):
+            tensor.copy_(value)
+
+
+@torch.no_grad()
+def sync_statistics(run):
+    """Gives all ranks the running statistics of BatchNorm of data rank 0."""
+    # Each rank has its own, of its own slices; training never reads them. Those of one rank go into
+    # the checkpoint, so that a resumed run validates what this one did.
+    for buffer in run.model.buffers():
+        if buffer.is_floating_point():
+            if run.place.data_rank:
+                buffer.zero_()
+            buffer.copy_(sum_over_ranks(buffer))
+
+
+def next_batch(run, *wanted):
+    """Returns the next (inputs, target) of ("train", epoch) or ("val", None). Others are passed
+    over: when a run ends before its time, some of the next epoch are loaded already."""
+    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
+
+
+@torch.no_grad()
+def validate(run):
+    """Measures the model, or its averages, on every item of val/, once each, by criterion(),
+    whatever it trains by; returns {tag: value}."""
+    run.model.eval()
+    swap_ema(run)
+    sync_statistics(run)
+    size = len(run.data.val.target)
+    meter = Meter("val", run.data.val, size, run)
+    arm_timeout(run.args, compiling=run.args.compile)
+    for _ in range(val_steps(run.place, run.data)):
+        inputs, target = next_batch(run, "val", None)
+        empty = len(target) == 0  # other ranks have an item more, and may need this one
+        if empty:
+            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
+        sums = validate_step(run.model, criterion, inputs, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
+    settle(run, meter)
+    meter.close()
+    # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
+    # accuracy than with 2.
+    if meter.named[SUMS[-1]] != size:
+        raise RuntimeError(f"validated {meter.named[SUMS[-1]]:.0f} {SUMS[-1]} of {size}")
+    if run.ema:
+        swap_ema(run)
+        sync_statistics(run)
+    return meter.values()
+
+
+def is_spent(run):
+    """Returns whether --budget-hours are over, by this rank's clock."""
+    return time.perf_counter() - run.started > 3600 * (run.args.budget_hours or math.inf)
+
+
+def finish_step(run, meter, sums, skipped=None):
+    """Adds up all ranks' sums and flags of a step, and acts on those of the step before.
+
+    Those have long been copied to the host, so that nothing waits for the device; and since all
+    ranks read the same sums at the same step, all of them take the same decisions. Not later than
+    one step: that bounds how far the host runs ahead, and signals are handled in time.
+    """
+    cuda = sums.device.type == "cuda"
+    # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
+    flags = [sum(run.waits), *run.watch.flags(), run.place.rank == 0 and is_spent(run)]
+    run.waits.clear()
+    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    total = sum_over_ranks(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    # To wait for this event is to wait for the copy alone, not for the step after it; without
+    # `blocking` the wait would take a core.
+    event = torch.cuda.Event(blocking=True) if cuda else None
+    copied = cuda and torch.cuda.current_stream().record_event(event)
+    before, run.late = run.late, (total, copied)
+    if before:
+        stop, save = read_step(run, meter, *before)
+        if stop or save:
+            settle(run, meter, stop, save)
+    # Until the first step is read, another rank may be compiling still.
+    arm_timeout(run.args, compiling=run.args.compile and not before)
+
+
+def read_step(run, meter, total, copied):
+    """Counts a step; returns how many ranks want to end, and to save."""
+    if copied:
+        copied.synchronize()  # sync point: with the copy of the step before, which is there by now
+    *sums, waited, stop, save, spent = total.tolist()
+    if spent:
+        run.over.set()
+    step = f"{meter.title}, step {meter.steps + 1}"
+    meter.add(sums, waited)
+    if not math.isfinite(sums[0]):
+        raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
+    check_sums(run.args, meter.named, len(meter.source.target), step)
+    if (meter.steps - 1) % run.args.print_freq == 0:
+        loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
+        meter.show(loss)
+        if run.log and meter is run.meter:
+            run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+    return stop, save
+
+
+def settle(run, meter, stop=0, save=0):
+    """Reads the last step's sums too (sync point); saves, or saves and ends, where a rank wants."""
+    if run.late:
+        late, run.late = run.late, None
+        stop, save = map(sum, zip((stop, save), read_step(run, meter, *late), strict=True))
+    # Here, between two steps: model, optimizer and sums are of the same step on all ranks.
+    if (stop or save) and run.meter:  # not under --evaluate
+        save_checkpoint(run)
+    if stop:
+        raise Preempted
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+
+# The last three checkpoints, the newest first, and the best.
+CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
+RECORD = "run.json"  # what a folder's checkpoints train: Run.trains
+HEAD = {"epoch": int, "global_batch": int, "scaler": dict, "args": dict, "seconds": float}
+TENSORS = {"state_dict": dict, "optimizer": dict}
+
+
+def in_float32(tree):
+    """Copies nested dicts to host memory, floating tensors as float32, whatever trained them."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+    return tree.detach().to("cpu", dtype, copy=True)
+
+
+def all_finite(tree):
+    """Returns whether no tensor in nested dicts holds an infinity or NaN."""
+    if isinstance(tree, dict):
+        return all(map(all_finite, tree.values()))
+    return not isinstance(tree, torch.Tensor) or bool(tree.isfinite().all())
+
+
+def save_checkpoint(run, is_best=False):
+    """Saves checkpoint.pt, with pytorch/examples' names, and model_best.pt too where `is_best`.
+    Every rank calls it, since gathering the state takes all; rank 0 writes."""
+    arm_timeout(run.args)
+    run.watch.saved = time.monotonic()
+    validating = bool(run.trained)
+    if validating:
+        swap_ema(run)
+        sync_statistics(run)
+    checkpoint = {
+        **about_model(run.args, run.data),
+        "epoch": run.epoch,
+        "step": run.step,
+        "global_batch": run.data.global_batch,
+        "partial": run.meter.state() if run.step else None,
+        "scaler": run.scaler.state_dict(),
+        **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
+        "seconds": time.perf_counter() - run.started,
+        "args": vars(run.args) | run.trains["options"],
+        "data": run.trains["data"],
+        **full_state(run),
+    }
+    if validating:
+        swap_ema(run)
+        sync_statistics(run)
+    if run.folder is None:
+        return
+    if not all_finite(checkpoint):  # not before all ranks have given what they hold
+        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
+    newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
+    try:
+        if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
+            averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
+            best_of_all = checkpoint | (averages if run.ema else {})
+            write(best, functools.partial(torch.save, best_of_all))
+        # Links, not renames: whenever a kill comes, the newest whole one has its name.
+        for older, newer in (third, second), (second, newest):
+            with contextlib.suppress(OSError):  # no such file yet, or a file system without links
+                older.unlink(missing_ok=True)
+                os.link(newer, older)
+        write(newest, functools.partial(torch.save, checkpoint))
+        run.watch.took = time.monotonic() - run.watch.saved
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+        why = getattr(error, "strerror", None) or "disk full?"
+        raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
+
+
+def write(path, save):
+    """Replaces a file by what save(file) writes, whole or not at all: it is on the disk before it
+    has its name."""
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "wb") as file:
+        save(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # some file systems have no fsync() of folders
+        os.fsync(directory)
+    os.close(directory)
+
+
+def load_file(path):
+    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed, and all of
+    it is compared with its checksums, which torch.load() does not do."""
+    try:
+        with open_file(path) as opened:
+            file = io.BytesIO(opened.read())
+        if zipfile.is_zipfile(file):  # or one of before 2020, which has no checksums
+            archive = zipfile.ZipFile(file)
+            # PyTorch takes a record that has the attributes of a folder for empty.
+            folders = [record.filename for record in archive.infolist() if record.external_attr]
+            if damaged := archive.testzip() or folders:
+                raise ValueError(f"{damaged} is damaged")
+        file.seek(0)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file may raise anything
+        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
+        raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def weights_in(saved):
+    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), or of
+    others, without the names of wrappers; {} where there is none."""
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
+    found = found if isinstance(found, dict) else {}
+    names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
+    return {names[name]: found[name] for name in found if is_plain(found[name])}
+
+
+def matching_weights(own, weights, what, partly=False):
+    """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
+    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
+    of classes."""
+    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
+    matching = {name for name in own if shapes.get(name) == own[name].shape}
+    others = sorted((own.keys() | weights.keys()) - matching)
+    # Two networks have auxiliary heads, which are not trained here.
+    wrong = [name for name in others if not name.lower().startswith("aux")]
+    if wrong and not (partly and len(matching) > len(own) / 2):
+        raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+    if others and os.environ.get("RANK", "0") == "0":
+        left = f"{len(others)} weights do not fit and are left out: {', '.join(others[:4])}"
+        print_line(f"{what}: {left}")
+    own = copy.copy(own)  # with the versions of layers that it has beside
+    own.update({name: weights[name] for name in matching})
+    return own
+
+
+def read_checkpoint(path):
+    """Returns a checkpoint of these scripts."""
+    saved = load_file(path)
+    try:
+        ours = is_checkpoint(saved)
+    except Exception:  # a file that others wrote may hold anything
+        ours = False
+    if not ours:
+        others = "--weights takes the weights of others, as of pytorch/examples"
+        raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
+    return saved
+
+
+def is_checkpoint(saved):
+    """Returns whether what a file holds has the types and ranges that save_checkpoint() writes; may
+    raise anything where it has not."""
+    held, optimizer, meter = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
+    tensors = (*TENSORS, "ema", "trained", "buffers")
+    json.dumps({name: saved[name] for name in saved if name not in tensors})  # as it is sent
+    states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
+    step, numbers = saved.get("step", 0), ("epoch", "global_batch", "seconds")
+    scales = [*saved["scaler"].values(), *saved["scaler"].get("loss_scaler0", {}).values()]
+    return (
+        all(type(saved[name]) is held[name] for name in held)
+        and type(step) is int
+        and all(
+            0 <= value < 1e9 for value in (step, *map(saved.get, numbers))
+        )  # NaN is in no range
+        and saved["epoch"] <= saved["args"]["epochs"]
+        and saved["global_batch"] > 0
+        and all(type(saved.get(name, 0.0)) is float for name, *_ in BEST.values())
+        and all(min(ends) <= saved.get(name, ends[0]) <= max(ends) for name, *ends in BEST.values())
+        and (meter is None or math.isfinite(sum(meter["sums"], meter["seconds"])))
+        and (meter is None or type(meter["sums"]) is list)
+        and (meter is None or len(meter["sums"]) == len(SUMS) + 1)
+        and all(math.isfinite(scale) for scale in scales if type(scale) is not dict)
+        and all(type(name) is str for state in states for name in state)
+        and all(torch.is_tensor(tensor) for state in states for tensor in state.values())
+        and all(math.isfinite(group["lr"]) for group in optimizer["param_groups"])
+        and all(type(group["params"]) is list for group in optimizer["param_groups"])
+        and all(type(moments) is dict for moments in optimizer["state"].values())
+        and is_plain([*states, optimizer])
+        and is_described(saved)
+    )
+
+
+def is_plain(tree):
+    """Returns whether nested dicts and lists hold dense real tensors, numbers and text alone."""
+    if isinstance(tree, dict):
+        return all(map(is_plain, tree.values()))
+    if isinstance(tree, list | tuple):
+        return all(map(is_plain, tree))
+    if isinstance(tree, torch.Tensor):
+        dense = tree.layout is torch.strided and tree.device.type == "cpu"
+        return dense and not (tree.is_complex() or tree.is_quantized)
+    return tree is None or isinstance(tree, str | int | float)
+
+
+def find_checkpoint(args, trains):
+    """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none.
+
+    auto takes the run of these options and data that saved last. What a folder's run trains stands
+    in its RECORD, so that of all checkpoints one is read. In a folder the names have an order,
+    which no clock can change; a best model may be older than any other checkpoint, and comes last.
+    """
+    given, auto = Path(args.resume), args.resume == "auto"
+    if not auto and not given.is_dir():
+        return given, read_checkpoint(given)
+    *last_three, best = CHECKPOINTS
+    seen, saved_at = set(), {}  # of a folder: whether more than the best, and when
+    for path in Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt"):
+        with contextlib.suppress(OSError):  # a broken link, or one that another run just moves
+            if path.name in CHECKPOINTS:
+                newest = path.name != best, path.stat().st_mtime_ns
+                saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
+                seen.add(path)
+    folders, differs = sorted(saved_at, key=saved_at.get, reverse=True), {}
+    for folder in folders:
+        record = recorded(folder) if auto else trains
+        differs[folder] = differing(args, trains, record) if record else None
+    paths = [folder / name for folder in folders for name in last_three]
+    for path in (*paths, *(folder / best for folder in folders)):
+        folder = path.parent
+        if differs[folder] or path not in seen:
+            continue
+        try:
+            saved = read_checkpoint(path)
+        except BadInput as error:
+            print_line(f"--resume {args.resume} passes over a checkpoint: {error}")
+            continue
+        if differs[folder] is None:  # of a script that wrote no RECORD
+            differs[folder] = differing(args, trains, trained_by(saved))
+        if not differs[folder]:
+            return path, saved
+    if not auto:
+        raise BadInput(f"--resume {given}: holds no good checkpoint")
+    reason = f"no checkpoint in {args.log_dir}"
+    if folders and differs[folders[0]]:
+        others = ", ".join(differs[folders[0]])[:500]
+        reason = f"the newest run in {args.log_dir}, {folders[0].name}, differs in {others}"
+    if args.evaluate:
+        raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
+    print_line(f"--resume auto starts a new run: {reason}")
+    return None, None
+
+
+def recorded(folder):
+    """Returns what a folder's run trains, or None where it does not say so."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        with open_file(folder / RECORD) as file:
+            record = json.loads(file.read(10**6))
+        return {"options": {**record["options"]}, "data": str(record["data"])}
+    return None
+
+
+def trained_by(saved):
+    """Returns the same of a checkpoint; an older one does not say on what data."""
+    return {"options": saved["args"], "data": saved.get("data")}
+
+
+def differing(args, trains, saved):
+    """Returns in what options, as typed, and data another run {"options", "data"} differs."""
+    _, defaults, _ = make_parser()  # an older script had fewer options
+    before, now = defaults | saved["options"], trains["options"]
+    changed = [name for name in now if before[name] != now[name]]
+    found = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in changed]
+    if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
+        found += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
+    elif saved["data"] != trains["data"]:
+        sizes = [str(data).split(", ")[0] for data in (trains["data"], saved["data"])]
+        found.append("other data ({}, not {})".format(*sizes))
+    return found
+
+
+def load_checkpoint(args, place, trains):
+    """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
+    ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
+    head = tensors = error = None
+    if args.resume and place.rank == 0:
+        try:
+            path, head = find_checkpoint(args, trains)
+        except (BadInput, OSError) as bad:
+            error = str(bad)
+        if head:
+            if found := differing(args, trains, trained_by(head)):
+                print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
+            tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
+            if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
+                tensors["optimizer"] = None
+            if args.ema and tensors["trained"]:  # model_best.pt
+                tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
+            head["path"] = str(path)
+            head.pop("buffers", None)  # of older checkpoints: each rank's
+    head, error = from_rank_0([head, error])
+    if error:
+        raise BadInput(error)
+    return head, tensors
+
+
+def saved_pairs(run, state):
+    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
+    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
+    own, saved, saved_ema = trained_state(run), {}, {}
+    if state:
+        saved = matching_weights(own, state["state_dict"], "--resume")
+        saved_ema = state.get("ema") or {}
+    for name, tensor in own.items():
+        yield tensor, saved.get(name)
+    for name, average in run.ema.items():
+        matches = getattr(saved_ema.get(name), "shape", None) == average.shape
+        yield average, saved_ema[name] if matches else saved.get(name)
+    yield from optimizer_pairs(run.optimizer, state and state["optimizer"])
+
+
+def optimizer_pairs(optimizer, saved):
+    """Yields (tensor, saved) of momentum and the like: zeros where rank 0's state dict `saved` has
+    none. Weight decay, momentum and the like are the command line's."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()  # makes the state
+    optimizer.zero_grad()
+    groups = saved["param_groups"] if saved else optimizer.param_groups
+    sizes, saved_sizes = (
+        [len(group["params"]) for group in some] for some in (optimizer.param_groups, groups)
+    )
+    if sizes != from_rank_0(saved_sizes):
+        raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
+    for own, old in zip(optimizer.param_groups, groups, strict=False):
+        own["lr"] = old["lr"]  # each step sets its own; logged where the epoch has no step left
+        if "step" in own:  # timm's, a number or a tensor
+            own["step"] = 0 * own["step"] + from_rank_0(float(old["step"]) if saved else 0)
+    saved = saved["state"] if saved else {}
+    for number, weight in enumerate(weights):
+        for name, value in optimizer.state[weight].items():
+            if isinstance(value, torch.Tensor):
+                old = saved.get(number, {}).get(name)
+                if old is not None and getattr(old, "shape", None) != value.shape:
+                    raise BadInput(f"--resume: {name} has the shape of another model")
+                yield value, torch.zeros(value.shape) if old is None else old
+
+
+def restore(run, head, tensors):
+    """Takes up the state of a checkpoint on all ranks."""
+    scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
+    load_state(run, tensors)
+    run.scaler.load_state_dict(scaler)
+    run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+
+
+# ---------------------------------------------------------------------------------------------- log
+
+
+def open_log(run, head):
+    """Makes this run's folder, locks it, and opens its log. A run that goes on from a checkpoint in
+    --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
+    args, place, data = run.args, run.place, run.data
+    runs = Path(args.log_dir)
+    arch = about_model(args, data)["arch"].replace("/", "-")
+    what = f"_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}"
+    name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
+    names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
+    try:
+        before = Path(head["path"] if head else os.devnull).resolve()
+        best = before.with_name(CHECKPOINTS[-1])
+        if head and before.parent.parent == runs.resolve():
+            record = recorded(before.parent) or trained_by(head)
+            # Not from the best, which may be older than others, unless it is alone.
+            newest = before.name in CHECKPOINTS[:3] or not before.with_name(CHECKPOINTS[0]).exists()
+            if newest and what in before.parent.name and not differing(args, run.trains, record):
+                run.folder = runs / before.parent.name
+        if run.folder is None:
+            for run.folder in (runs / name for name in names):
+                with contextlib.suppress(FileExistsError):
+                    run.folder.mkdir(parents=True)
+                    break
+        # Open as long as the process: however it ends, the kernel frees the lock. Two runs in one
+        # folder would take turns in overwriting each other's checkpoints.
+        lock = os.open(run.folder / ".lock", os.O_CREAT | os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
+            left.unlink(missing_ok=True)
+        if head and best.exists() and before.parent != run.folder.resolve():
+            with open_file(best) as source:
+                write(run.folder / best.name, functools.partial(shutil.copyfileobj, source))
+        if not recorded(run.folder):
+            (run.folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
+        # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
+        run.log = SummaryWriter(run.folder, purge_step=purge)
+    except BlockingIOError:
+        raise BadInput(f"{run.folder}: another run writes there now") from None
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
+    about = json.dumps(describe(run, head), indent=1)
+    run.log.add_text("about", f"```json\n{about}\n```")
+    run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
+    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
+    run.log.add_custom_scalars({"train and val": charts})
+
+
+def describe(run, head):
+    """Returns what it takes to repeat the run: options, sizes, hardware, versions."""
+    args, data = run.args, run.data
+    git = ["git", "-C", Path(__file__).resolve().parent, "describe", "--always", "--dirty"]
+    commit = ""
+    with contextlib.suppress(OSError):  # no git
+        commit = subprocess.run([*git, "--abbrev=40"], capture_output=True, text=True).stdout
+    launch = ["OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
+    launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
+    return {
+        "command": [Path(sys.executable).name, *sys.argv],
+        "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
+        "options": vars(args),
+        "steps_per_epoch": data.steps,
+        "device_batch": data.device_batch,
+        "accumulation_steps": data.accumulation_steps,
+        "global_batch": data.global_batch,
+        "gradient_bytes": sum(
+            weight.nbytes for weight in run.model.parameters() if weight.requires_grad
+        ),
+        "place": {**run.place._asdict(), "device": str(run.place.device)},
+        "device": device_name(run.place.device),
+        "node": platform.node(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "environment": {name: os.environ[name] for name in launch if name in os.environ},
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if run.place.device.type == "cuda" else None,
+        **{module.__name__: module.__version__ for module in (torch, np)},
+        **about_data(data),
+        "commit": commit.strip(),
+    }
+
+
+def traffic(place):
+    """Returns, by the kernel's counters, the bytes and calls that this process and its workers have
+    read, from the page cache too, and the bytes that the interfaces of its node sent and received:
+    on CPUs, since what GPUs exchange by NVLink or InfiniBand passes these counters by.
+    """
+    counts = np.full(4, np.nan)  # what is not counted
+    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
+        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
+            counts[2:] = psutil.net_io_counters()[:2]
+        processes = psutil.Process(), *psutil.Process().children()
+        read = [process.io_counters() for process in processes]
+        counts[:2] = (
+            sum(counters.read_chars for counters in read),
+            sum(counters.read_count for counters in read),
+        )
+    return counts
+
+
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where it is measured
+
+
+def log_epoch(run, done, train, val):
+    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
+    skipped = run.meter.named["skipped"]
+    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": skipped}
+    values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
+    for tag in (tag for tag in LOGGED if tag in val):
+        values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
+    for tag, value in values.items():
+        run.log.add_scalar(tag, value, math.ceil(done))
+    run.log.flush()
+    seconds = (time.perf_counter() - run.started) / done
+    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
+    print_line(
+        f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
+        f"{train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
+    )
+
+
+# --------------------------------------------------------------------------------------------- main
+
+
+def build_run(args):
+    """Returns the Run, ready to train: every rank with the same weights and state. The order of
+    the steps is not free."""
+    # 1. What must be set before a group exists: communicators settle on algorithms as they form.
+    arm_timeout(args)
+    torch.backends.cudnn.benchmark = not args.deterministic
+    if args.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    place = join(args)
+    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
+
+    # 2. Options and data are compared before anything depends on them: of ranks that differ, some
+    #    would wait in collectives that others never enter.
+    _, same_run, same_ranks = make_parser()
+    options = {name: getattr(args, name) for name in same_run}
+    options["precision"] = place.precision or args.precision
+    others = {name: getattr(args, name) for name in same_ranks}
+    require_equal(place, options | others | {"device": place.device.type})
+    arm_timeout(args)
+    sources = list_sources(args, place)
+    digests = [source.digest() for source in sources]
+    require_equal(place, dict(zip(("train/", "val/"), digests, strict=True)))
+    trains = {"options": options, "data": digests[0]}
+
+    # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
+    #    any number of devices.
+    arm_timeout(args)
+    head, tensors = load_checkpoint(args, place, trains)
+    keeps = head and args.resume == "auto"
+    sizes = split_batch(args, place, head["global_batch"] if keeps else args.global_batch)
+    if keeps and sizes[:2] != (args.batch_size, args.accumulation) and place.rank == 0:
+        print_line(f"--resume auto keeps the global batch, {head['global_batch']}")
+    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
+        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+
+    # 4. The data before the model, which has as many outputs as there are classes.
+    data = open_data(args, place, sources, sizes)
+    epoch, step, meter_state = args.start_epoch or 0, 0, None
+    if head:
+        check_checkpoint(head, args, data)
+        if head.get("model_options"):
+            data = data._replace(model_options=head["model_options"])
+        if args.start_epoch is None:
+            epoch, step, meter_state = head["epoch"], head.get("step", 0), head.get("partial")
+            step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
+
+    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
+    #    says what happens else.
+    arm_timeout(args, compiling=args.compile)  # load_state() may train steps, which compile
+    over, waits = threading.Event(), []
+    schedule = schedule_batches(args, place, data, over, epoch, step)
+    batches = load_batches(args, place, data, schedule)
+
+    # 6. The seed right before the model: so all scripts and ranks draw the same weights. Averages
+    #    begin as copies of these, before a checkpoint is loaded into both.
+    torch.manual_seed(args.seed)
+    model, optimizer, scaler = prepare(args, place, data)
+    batches, watch = to_device(batches, args, place.device, waits), Watch(args, place)
+    run = Run(args, place, data, model, optimizer, scaler, watch, batches, waits, trains, over)
+    if args.ema:
+        for name, tensor in trained_state(run).items():
+            copied = tensor.clone()
+            run.ema[name] = copied.float() if copied.is_floating_point() else copied
+    if head:
+        restore(run, head, tensors)
+    run.epoch, run.step, run.meter_state = epoch, step, meter_state
+    run.started = time.perf_counter() - (head["seconds"] if head else 0)
+
+    # 7. The log last: a run that cannot start leaves no folder.
+    if place.rank == 0:
+        if not args.evaluate:
+            open_log(run, head)
+        print_header(run, head)
+    return run
+
+
+def require_equal(place, mine):
+    """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
+    else, and in silence."""
+    theirs = from_rank_0(mine)
+    found = [name for name in mine if mine[name] != theirs.get(name)]
+    if found:
+        both = f"{found[0]} ({mine[found[0]]}, not {theirs.get(found[0])})"[:200]
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *found[1:]])}")
+
+
+def print_header(run, head):
+    """Prints what is trained, on what, and where its logs are."""
+    args, data, place = run.args, run.data, run.place
+    for name, options in args.recipes.items():
+        print_line(f"{name}: {options}")
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
+    if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
+        print_line(EMULATED)
+    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
+    accumulated = f"{data.accumulation_steps} accumulated"
+    print_line(
+        f"{data.device_batch} {SUMS[-1]} x {devices} devices x {accumulated} = global batch "
+        f"{data.global_batch}; {typed} -> peak learning rate {peak:g}"
+    )
+    if head:
+        before = f"epoch {head['epoch']} step {head.get('step', 0)}"
+        now = f"epoch {run.epoch} step {run.step}"
+        print_line(f"Going on from {head['path']} ({before}, of {head['global_batch']}) at {now}")
+    if run.folder:
+        print_line(f"Logs and checkpoints: {run.folder}")
+
+
+def train(run):
+    """Trains until --epochs, what is desired or --budget-hours, saving and logging after every
+    epoch."""
+    args = run.args
+    (judge,) = (tag for tag in BEST if tag.lower() == args.best)
+    # Exact sums are the same on all ranks, so all of them stop together.
+    if from_rank_0(is_desired(args, run.best) or is_spent(run)):
+        run.over.set()
+    done = run.epoch + run.step / run.data.steps
+    # An epoch that was under way is validated, even where its budget is over.
+    while run.epoch < args.epochs and (run.step or not run.over.is_set()):
+        train, val = train_one_epoch(run), validate(run)
+        done = run.epoch + run.step / run.data.steps
+        if run.step == run.data.steps:
+            run.epoch, run.step = run.epoch + 1, 0
+        for tag, (_, worst, best) in BEST.items():
+            better = max if worst < best else min
+            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        is_best = val[judge] == run.best[judge]
+        if is_desired(args, run.best):
+            run.over.set()
+        # Where epochs are short, saving each of them would take much of the time.
+        young = time.monotonic() - run.watch.saved < 10 * run.watch.took
+        ends = run.over.is_set() or run.epoch == args.epochs
+        if is_best or ends or not from_rank_0(young):
+            save_checkpoint(run, is_best)
+        if run.log:
+            log_epoch(run, done, train, val)
+        if run.over.is_set():
+            break
+    if run.log:
+        reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
+        reason = "desired accuracy reached" if is_desired(args, run.best) else reason
+        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
+        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST}
+        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.close()
+        took = datetime.timedelta(seconds=round(end["seconds"]))
+        print_line(f"{reason}: best {shown(run.best, 3)}, {done:g} epochs in {took} (h:m:s)")
+
+
+def train_rank(args):
+    """One rank of the run, from joining the others to leaving them; ends the process."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed by whoever started this
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    for stream in sys.stdout, sys.stderr:
+        stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
+    # When the log's thread fails on a full disk, the next line that is logged raises its error.
+    threading.excepthook = lambda failure: None
+    # Rank 0 has a connection to each rank, and a worker some files.
+    with contextlib.suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    status, failed = 0, None
+    try:
+        run = build_run(args)
+        gc.freeze()  # what is there stays: no collection goes through it in a step
+        try:
+            if args.evaluate:
+                val = validate(run)
+                if run.place.rank == 0:
+                    print_line(f"validation: {shown(val, 3)}")
+            else:
+                train(run)
+        except Preempted:
+            status = 143
+            if run.folder:  # a marker, since a launcher may have an exit status of its own
+                why = run.watch.why() or "a signal to another rank"
+                marker = {"why": why, "epoch": run.epoch, "step": run.step}
+                (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+                run.log.close()
+                print_line(
+                    f"ended by {why} at step {run.step}, saved: --resume auto goes on from here"
+                )
+            elif run.place.rank == 0:
+                print_line(
+                    f"ended by {run.watch.why() or 'a signal to another rank'}: nothing is saved"
+                )
+        sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        leave()
+    except Exception as error:
+        failed = error  # kept: to free a half-made loader would be to wait for its workers
+    status = report_error(failed) if failed else status
+    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
+        child.kill()
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(OSError):
+            stream.flush()
+    # At once: a normal end would run destructors of groups, which wait for ranks that are gone. Its
+    # launcher sees the status, or the others that a connection has closed, and they end as well.
+    os._exit(status)
+
+
+# What libraries say, and what it means.
+MEANINGS = {
+    r"DataLoader worker \(pid": "a loader worker died: out of memory? lower -j",
+    r"[Tt]imed? ?out": "another rank did not answer within --timeout",
+    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": "another rank is gone",
+    r"Failed to recv|remote process exited": "another rank is gone",
+    r"open files|temporarily unavailable|(new|watchdog) thread": "raise a limit of `ulimit -a`",
+    r"File too large": "raise a limit of `ulimit -a`",
+    r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
+    r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b or -j",
+    r"unable to .*shared mem": "too little for the loader: docker run --shm-size=8g, or lower -j",
+    r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
+}
+
+
+def report_error(error):
+    """Prints why the process ends: in one line what is known, with its traceback what is a bug;
+    returns the exit status."""
+    rank = os.environ.get("RANK", "0")
+    line, status = str(error), 2 if isinstance(error, BadInput) else 1
+    if not isinstance(error, (BadInput, Fault)):
+        known = [text for pattern, text in MEANINGS.items() if re.search(pattern, line)]
+        line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
+    if line and rank != "0":
+        # Rank 0 prints the same. If the launcher ends this process meanwhile, there is one line.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(5)
+    line = f"{Path(sys.argv[0]).name}: error: {line}" if line else None
+    line = line or "".join(traceback.format_exception(error))
+    print_line(line, sys.stderr)
+    return status
+
+
+def main():
+    """Reads the options and launches the workers."""
+    args = parse_args()
+    try:
+        launch(train_rank, args)
+    except (BadInput, Fault) as error:
+        sys.exit(report_error(error))
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal end would wait for loader workers, which ignore it
+
+
+if __name__ == "__main__":
+    main()
