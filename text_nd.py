@@ -289,6 +289,8 @@ class Source(NamedTuple):
 
 def list_sources(args, place):
     """Returns (train, val), as DIR has them, or a demo."""
+    if not args.dir and args.task not in ("lm", "cola"):
+        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
     if not args.dir and place.rank == 0:
         print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
     return list_blocks(args) if args.task == "lm" else list_rows(args, place)
@@ -296,8 +298,7 @@ def list_sources(args, place):
 
 def find_file(args, *names):
     """Returns the path of the first of these names that DIR has."""
-    found = [path for path in (Path(args.dir) / name for name in names) if path.exists()]
-    if found:
+    if found := [*filter(os.path.exists, (Path(args.dir) / name for name in names))]:
         return found[0]
     what = f"has no {names[0]}" if Path(args.dir).is_dir() else "is no folder"
     raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
@@ -341,7 +342,8 @@ def load_tokenizer(args, texts):
         try:
             return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
         except Exception as error:  # whatever a library makes of a damaged file
-            raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
+            why = " ".join(str(error).split())[:300]
+            raise BadInput(f"{folder} has no tokenizer: {why}") from None
     tokenizers, kinds = importlib.import_module("tokenizers"), "pad cls sep unk".split()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
     tokenizer.normalizer = tokenizers.normalizers.Replace("\n", " <eos> ")
@@ -359,7 +361,7 @@ def load_tokenizer(args, texts):
 # ---------------------------------------------------------------------------------- data: sentences
 
 
-def read_rows(path, task):
+def read_rows(path, task, place):
     """Returns ([texts of a row], [class]) of a TSV file of GLUE's, where quotes quote nothing."""
     columns, label, classes = GLUE[task]
     lines = decode(path, map_file(path)).replace("\r\n", "\n").split("\n")
@@ -377,12 +379,12 @@ def read_rows(path, task):
         elif len(cells) != len(header):
             raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
         elif row[label] not in classes:
-            given = f"line {number} has the label {row[label]!r}"
+            given = f"line {number} has the label {row[label][:50]!r}"
             raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
         else:
             rows.append([row[name] for name in columns])
             target.append(classes.index(row[label]))
-    if short:
+    if short and place.rank == 0:
         print_line(f"{path}: {short} rows are too short, and are left out")
     if not rows:
         raise BadInput(f"{path} has no rows")
@@ -416,12 +418,10 @@ def list_rows(args, place):
     if args.dir:
         paths = [find_file(args, "train.tsv", "in_domain_train.tsv")]
         paths += [find_file(args, "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv")]
-        tables = [read_rows(path, args.task) for path in paths]
-    elif args.task == "cola":
+        tables = [read_rows(path, args.task, place) for path in paths]
+    else:
         paths, (rows, target) = ["demo"] * 2, demo_rows()
         tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
-    else:
-        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
     tokenizer, sources = load_tokenizer(args, itertools.chain(*tables[0][0])), []
     for path, (rows, target) in zip(paths, tables, strict=True):
         columns = [[*column] for column in zip(*rows, strict=True)]
@@ -450,8 +450,10 @@ def list_blocks(args):
     first is a target once. In training the ragged last block is left out."""
     words, size, tokenizer = None, 256, None
     if args.dir:
-        paths = [find_file(args, "train.bin", "train.txt")]
-        paths += [find_file(args, "val" + paths[0].suffix, "valid.txt")]
+        if args.tokenizer or not os.path.exists(f"{args.dir}/train.bin"):
+            paths = [find_file(args, "train.txt"), find_file(args, "val.txt", "valid.txt")]
+        else:
+            paths = [find_file(args, "train.bin"), find_file(args, "val.bin")]
         arrays = [map_file(path) for path in paths]
     else:
         paths, arrays = [Path("Python's language reference")] * 2, demo_text()
@@ -467,7 +469,7 @@ def list_blocks(args):
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
         if tokenizer:
             lines = decode(path, tokens).splitlines(keepends=True)
-            found = tokenizer(lines, add_special_tokens=False, verbose=False)
+            found = tokenizer(lines or [""], add_special_tokens=False, verbose=False)
             tokens = np.fromiter(itertools.chain(*found["input_ids"]), np.int32)
         offset = most * np.arange(rounded((len(tokens) - 1) / most))
         if not len(offset):
@@ -483,10 +485,13 @@ def view_bins(paths, raw):
     nanoGPT's; meta.json says what is in them, as tools/prepare_text.py writes it."""
     meta = paths[0].with_name("meta.json")
     try:
-        about = json.loads(meta.read_bytes())
+        about = json.loads(open_file(meta).read(10**9))
+        size, words = int(about["vocabulary"]), about.get("words")
+        if not 0 < size < 2**32 or (words and len([word.strip() for word in words]) != size):
+            raise ValueError("no number of tokens, or another number of words")
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        return about.get("words"), int(about["vocabulary"]), [array.view(dtype) for array in raw]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return words, size, [array.view(dtype) for array in raw]
+    except Exception as error:  # whatever may stand there
         wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
         raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
 
@@ -651,7 +656,7 @@ class Classifier(nn.Module):
         """Takes (N, L + 1), returns logits (N, classes)."""
         tokens, second = inputs[:, :-1], inputs[:, -1:]
         mask, config = tokens >= 0, self.encoder.config
-        given = {"input_ids": tokens.where(mask, config.pad_token_id or 0)}
+        given = {"input_ids": tokens.where(mask, config.pad_token_id)}
         if getattr(config, "type_vocab_size", 1) > 1:
             places = torch.arange(tokens.shape[1], device=tokens.device)
             given["token_type_ids"] = (mask & (places >= second)).long()
@@ -672,6 +677,8 @@ def make_config(args, data):
         config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
     else:
         config = auto.from_pretrained(args.arch, **LOCAL)
+    if config.pad_token_id is None:
+        raise ValueError("it has no token for padding: is it no encoder?")
     most = config.max_position_embeddings - 2 * (config.model_type == "roberta")
     if args.max_length > most:
         raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
