@@ -639,7 +639,7 @@ def check_task_options(args, parser):
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
     width, heads, in_folder = args.hidden_size, args.heads, os.path.isdir(args.tokenizer or ".")
     own = args.tokenizer in (None, "words", "bytes" if lm else None)
-    library = not lm or args.tokenizer not in (None, "bytes")
+    library = not lm or args.tokenizer not in (None, "words", "bytes")
     missing = library and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     two_classes = not lm and len(GLUE[args.task][2]) == 2
@@ -740,7 +740,7 @@ LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 def load_tokenizer(args, texts):
     """Returns the tokenizer in a FOLDER of Hugging Face's, or one of the words that stand between
-    blanks in some texts; the end of a line is a word, too."""
+    blanks in some texts."""
     if args.tokenizer != "words" and (args.tokenizer or args.arch not in KNOWN):
         folder = args.tokenizer or args.arch
         try:
@@ -753,7 +753,6 @@ def load_tokenizer(args, texts):
             raise BadInput(f"{folder} has no tokenizer: {why}") from None
     tokenizers, kinds = importlib.import_module("tokenizers"), "pad cls sep unk".split()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
-    tokenizer.normalizer = tokenizers.normalizers.Replace("\n", " <eos> ")
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     options = {"special_tokens": [f"<{kind}>" for kind in kinds], "show_progress": False}
     trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
@@ -866,12 +865,15 @@ def list_blocks(args):
         paths, arrays = [Path("Python's language reference")] * 2, demo_text()
     if paths[0].suffix == ".bin":
         words, size, arrays = view_bins(paths, arrays)
+    elif args.tokenizer == "words":  # by hand: a library of tokenizers takes ten times as long
+        texts = [decode(path, raw) for path, raw in zip(paths, arrays, strict=True)]
+        texts = [text.replace("\n", " <eos> ").split() for text in texts]
+        words = [*dict.fromkeys(["<unk>", *texts[0]])]
+        index, size = {word: token for token, word in enumerate(words)}, len(words)
+        arrays = [np.array([index.get(word, 0) for word in text]) for text in texts]
     elif args.tokenizer not in (None, "bytes"):
-        tokenizer = load_tokenizer(args, [decode(paths[0], arrays[0])])
+        tokenizer = load_tokenizer(args, [])
         size = len(tokenizer)
-        words = (
-            tokenizer.convert_ids_to_tokens([*range(size)]) if args.tokenizer == "words" else None
-        )
     sources, most = [], args.max_length
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
         if tokenizer:
