@@ -202,7 +202,7 @@ def prepare_lm(args):
             nd.write(path, lambda file, content=content: file.writelines(content))
             tokens[part] = path.stat().st_size // size
             if not tokens[part]:
-                raise nd.BadInput(f"{args.input}: {part} would be empty")
+                raise nd.BadInput(f"{args.input} has no *.txt, or too little: {part} is empty")
         if suffix == "bin":
             content = json.dumps(about).encode()
             nd.write(out / "meta.json", lambda file: file.write(content))
