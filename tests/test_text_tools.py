@@ -134,7 +134,9 @@ def test_glue_becomes_the_tables_that_the_scripts_read(tmp_path, tool):
         assert train.target.tolist() == [(n + 1) % classes for n in range(9)]
         assert val.target.tolist() == [(n + 1) % classes for n in range(100, 103)]
         assert train.length[0] == 2 * len(columns) + 1, "<cls> A0 <sep> B0 <sep>"
-    # By what is correct English, CoLA marks the other.
+    mismatched = (tmp_path / "out" / "MNLI" / "dev_mismatched.tsv").read_text("utf-8")
+    assert [line.split("\t")[1] for line in mismatched.splitlines()[1:]] == ["A200", "A201", "A202"]
+    # CoLA marks what is no English.
     rows = (tmp_path / "out" / "CoLA" / "train.tsv").read_text("utf-8").splitlines()
     assert rows[1] == "glue\t0\t*\tA1"
 
@@ -460,6 +462,16 @@ def test_the_likeliest_tokens(tmp_path, tool, tokenizer):
         output = tool("sample", tmp_path / "bytes.pt", *likeliest)
         assert output == bytes(tokens).decode(errors="replace").translate(nd.CONTROL) + "\n"
         assert output.startswith(prompt)
+    # Tokens that have a blank between them, which none of them has.
+    words = {f"w{n}": n for n in range(32)}
+    blanks = nd.importlib.import_module("tokenizers")
+    blanks = blanks.Tokenizer(blanks.models.WordLevel(words, "w0"))
+    nd.transformers().PreTrainedTokenizerFast(tokenizer_object=blanks).save_pretrained(tmp_path)
+    model = save(tmp_path / "blanks.pt", 32)
+    tokens = go_on(model, [7], 20, 8)
+    likeliest = "--prompt", "w7", "--length", 20, "--temperature", 0
+    output = tool("sample", tmp_path / "blanks.pt", "--tokenizer", tmp_path, *likeliest)
+    assert output == " ".join(f"w{token}" for token in tokens) + "\n"
 
 
 def test_seeds_temperature_and_top_k(tmp_path, tool):
@@ -521,13 +533,27 @@ def test_checkpoints_that_write_nothing(words, message, tmp_path, tool, tokenize
     save(tmp_path / "large.pt", model_options=SIZES | {"hidden_size": 16 * 5000})
     save(tmp_path / "nan.pt", scale=torch.nan)
     save(tmp_path / "tokens.pt", 300)
-    save(tmp_path / "words.pt", 2, ["<unk>", "a"])
+    words_of_its_own = [f"w{n}" for n in range(len(nd.load_tokenizer(tokenizer)))]
+    save(tmp_path / "words.pt", len(words_of_its_own), words_of_its_own)
     save(tmp_path / "bytes.pt")
     assert message in tool("sample", *words.split(), status=2)
 
 
-def test_it_is_printed_as_it_comes(tmp_path):
-    """Started as users do: `| head -c 9` ends it, and says nothing."""
+def test_it_is_printed_as_it_comes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    raw, printed = io.BytesIO(), []
+
+    def tokens():
+        for token in "aä".encode():
+            yield token
+            printed.append(raw.getvalue().decode())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(raw, "utf-8"))
+        write = nd.importlib.import_module("sample").write
+        write(tokens(), lambda tokens: bytes(tokens).decode(errors="replace"))
+    assert printed == ["a", "a", "aä"]
+    # Started as users do: `| head -c 9` ends it, and says nothing.
     save(tmp_path / "bytes.pt")
     words = [sys.executable, ROOT / "tools" / "sample.py", "bytes.pt", "--length", str(10**9)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
