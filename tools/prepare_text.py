@@ -167,7 +167,7 @@ def make_encoder(name, parts):
         seen = {}
         for text in read_lines(parts, "train"):
             seen.update(dict.fromkeys(nd.split_words(text)))
-        index = nd.number_words(seen)
+        index = {word: token for token, word in enumerate(dict.fromkeys(["<unk>", *seen]))}
         about = {"vocabulary": len(index), "words": [*index]}
         return about, lambda text: [index.get(word, 0) for word in nd.split_words(text)]
     if not Path(name).is_dir():
