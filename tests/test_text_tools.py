@@ -4,8 +4,10 @@ import argparse
 import io
 import json
 import resource
+import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 
 import numpy as np
@@ -367,6 +369,21 @@ def test_a_full_disk_leaves_nothing(tmp_path, tool):
             assert "File too large" in tool("prepare_text", *words, status=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["input.txt"]
+
+
+def test_what_is_ended_leaves_nothing(tmp_path):
+    (tmp_path / "input.txt").write_bytes(b"a few words\n" * 1_000_000)  # seconds of work
+    words = [sys.executable, TEXT, "lm", "input.txt", "out", "--tokenizer", "words"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE)
+    try:
+        while not [*tmp_path.glob("out.unfinished/*")] and process.poll() is None:
+            time.sleep(0.01)
+        process.terminate()
+        assert process.communicate(timeout=120)[1] == b""
+        assert process.returncode == 128 + signal.SIGTERM
+    finally:
+        process.kill()
     assert [path.name for path in tmp_path.iterdir()] == ["input.txt"]
 
 

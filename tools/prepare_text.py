@@ -22,6 +22,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -239,4 +240,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is half made is removed
     main()
