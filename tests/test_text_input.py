@@ -1,4 +1,4 @@
-"""Bad input of text_*.py ends in one line, with exit status 2; GLUE's files are read as they are."""
+"""Bad input of text_*.py ends in one line, with exit status 2; GLUE's files are read rightly."""
 
 import csv
 import json
@@ -96,7 +96,6 @@ OPTIONS = [
     ("--task cola -a bert-base-cased", "hf download bert-base-cased --local-dir"),
     ("--task cola -a brt", "near: bert, albert"),
     ("--task sts-b", "invalid choice: 'sts-b'"),
-    ("--task cola -a bert --from-scratch", "--from-scratch"),
     ("--task cola -a bert --tokenizer bytes", "bytes"),
     ("--task cola -a bert --tied", "--tied is for -a gpt"),
     ("--task cola -a bert --max-length 1", "--max-length"),
@@ -115,7 +114,7 @@ OPTIONS = [
     ("--desired-loss -1", "--desired-loss: -1"),
     ("--resume ''", "--resume"),
     ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
-    ("-b 4000", "fewer than a global batch, 4000"),
+    ("-b 4000 --max-length 8", "train/ has 94, fewer than a global batch, 4000"),
     ("--max-length 100000", "too few for --max-length 100000"),
     ("--image-size 32", "unrecognized arguments: --image-size"),
 ]
@@ -157,7 +156,6 @@ TEXTS = {  # of a language model: what is wrong => files, options, words of the 
     "an empty val": ({"train.txt": TEXT, "val.txt": ""}, "", "val.txt cannot be read"),
     "three bytes": ({"train.txt": "abc", "val.txt": TEXT}, "", "train.txt has 3 tokens"),
     "one token": ({"train.txt": TEXT, "val.txt": "a"}, "", "val.txt has 1 tokens"),
-    "few blocks": ({"train.txt": "abc" * 20, "val.txt": TEXT}, "", "has 3, fewer than a global"),
     "blanks": ({"train.txt": " " * 99, "val.txt": TEXT}, "words", "train.txt has 0 tokens"),
     "UTF-16": ({"train.txt": TEXT.encode("utf-16"), "val.txt": TEXT}, "words", "is no UTF-8"),
     "a mark alone": ({"train.txt": "\ufeff", "val.txt": TEXT}, "words", "train.txt has 0 tokens"),
@@ -341,7 +339,7 @@ LAYOUTS = {  # files as GLUE's download has them; columns of text and of the lab
     "cola": (
         {
             "train.tsv": 'gj04\t1\t\tThe cat "sees.\ngj04\t0\t*\tSees cat the.\n\n',
-            "dev.tsv": 'clc95\t0\t*\t"What did he\nclc95\t1\t\tIt "is" so.',
+            "dev.tsv": 'clc95\t0\t*\tThe cat "sees\nclc95\t1\t\tSees "cat the.',
         },
         [3],
         1,
@@ -414,7 +412,8 @@ LAYOUTS = {  # files as GLUE's download has them; columns of text and of the lab
     "rte": (
         {
             "train.tsv": "index\tsentence1\tsentence2\tlabel\n"
-            '0\tNo "weapons were\tWeapons .\tnot_entailment\n1\tA place of\tPope "so"\tentailment\n',
+            '0\tNo "weapons were\tWeapons .\tnot_entailment\n'
+            '1\tA place of\tPope "so"\tentailment\n',
             "dev.tsv": "index\tsentence1\tsentence2\tlabel\n0\tDana\tDana R\tnot_entailment\n",
         },
         [1, 2],
@@ -434,7 +433,7 @@ LAYOUTS = {  # files as GLUE's download has them; columns of text and of the lab
         1,
     ),
 }
-COLAS_OWN = dict(zip(("in_domain_train.tsv", "in_domain_dev.tsv"), LAYOUTS["cola"][0].values()))
+COLAS_OWN = {f"in_domain_{name}": text for name, text in LAYOUTS["cola"][0].items()}
 
 
 @pytest.mark.parametrize("task", [*LAYOUTS, "cola, own release"])
@@ -472,7 +471,7 @@ def test_glue_as_it_is_downloaded(task, tmp_path, capfd):
     assert len({*numbers.values()}) == len(numbers), "different words are different tokens"
 
 
-# ------------------------------------------------------------------------------ Hugging Face's files
+# ---------------------------------------------------------------------------- Hugging Face's files
 
 
 def half(path):
