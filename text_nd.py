@@ -253,6 +253,7 @@ def check_task_options(args, parser):
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
+        f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
         "--resume needs the name of a file": args.resume == "",
     }
     for why in refused:
@@ -300,7 +301,7 @@ def find_file(args, *names):
     """Returns the path of the first of these names that DIR has."""
     if found := [*filter(os.path.exists, (Path(args.dir) / name for name in names))]:
         return found[0]
-    what = f"has no {names[0]}" if Path(args.dir).is_dir() else "is no folder"
+    what = f"has no {names[0]}" if os.path.isdir(args.dir) else "is no folder"
     raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
 
 
@@ -340,7 +341,10 @@ def load_tokenizer(args, texts):
     if args.tokenizer != "words" and (args.tokenizer or args.arch not in KNOWN):
         folder = args.tokenizer or args.arch
         try:
-            return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+            tokenizer = transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+            if tokenizer.is_fast:
+                return tokenizer
+            raise ValueError("none of the library tokenizers', but one in Python")
         except Exception as error:  # whatever a library makes of a damaged file
             why = " ".join(str(error).split())[:300]
             raise BadInput(f"{folder} has no tokenizer: {why}") from None
@@ -559,7 +563,10 @@ def load_batches(args, place, data, schedule):
         else:
             inputs = np.concatenate([tokens, source.second[keys, None]], axis=1)
             target = source.target[keys]
-        yield torch.tensor(inputs), torch.tensor(target), split, epoch, step
+        batch = torch.tensor(inputs), torch.tensor(target)
+        if place.device.type == "cuda":  # or the copy would be waited for
+            batch = [tensor.pin_memory() for tensor in batch]
+        yield *batch, split, epoch, step
 
 
 def finish_batch(inputs, target, args, split, epoch, step):
@@ -679,7 +686,8 @@ def make_config(args, data):
         config = auto.from_pretrained(args.arch, **LOCAL)
     if config.pad_token_id is None:
         raise ValueError("it has no token for padding: is it no encoder?")
-    most = config.max_position_embeddings - 2 * (config.model_type == "roberta")
+    shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
+    most = config.max_position_embeddings - 2 * bool(shifted)
     if args.max_length > most:
         raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
     own, given = config.vocab_size, data.train.vocabulary
@@ -698,16 +706,18 @@ def build_encoder(args, data, load):
     try:
         config = make_config(args, data)
         if args.arch in KNOWN or args.from_scratch or not load:
-            return auto.from_config(config)
+            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER was saved in
         options = {"config": config, "dtype": torch.float32, **LOCAL}
         # Another task's last layer does not fit.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, info = auto.from_pretrained(args.arch, **options)
     except Exception as error:  # whatever a library makes of a damaged file
-        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
+        objects = "Weights only" in str(error)  # PyTorch's advice would be to trust it
+        why = "its weights hold Python objects" if objects else first_line(error)
+        raise BadInput(f"-a {args.arch}: {why}") from None
     left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
-        raise BadInput(f"-a {args.arch}: {len(left)} weights are missing, as {left[0]}")
+        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit, as {left[0]}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
     return model
