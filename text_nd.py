@@ -236,7 +236,7 @@ def check_task_options(args, parser):
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
     width, heads, in_folder = args.hidden_size, args.heads, os.path.isdir(args.tokenizer or ".")
     own = args.tokenizer in (None, "words", "bytes" if lm else None)
-    library = not lm or args.tokenizer not in (None, "bytes")
+    library = not lm or args.tokenizer not in (None, "words", "bytes")
     missing = library and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     two_classes = not lm and len(GLUE[args.task][2]) == 2
@@ -298,8 +298,9 @@ def list_sources(args, place):
 
 
 def find_file(args, *names):
-    """Returns the path of the first of these names that DIR has."""
-    if found := [*filter(os.path.exists, (Path(args.dir) / name for name in names))]:
+    """Returns the path of the first of these names that DIR has, or the task's folder in it."""
+    folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
+    if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
         return found[0]
     what = f"has no {names[0]}" if os.path.isdir(args.dir) else "is no folder"
     raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
@@ -335,22 +336,22 @@ def transformers():
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
-def load_tokenizer(args, texts):
-    """Returns the tokenizer in a FOLDER of Hugging Face's, or one of the words that stand between
-    blanks in some texts; the end of a line is a word, too."""
-    if args.tokenizer != "words" and (args.tokenizer or args.arch not in KNOWN):
-        folder = args.tokenizer or args.arch
-        try:
-            tokenizer = transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
-            if tokenizer.is_fast:
-                return tokenizer
-            raise ValueError("none of the library tokenizers', but one in Python")
-        except Exception as error:  # whatever a library makes of a damaged file
-            why = " ".join(str(error).split())[:300]
-            raise BadInput(f"{folder} has no tokenizer: {why}") from None
+def load_tokenizer(folder):
+    """Returns the tokenizer in a folder of Hugging Face's."""
+    try:
+        tokenizer = transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+        if tokenizer.is_fast:
+            return tokenizer
+        raise ValueError("none of the library tokenizers', but one in Python")
+    except Exception as error:  # whatever a library makes of a damaged file
+        why = " ".join(str(error).split())[:300]
+        raise BadInput(f"{folder} has no tokenizer: {why}") from None
+
+
+def word_tokenizer(texts):
+    """Returns such a tokenizer, of the words that stand between blanks in some texts."""
     tokenizers, kinds = importlib.import_module("tokenizers"), "pad cls sep unk".split()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
-    tokenizer.normalizer = tokenizers.normalizers.Replace("\n", " <eos> ")
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     options = {"special_tokens": [f"<{kind}>" for kind in kinds], "show_progress": False}
     trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
@@ -426,7 +427,10 @@ def list_rows(args, place):
     else:
         paths, (rows, target) = ["demo"] * 2, demo_rows()
         tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
-    tokenizer, sources = load_tokenizer(args, itertools.chain(*tables[0][0])), []
+    if args.tokenizer == "words" or (args.tokenizer is None and args.arch in KNOWN):
+        tokenizer, sources = word_tokenizer(itertools.chain(*tables[0][0])), []
+    else:
+        tokenizer, sources = load_tokenizer(args.tokenizer or args.arch), []
     for path, (rows, target) in zip(paths, tables, strict=True):
         columns = [[*column] for column in zip(*rows, strict=True)]
         options = {"truncation": True, "max_length": args.max_length}
@@ -448,6 +452,11 @@ def list_rows(args, place):
 # ----------------------------------------------------------------------------- data: language model
 
 
+def split_words(text):
+    """Returns what stands between blanks; a line's end is a word, too."""
+    return text.replace("\n", " <eos> ").split()
+
+
 def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets. Block i begins at
     token i x --max-length, and ends with the first one of the next, so that every token but the
@@ -463,12 +472,14 @@ def list_blocks(args):
         paths, arrays = [Path("Python's language reference")] * 2, demo_text()
     if paths[0].suffix == ".bin":
         words, size, arrays = view_bins(paths, arrays)
+    elif args.tokenizer == "words":  # by hand: a library of tokenizers takes ten times as long
+        texts = [split_words(decode(path, raw)) for path, raw in zip(paths, arrays, strict=True)]
+        words = [*dict.fromkeys(["<unk>", *texts[0]])]
+        index, size = {word: token for token, word in enumerate(words)}, len(words)
+        arrays = [np.array([index.get(word, 0) for word in text]) for text in texts]
     elif args.tokenizer not in (None, "bytes"):
-        tokenizer = load_tokenizer(args, [decode(paths[0], arrays[0])])
+        tokenizer = load_tokenizer(args.tokenizer)
         size = len(tokenizer)
-        words = (
-            tokenizer.convert_ids_to_tokens([*range(size)]) if args.tokenizer == "words" else None
-        )
     sources, most = [], args.max_length
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
         if tokenizer:
