@@ -1925,7 +1925,7 @@ def read_checkpoint(path):
     except Exception:  # a file that others wrote may hold anything
         ours = False
     if not ours:
-        others = "--weights takes the weights of others, as of pytorch/examples"
+        others = "--weights, where a script has it, takes those of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved
 

@@ -709,16 +709,18 @@ def list_rows(args, place):
     else:
         tokenizer, sources = load_tokenizer(args.tokenizer or args.arch), []
     for path, (rows, target) in zip(paths, tables, strict=True):
-        columns = [[*column] for column in zip(*rows, strict=True)]
-        options = {"truncation": True, "max_length": args.max_length}
-        found = tokenizer(*columns, return_token_type_ids=True, **options)
-        tokens = np.fromiter(itertools.chain(*found["input_ids"]), np.int64)
-        length = np.array([len(row) for row in found["input_ids"]])
-        second = [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
+        tokens, second, cut = [], [], 0
+        for start in range(0, len(rows), 4096):  # an encoding takes far more memory than its tokens
+            columns = [[*column] for column in zip(*rows[start : start + 4096], strict=True)]
+            options = {"truncation": True, "max_length": args.max_length}
+            found = tokenizer(*columns, return_token_type_ids=True, **options)
+            tokens += [np.array(row) for row in found["input_ids"]]
+            second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
+            cut += sum(bool(row.overflowing) for row in found.encodings)
+        length, tokens = np.array([len(row) for row in tokens]), np.concatenate(tokens)
         arrays = tokens, length.cumsum() - length, length, np.array(second), np.array(target)
         pad = tokenizer.pad_token_id or 0
         sources.append(Source(str(path), *arrays, len(tokenizer), None, pad))
-        cut = sum(bool(row.overflowing) for row in found.encodings)
         if cut and place.rank == 0:
             print_line(f"{path}: {cut} of {len(rows)} sequences are cut to --max-length")
         if (tokens == tokenizer.unk_token_id).mean() > 0.5:
@@ -2102,7 +2104,7 @@ def read_checkpoint(path):
     except Exception:  # a file that others wrote may hold anything
         ours = False
     if not ours:
-        others = "--weights takes the weights of others, as of pytorch/examples"
+        others = "--weights, where a script has it, takes those of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved
 
