@@ -335,7 +335,10 @@ def _cast(model, half, keep_batchnorm_fp32):
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 if tensor.is_floating_point():
                     tensor.data = tensor.data.to(half)
-    model.register_forward_pre_hook(lambda _, inputs: tuple(tensor.to(half) for tensor in inputs))
+    # Tokens stay whole numbers.
+    model.register_forward_pre_hook(
+        lambda _, inputs: tuple(x.to(half) if x.is_floating_point() else x for x in inputs)
+    )
     model.register_forward_hook(lambda _, inputs, output: output.float())
 
 

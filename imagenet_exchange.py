@@ -265,13 +265,14 @@ def _add_up_in_a_ring(flat):
 
 
 def _rows(gradients, args):
-    """Of a matrix such as an embedding's, whose rows are mostly zeros, those that some rank has not
-    zero: a byte of each row tells the others. All else, as in buckets."""
+    """Of a matrix such as an embedding's, which has gradients in few rows, those that some rank has
+    not zero: a byte of each row tells the others. All else as in buckets."""
     wide = [number for number, gradient in enumerate(gradients) if gradient.ndim > 1]
     used = torch.cat([gradients[number].flatten(1).any(dim=1) for number in wide]).byte()
     dist.all_reduce(used, dist.ReduceOp.MAX)
     used = used.bool().split([len(gradients[number]) for number in wide])
-    few = {n: rows for n, rows in zip(wide, used, strict=True) if 2 * rows.sum() < len(rows)}
+    shares = torch.stack([rows.float().mean() for rows in used]).tolist()  # sync point
+    few = {n: rows for n, rows, part in zip(wide, used, shares, strict=True) if part < 0.5}
     sent = [gradient[few[n]] if n in few else gradient for n, gradient in enumerate(gradients)]
     _bucket(sent, args)
     for number, rows in few.items():

@@ -224,23 +224,15 @@ def leave():
 
 # Defaults of the loop's options, as BERT is fine-tuned (Devlin et al. 2018, A.3); the learning rate
 # is that of small models with random weights, and of trained ones that of FINE_TUNING.
-DEFAULTS = {
-    "epochs": 3,
-    "batch_size": 32,
-    "optimizer": "adamw",
-    "lr": 1e-3,
-    "lr_scaling": "none",
-    "lr_schedule": "linear",
-    "wd": 0.01,
-    "norm_wd": 0.0,
-    "clip_grad": 1.0,
-}
+DEFAULTS = {"epochs": 3, "batch_size": 32, "lr_scaling": "none", "lr_schedule": "linear"}
+DEFAULTS |= {"optimizer": "adamw", "lr": 1e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
 FINE_TUNING = 2e-5
 WARMUP = 1, 10  # epochs, of so many
 
 # Encoders of transformers' that are built with random weights.
 ENCODERS = "albert bert distilbert electra roberta".split()
 KNOWN = ("gpt", *ENCODERS)
+SIZES = ("layers", "hidden_size", "heads")
 # Of a task of GLUE (Wang et al. 2018): its columns of text, that of the label, and the classes, in
 # the order that Hugging Face gives them.
 GLUE = {
@@ -285,10 +277,10 @@ def add_task_options(parser):
     names = f"gpt, with random weights {', '.join(ENCODERS)}, or a FOLDER (%(default)s)"
     add("-a", "--arch", default="gpt", action=StoreArch, help=names)
     add("--from-scratch", **flag, help="random weights, of FOLDER's sizes")
-    size = {"type": number(int, 1, 10**5)}
-    add("--layers", **size, help="of random weights (4)")
-    add("--hidden-size", **size, help="(128)")
-    add("--heads", **size, help="(4)")
+    size = {"type": number(int, 1, 10**5), "help": "of random weights (%(default)s)"}
+    add("--layers", default=4, **size)
+    add("--hidden-size", default=128, **size)
+    add("--heads", default=4, **size)
     add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's (gpt: 0)")
     add("--tied", **flag, help="gpt: output layer and embedding are one (Press 2016)")
 
@@ -309,26 +301,23 @@ def check_task_options(args, parser):
         near = ", ".join(difflib.get_close_matches(args.arch, KNOWN, cutoff=0.4) or KNOWN)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
-    layers, width, heads = model_sizes(args)
-    own = args.tokenizer in (None, "words", "bytes")
+    width, heads, in_folder = args.hidden_size, args.heads, os.path.isdir(args.tokenizer or ".")
+    own = args.tokenizer in (None, "words", "bytes" if lm else None)
+    library = not lm or args.tokenizer not in (None, "bytes")
+    missing = library and not importlib.util.find_spec("transformers")
+    sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     two_classes = not lm and len(GLUE[args.task][2]) == 2
-    bests = (
-        ["loss", "perplexity"] if lm else ["loss", "accuracy", "f1", "mcc"][: 2 + 2 * two_classes]
-    )
+    bests = ["loss", "perplexity"] if lm else ["loss", "accuracy"] + ["f1", "mcc"] * two_classes
     refused = {
         f"{task} needs -a gpt": lm and args.arch != "gpt",
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
+        f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} has no {args.best}: --best": args.best not in bests,
         f"{task} has no accuracy: --desired-acc": args.desired_acc and lm,
         f"{task} has no MCC: --desired-mcc": args.desired_mcc and not two_classes,
-        f"{task} has no bytes: --tokenizer": not lm and args.tokenizer == "bytes",
-        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": not own
-        and not os.path.isdir(args.tokenizer),
-        "transformers is not installed: pip install -r requirements-text.txt": not (lm and own)
-        and not importlib.util.find_spec("transformers"),
-        f"-a {args.arch} has sizes of its own: --layers, --hidden-size, --heads": not known
-        and (args.layers or args.hidden_size or args.heads),
-        f"-a {args.arch} has random weights: --from-scratch": known and args.from_scratch,
+        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": not (own or in_folder),
+        "transformers is missing: pip install -r requirements-text.txt": missing,
+        f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
         "--resume needs the name of a file": args.resume == "",
@@ -336,11 +325,6 @@ def check_task_options(args, parser):
     for why in refused:
         if refused[why]:
             parser.error(why)
-
-
-def model_sizes(args):
-    """Returns (layers, width, heads) of a model with random weights."""
-    return args.layers or 4, args.hidden_size or 128, args.heads or 4
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -372,21 +356,19 @@ class Source(NamedTuple):
 
 def list_sources(args, place):
     """Returns (train, val), as DIR has them, or a demo."""
+    if not args.dir and args.task not in ("lm", "cola"):
+        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
     if not args.dir and place.rank == 0:
         print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
     return list_blocks(args) if args.task == "lm" else list_rows(args, place)
 
 
-def find_files(args, *files):
-    """Returns for each tuple of names the path of the first that is in DIR, or in DIR/TASK."""
-    below = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
-    found = [[path / name for path in below for name in names] for names in files]
-    found = [next(filter(Path.exists, paths), None) for paths in found]
-    if None in found:
-        missing = files[found.index(None)][0]
-        what = f"has no {missing}" if below[0].is_dir() else "is no folder"
-        raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
-    return found
+def find_file(args, *names):
+    """Returns the path of the first of these names that DIR has."""
+    if found := [*filter(os.path.exists, (Path(args.dir) / name for name in names))]:
+        return found[0]
+    what = f"has no {names[0]}" if Path(args.dir).is_dir() else "is no folder"
+    raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
 
 
 def map_file(path):
@@ -419,28 +401,34 @@ def transformers():
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
-def load_tokenizer(folder):
-    """Returns the tokenizer in a folder of Hugging Face's."""
-    try:
-        return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # whatever a library makes of a damaged file
-        raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
+def load_tokenizer(args, texts):
+    """Returns the tokenizer in a FOLDER of Hugging Face's, or one of the words that stand between
+    blanks in some texts; the end of a line is a word, too."""
+    if args.tokenizer != "words" and (args.tokenizer or args.arch not in KNOWN):
+        folder = args.tokenizer or args.arch
+        try:
+            return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+        except Exception as error:  # whatever a library makes of a damaged file
+            why = " ".join(str(error).split())[:300]
+            raise BadInput(f"{folder} has no tokenizer: {why}") from None
+    tokenizers, kinds = importlib.import_module("tokenizers"), "pad cls sep unk".split()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
+    tokenizer.normalizer = tokenizers.normalizers.Replace("\n", " <eos> ")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    options = {"special_tokens": [f"<{kind}>" for kind in kinds], "show_progress": False}
+    trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
+    tokenizer.train_from_iterator(texts, trainer)
+    pair, tokens = "<cls> $A <sep> $B:1 <sep>:1", [("<cls>", 1), ("<sep>", 2)]
+    process = tokenizers.processors.TemplateProcessing
+    tokenizer.post_processor = process(single="<cls> $A <sep>", pair=pair, special_tokens=tokens)
+    marks = {f"{kind}_token": f"<{kind}>" for kind in kinds}
+    return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
 
 
-def split_words(text):
-    """Returns what stands between blanks; a line's end is a word, too."""
-    return text.replace("\n", " <eos> ").split()
+# ---------------------------------------------------------------------------------- data: sentences
 
 
-def number_words(words):
-    """Returns {word: token}, of 0 what is not among them."""
-    return {word: token for token, word in enumerate(dict.fromkeys(["<unk>", *words]))}
-
-
-# ------------------------------------------------------------------------------ data: sentences
-
-
-def read_rows(path, task):
+def read_rows(path, task, place):
     """Returns ([texts of a row], [class]) of a TSV file of GLUE's, where quotes quote nothing."""
     columns, label, classes = GLUE[task]
     lines = decode(path, map_file(path)).replace("\r\n", "\n").split("\n")
@@ -458,13 +446,15 @@ def read_rows(path, task):
         elif len(cells) != len(header):
             raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
         elif row[label] not in classes:
-            of = ", ".join(classes)
-            raise BadInput(f"{path}: line {number} has the label {row[label]!r}, none of {of}")
+            given = f"line {number} has the label {row[label][:50]!r}"
+            raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
         else:
             rows.append([row[name] for name in columns])
             target.append(classes.index(row[label]))
-    if short or not rows:
-        print_line(f"{path}: {len(rows)} rows are whole, {short} too short and left out")
+    if short and place.rank == 0:
+        print_line(f"{path}: {short} rows are too short, and are left out")
+    if not rows:
+        raise BadInput(f"{path} has no rows")
     return rows, target
 
 
@@ -474,7 +464,7 @@ def demo_rows():
     rng, rows, target = random.Random(0), [], []
     nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
     for _ in range(5000):
-        fault = rng.choice(("article", "order", "twice", "number")) if rng.random() < 0.3 else None
+        fault = rng.choice(["article", "order", "twice", "number", *[None] * 9])
         (subject, between, thing), many = rng.choices(nouns, k=3), rng.random() < 0.5
         words = ["the", subject + "s" * many]
         words += rng.choice(([], ["near", "the", between], ["behind", "the", between + "s"]))
@@ -490,47 +480,20 @@ def demo_rows():
     return rows, target
 
 
-def word_tokenizer(rows):
-    """Returns a tokenizer, as Hugging Face's, of the words in some rows."""
-    marks = {"pad_token": "<pad>", "cls_token": "<cls>", "sep_token": "<sep>", "unk_token": "<unk>"}
-    words = itertools.chain.from_iterable(split_words(text) for row in rows for text in row)
-    index = number_words([*words, *marks.values()])
-    library = importlib.import_module("tokenizers")
-    tokenizer = library.Tokenizer(library.models.WordLevel(index, "<unk>"))
-    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = library.processors.TemplateProcessing(
-        single="<cls> $A <sep>",
-        pair="<cls> $A <sep> $B:1 <sep>:1",
-        special_tokens=[(mark, index[mark]) for mark in ("<cls>", "<sep>")],
-    )
-    return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
-
-
 def list_rows(args, place):
     """Returns (train, val) of a task of GLUE."""
     if args.dir:
-        val = "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv"
-        paths = find_files(args, ("train.tsv", "in_domain_train.tsv"), val)
-        tables = [read_rows(path, args.task) for path in paths]
-    elif args.task == "cola":
+        paths = [find_file(args, "train.tsv", "in_domain_train.tsv")]
+        paths += [find_file(args, "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv")]
+        tables = [read_rows(path, args.task, place) for path in paths]
+    else:
         paths, (rows, target) = ["demo"] * 2, demo_rows()
         tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
-    else:
-        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
-    if args.tokenizer == "words" or (args.tokenizer is None and args.arch in KNOWN):
-        tokenizer = word_tokenizer(tables[0][0])
-    else:
-        tokenizer = load_tokenizer(args.tokenizer or args.arch)
-    sources = []
+    tokenizer, sources = load_tokenizer(args, itertools.chain(*tables[0][0])), []
     for path, (rows, target) in zip(paths, tables, strict=True):
-        if not rows:
-            raise BadInput(f"{path} has no rows")
         columns = [[*column] for column in zip(*rows, strict=True)]
-        try:
-            options = {"truncation": True, "max_length": args.max_length}
-            found = tokenizer(*columns, return_token_type_ids=True, **options)
-        except Exception as error:  # a length that holds no sentence
-            raise BadInput(f"--max-length {args.max_length}: {first_line(error)}") from None
+        options = {"truncation": True, "max_length": args.max_length}
+        found = tokenizer(*columns, return_token_type_ids=True, **options)
         tokens = np.fromiter(itertools.chain(*found["input_ids"]), np.int64)
         length = np.array([len(row) for row in found["input_ids"]])
         second = [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
@@ -545,35 +508,36 @@ def list_rows(args, place):
     return sources
 
 
-# ------------------------------------------------------------------------ data: a language model's
+# ----------------------------------------------------------------------------- data: language model
 
 
 def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets. Block i begins at
     token i x --max-length, and ends with the first one of the next, so that every token but the
     first is a target once. In training the ragged last block is left out."""
-    words, size = None, 256
+    words, size, tokenizer = None, 256, None
     if args.dir:
-        names = ("val.bin", "val.txt", "valid.txt")
-        paths = find_files(args, ("train.bin", "train.txt"), names)
+        if args.tokenizer or not os.path.exists(f"{args.dir}/train.bin"):
+            paths = [find_file(args, "train.txt"), find_file(args, "val.txt", "valid.txt")]
+        else:
+            paths = [find_file(args, "train.bin"), find_file(args, "val.bin")]
         arrays = [map_file(path) for path in paths]
     else:
         paths, arrays = [Path("Python's language reference")] * 2, demo_text()
     if paths[0].suffix == ".bin":
         words, size, arrays = view_bins(paths, arrays)
     elif args.tokenizer not in (None, "bytes"):
-        texts = [decode(path, raw) for path, raw in zip(paths, arrays, strict=True)]
-        if args.tokenizer == "words":
-            index = number_words(split_words(texts[0]))
-            words, size = [*index], len(index)
-            arrays = [np.array([index.get(w, 0) for w in split_words(text)]) for text in texts]
-        else:
-            tokenizer = load_tokenizer(args.tokenizer)
-            encode = functools.partial(tokenizer, add_special_tokens=False, verbose=False)
-            lines = [encode(text.splitlines(keepends=True))["input_ids"] for text in texts]
-            size, arrays = len(tokenizer), [np.array([*itertools.chain(*some)]) for some in lines]
+        tokenizer = load_tokenizer(args, [decode(paths[0], arrays[0])])
+        size = len(tokenizer)
+        words = (
+            tokenizer.convert_ids_to_tokens([*range(size)]) if args.tokenizer == "words" else None
+        )
     sources, most = [], args.max_length
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
+        if tokenizer:
+            lines = decode(path, tokens).splitlines(keepends=True)
+            found = tokenizer(lines or [""], add_special_tokens=False, verbose=False)
+            tokens = np.fromiter(itertools.chain(*found["input_ids"]), np.int32)
         offset = most * np.arange(rounded((len(tokens) - 1) / most))
         if not len(offset):
             raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {most}")
@@ -588,15 +552,15 @@ def view_bins(paths, raw):
     nanoGPT's; meta.json says what is in them, as tools/prepare_text.py writes it."""
     meta = paths[0].with_name("meta.json")
     try:
-        about = json.loads(meta.read_bytes())
+        about = json.loads(open_file(meta).read(10**9))
         size, words = int(about["vocabulary"]), about.get("words")
-        arrays = [array.view({"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]) for array in raw]
-        if size < 1 or (words and len(words) != size):
-            raise ValueError("not as many words as tokens")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        if not 0 < size < 2**32 or (words and len([word.strip() for word in words]) != size):
+            raise ValueError("no number of tokens, or another number of words")
+        dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
+        return words, size, [array.view(dtype) for array in raw]
+    except Exception as error:  # whatever may stand there
         wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
         raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
-    return words, size, arrays
 
 
 def demo_text():
@@ -628,8 +592,7 @@ class Data(NamedTuple):
 
 def open_data(args, place, sources, batches):
     """Returns the Data that the options name, in batches as split_batch() returns them."""
-    sizes = zip(("layers", "hidden_size", "heads"), model_sizes(args), strict=True)
-    options = {**dict(sizes), "tied": args.tied} if args.arch in KNOWN else {}
+    options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in KNOWN else {}
     return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
 
 
@@ -760,7 +723,7 @@ class Classifier(nn.Module):
         """Takes (N, L + 1), returns logits (N, classes)."""
         tokens, second = inputs[:, :-1], inputs[:, -1:]
         mask, config = tokens >= 0, self.encoder.config
-        given = {"input_ids": tokens.where(mask, config.pad_token_id or 0)}
+        given = {"input_ids": tokens.where(mask, config.pad_token_id)}
         if getattr(config, "type_vocab_size", 1) > 1:
             places = torch.arange(tokens.shape[1], device=tokens.device)
             given["token_type_ids"] = (mask & (places >= second)).long()
@@ -769,26 +732,27 @@ class Classifier(nn.Module):
 
 def make_config(args, data):
     """Returns the configuration of -a, as transformers has it; raises where it does not fit."""
-    classes, auto = GLUE[args.task][2], transformers().AutoConfig
+    auto = transformers().AutoConfig
     if args.arch in KNOWN:
-        layers, width, heads = model_sizes(args)
-        sizes = dict.fromkeys(("intermediate_size", "hidden_dim"), 4 * width)  # DistilBERT's name
-        sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads}
+        width = args.hidden_size
+        sizes = {"num_hidden_layers": args.layers, "num_attention_heads": args.heads}
         sizes |= {"hidden_size": width, "embedding_size": width}
+        sizes |= {"intermediate_size": 4 * width, "hidden_dim": 4 * width}  # DistilBERT's name
         sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
         sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa leaves out two
         # 0.02 is for widths of 768 and more: smaller models would learn slowly.
         config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
     else:
         config = auto.from_pretrained(args.arch, **LOCAL)
+    if config.pad_token_id is None:
+        raise ValueError("it has no token for padding: is it no encoder?")
     most = config.max_position_embeddings - 2 * (config.model_type == "roberta")
     if args.max_length > most:
         raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
     own, given = config.vocab_size, data.train.vocabulary
     if given > own or (args.tokenizer and given != own):
         raise ValueError(f"its vocabulary has {own} tokens, the tokenizer {given}")
-    config.id2label = dict(enumerate(classes))
-    config.label2id = {name: number for number, name in enumerate(classes)}
+    config.num_labels = len(GLUE[args.task][2])
     for name in config.to_dict():
         if "dropout" in name and args.dropout is not None:
             setattr(config, name, args.dropout)
@@ -831,7 +795,7 @@ def build_model(args, data, load=True):
 
 
 # What about_model() says of the sizes, and its types.
-MODEL_OPTIONS = {"layers": int, "hidden_size": int, "heads": int, "tied": bool}
+MODEL_OPTIONS = dict.fromkeys(SIZES, int) | {"tied": bool}
 
 
 def is_described(saved):
@@ -951,12 +915,12 @@ def check_checkpoint(head, args, data):
 
 def about_data(data):
     """Returns what the log says of data and libraries, beside their sizes."""
-    names = [name for name in ("transformers", "tokenizers") if name in sys.modules]
+    library = sys.modules.get("transformers")
     return {
         "data": data.train.path,
         "tokens": len(data.train.tokens),
         "vocabulary": data.train.vocabulary,
-        **{name: sys.modules[name].__version__ for name in names},
+        "transformers": getattr(library, "__version__", None),
     }
 
 
