@@ -124,6 +124,26 @@ def test_tied_weights(script, logged):
         assert torch.equal(state["head.weight"], state["token.weight"])
 
 
+def test_a_pipeline_refuses_tied_weights(complaint_here):
+    assert "--tied: a pipeline does not go with a weight in" in complaint_here(
+        "text_pipeline.py", "--tied", "--no-accel"
+    )
+
+
+def test_another_dropout_in_each_step_and_none_in_validation():
+    torch.manual_seed(0)
+    model, tokens = nd.GPT(50, 16, 0.5, 2, 32, 2, False), torch.randint(50, (3, 16))
+    plain = nd.GPT(50, 16, 0.0, 2, 32, 2, False)
+    plain.load_state_dict(model.state_dict())
+    expected = plain(tokens)
+    assert not torch.allclose(model(tokens), model(tokens), atol=1e-3)
+    torch.testing.assert_close(model.eval()(tokens), expected)
+    model.train()
+    for module in model.modules():  # that of attention alone is left
+        module.eval() if isinstance(module, nn.Dropout) else None
+    assert not torch.allclose(model(tokens), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("script", "ranks", "options"),
     [
@@ -317,7 +337,9 @@ def test_encoders_are_given_what_their_own_tokenizers_give(kind, tmp_path):
     rng = random.Random(0)
     lengths = [(rng.randrange(1, 14), rng.randrange(1, 14)) for _ in range(19)] + [(60, 30)]
     rows = [[" ".join(rng.choices(WORDS, k=length)) for length in pair] for pair in lengths]
-    lines = [f"{n}\t{one}\t{other}\tentailment\n" for n, (one, other) in enumerate(rows)]
+    names = ["entailment", "not_entailment"]  # as Hugging Face numbers them
+    classes = [rng.randrange(2) for _ in rows]
+    lines = [f"0\t{a}\t{b}\t{names[n]}\n" for (a, b), n in zip(rows, classes, strict=True)]
     for name in "train", "dev":
         table = "index\tsentence1\tsentence2\tlabel\n" + "".join(lines)
         (tmp_path / f"{name}.tsv").write_text(table)
@@ -330,7 +352,9 @@ def test_encoders_are_given_what_their_own_tokenizers_give(kind, tmp_path):
     theirs = library.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = library.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        found = torch.cat([model(inputs) for inputs, _ in batches(args, data, "val")])
+        inputs, target = zip(*batches(args, data, "val"), strict=True)
+        assert torch.cat(target).tolist() == classes
+        found = torch.cat([*map(model, inputs)])
         options = {"padding": True, "truncation": True, "max_length": 64, "return_tensors": "pt"}
         # ALBERT was trained with segments, which its tokenizer in transformers 5 gives on request.
         options["return_token_type_ids"] = kind != "roberta"
@@ -360,7 +384,7 @@ def test_encoders_are_given_what_their_own_tokenizers_give(kind, tmp_path):
         way("horovod", 2, slow=True),
         way("exchange", 2, "--exchange", "rows", slow=True),
         # As many stages as there can be, or the clock would say who holds which dropout.
-        way("pipeline", 3, "--layers", "1", "--schedule", "interleaved", slow=True),
+        way("pipeline", 5, "--layers", "1", slow=True),
     ],
 )
 def test_resumed_equals_uninterrupted_to_the_bit(script, ranks, options, text, tmp_path):
@@ -376,6 +400,17 @@ def test_resumed_equals_uninterrupted_to_the_bit(script, ranks, options, text, t
     assert lost(tmp_path / "whole", tmp_path / "cut") == []
     for tag in "Loss/step", "Loss/train", "Loss/val":
         assert scalars(tmp_path / "cut", tag) == scalars(tmp_path / "whole", tag), tag
+
+
+@pytest.mark.slow
+def test_stages_validate_without_dropout(text, tmp_path):
+    """What one device finds of their checkpoint."""
+    words = [*LM, "--dropout", "0.5", text]
+    run([*command("text_pipeline.py", 2), *words], tmp_path)
+    perplexity = scalars(tmp_path / "runs", "Perplexity/val")[2]
+    evaluate = ["--evaluate", "--resume", checkpoint(tmp_path / "runs")]
+    output = run([*command("text_nd.py"), *words, *evaluate], tmp_path)
+    assert f"validation: perplexity {perplexity:.3f}" in output
 
 
 @pytest.mark.slow

@@ -142,6 +142,7 @@ def test_the_script_trains_as_the_reference(case, text, tmp_path):
     theirs = text_nd.GPT(256, 32, 0.0, 2, 64, 2, args.tied)
     weights, blocks = reading(theirs)
     every = different(weights, blocks)
+    assert (weights[0] is weights[3]) == args.tied
     optimizer = AdamW(every, args.beta2, args.wd, args.clip_grad)
 
     def model(tokens):
@@ -171,6 +172,18 @@ def test_the_script_trains_as_the_reference(case, text, tmp_path):
     assert losses[-1] < 0.8 * losses[0], "it must learn, or equality says little"
     least, most = min(optimizer.norms), max(optimizer.norms)
     assert least < args.clip_grad < most, "some gradients are clipped, some are not"
+
+
+def test_weights_begin_as_those_of_gpt_2():
+    """Each with the same mean and deviation, but for chance."""
+    torch.manual_seed(0)
+    for layers in 2, 6:
+        found = different(*reading(text_nd.GPT(99, 64, 0.0, layers, 96, 3, True)))
+        expected = different(*draw_weights(99, 64, layers, 96))
+        assert [each.shape for each in found] == [each.shape for each in expected]
+        for own, theirs in zip(found, expected, strict=True):
+            assert own.std().item() == pytest.approx(theirs.std().item(), rel=0.05)
+            assert own.mean().item() == pytest.approx(theirs.mean().item(), abs=0.002)
 
 
 @pytest.mark.slow
