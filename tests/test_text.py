@@ -173,7 +173,7 @@ def test_all_ways_train_the_same_classifier(script, ranks, options, logged, text
     output, target = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
     assert len(target) == 61
     measured = measure(output, target)
-    assert any(0 < abs(value) < 1 for value in found["MCC/val"]), "or equality says little"
+    assert measured["MCC"] > 0, "or equality says little"
     for tag, value in measured.items():
         assert found[f"{tag}/val"][-1] == pytest.approx(value, rel=1e-5), tag
 
