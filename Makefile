@@ -61,6 +61,7 @@ setup: .venv/installed-dev .venv/installed-horovod
 	$(BIN)/python -m pip install -q -r requirements.txt -r requirements-results.txt
 	@touch $@
 
+.venv/installed-dev: requirements-text.txt
 .venv/installed-dev .venv/installed-bench: .venv/installed-%: .venv/installed requirements-%.txt
 	$(BIN)/python -m pip install -q -r requirements-$*.txt
 	@touch $@

@@ -639,7 +639,7 @@ def check_task_options(args, parser):
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
     width, heads, in_folder = args.hidden_size, args.heads, os.path.isdir(args.tokenizer or ".")
     own = args.tokenizer in (None, "words", "bytes" if lm else None)
-    library = not lm or args.tokenizer not in (None, "bytes")
+    library = not lm or args.tokenizer not in (None, "words", "bytes")
     missing = library and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     two_classes = not lm and len(GLUE[args.task][2]) == 2
@@ -656,6 +656,7 @@ def check_task_options(args, parser):
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
+        f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
         "--resume needs the name of a file": args.resume == "",
     }
     for why in refused:
@@ -700,10 +701,11 @@ def list_sources(args, place):
 
 
 def find_file(args, *names):
-    """Returns the path of the first of these names that DIR has."""
-    if found := [*filter(os.path.exists, (Path(args.dir) / name for name in names))]:
+    """Returns the path of the first of these names that DIR has, or the task's folder in it."""
+    folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
+    if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
         return found[0]
-    what = f"has no {names[0]}" if Path(args.dir).is_dir() else "is no folder"
+    what = f"has no {names[0]}" if os.path.isdir(args.dir) else "is no folder"
     raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
 
 
@@ -737,19 +739,22 @@ def transformers():
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
-def load_tokenizer(args, texts):
-    """Returns the tokenizer in a FOLDER of Hugging Face's, or one of the words that stand between
-    blanks in some texts; the end of a line is a word, too."""
-    if args.tokenizer != "words" and (args.tokenizer or args.arch not in KNOWN):
-        folder = args.tokenizer or args.arch
-        try:
-            return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
-        except Exception as error:  # whatever a library makes of a damaged file
-            why = " ".join(str(error).split())[:300]
-            raise BadInput(f"{folder} has no tokenizer: {why}") from None
+def load_tokenizer(folder):
+    """Returns the tokenizer in a folder of Hugging Face's."""
+    try:
+        tokenizer = transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+        if tokenizer.is_fast:
+            return tokenizer
+        raise ValueError("none of the library tokenizers', but one in Python")
+    except Exception as error:  # whatever a library makes of a damaged file
+        why = " ".join(str(error).split())[:300]
+        raise BadInput(f"{folder} has no tokenizer: {why}") from None
+
+
+def word_tokenizer(texts):
+    """Returns such a tokenizer, of the words that stand between blanks in some texts."""
     tokenizers, kinds = importlib.import_module("tokenizers"), "pad cls sep unk".split()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
-    tokenizer.normalizer = tokenizers.normalizers.Replace("\n", " <eos> ")
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     options = {"special_tokens": [f"<{kind}>" for kind in kinds], "show_progress": False}
     trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
@@ -825,7 +830,10 @@ def list_rows(args, place):
     else:
         paths, (rows, target) = ["demo"] * 2, demo_rows()
         tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
-    tokenizer, sources = load_tokenizer(args, itertools.chain(*tables[0][0])), []
+    if args.tokenizer == "words" or (args.tokenizer is None and args.arch in KNOWN):
+        tokenizer, sources = word_tokenizer(itertools.chain(*tables[0][0])), []
+    else:
+        tokenizer, sources = load_tokenizer(args.tokenizer or args.arch), []
     for path, (rows, target) in zip(paths, tables, strict=True):
         columns = [[*column] for column in zip(*rows, strict=True)]
         options = {"truncation": True, "max_length": args.max_length}
@@ -847,6 +855,11 @@ def list_rows(args, place):
 # ----------------------------------------------------------------------------- data: language model
 
 
+def split_words(text):
+    """Returns what stands between blanks; a line's end is a word, too."""
+    return text.replace("\n", " <eos> ").split()
+
+
 def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets. Block i begins at
     token i x --max-length, and ends with the first one of the next, so that every token but the
@@ -862,12 +875,14 @@ def list_blocks(args):
         paths, arrays = [Path("Python's language reference")] * 2, demo_text()
     if paths[0].suffix == ".bin":
         words, size, arrays = view_bins(paths, arrays)
+    elif args.tokenizer == "words":  # by hand: a library of tokenizers takes ten times as long
+        texts = [split_words(decode(path, raw)) for path, raw in zip(paths, arrays, strict=True)]
+        words = [*dict.fromkeys(["<unk>", *texts[0]])]
+        index, size = {word: token for token, word in enumerate(words)}, len(words)
+        arrays = [np.array([index.get(word, 0) for word in text]) for text in texts]
     elif args.tokenizer not in (None, "bytes"):
-        tokenizer = load_tokenizer(args, [decode(paths[0], arrays[0])])
+        tokenizer = load_tokenizer(args.tokenizer)
         size = len(tokenizer)
-        words = (
-            tokenizer.convert_ids_to_tokens([*range(size)]) if args.tokenizer == "words" else None
-        )
     sources, most = [], args.max_length
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
         if tokenizer:
@@ -962,7 +977,10 @@ def load_batches(args, place, data, schedule):
         else:
             inputs = np.concatenate([tokens, source.second[keys, None]], axis=1)
             target = source.target[keys]
-        yield torch.tensor(inputs), torch.tensor(target), split, epoch, step
+        batch = torch.tensor(inputs), torch.tensor(target)
+        if place.device.type == "cuda":  # or the copy would be waited for
+            batch = [tensor.pin_memory() for tensor in batch]
+        yield *batch, split, epoch, step
 
 
 def finish_batch(inputs, target, args, split, epoch, step):
@@ -1082,7 +1100,8 @@ def make_config(args, data):
         config = auto.from_pretrained(args.arch, **LOCAL)
     if config.pad_token_id is None:
         raise ValueError("it has no token for padding: is it no encoder?")
-    most = config.max_position_embeddings - 2 * (config.model_type == "roberta")
+    shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
+    most = config.max_position_embeddings - 2 * bool(shifted)
     if args.max_length > most:
         raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
     own, given = config.vocab_size, data.train.vocabulary
@@ -1101,16 +1120,18 @@ def build_encoder(args, data, load):
     try:
         config = make_config(args, data)
         if args.arch in KNOWN or args.from_scratch or not load:
-            return auto.from_config(config)
+            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER was saved in
         options = {"config": config, "dtype": torch.float32, **LOCAL}
         # Another task's last layer does not fit.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, info = auto.from_pretrained(args.arch, **options)
     except Exception as error:  # whatever a library makes of a damaged file
-        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
+        objects = "Weights only" in str(error)  # PyTorch's advice would be to trust it
+        why = "its weights hold Python objects" if objects else first_line(error)
+        raise BadInput(f"-a {args.arch}: {why}") from None
     left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
-        raise BadInput(f"-a {args.arch}: {len(left)} weights are missing, as {left[0]}")
+        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit, as {left[0]}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
     return model

@@ -231,6 +231,32 @@ def test_pipeline(rehearse, cpu_losses, tmp_path, options):
     assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(PIPELINE, 2, *words), abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("script", "ranks", "options", "budget"),
+    [
+        ("text_nd.py", 1, [], {}),
+        pytest.param("text_ddp.py", 2, [], {"timers": 8}, marks=pytest.mark.slow),
+        pytest.param("text_fsdp.py", 2, BFLOAT16, {}, marks=pytest.mark.slow),
+        pytest.param(
+            "text_pipeline.py", 2, ["--microbatches", "2"], {"votes": 2}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_text(start, tmp_path, script, ranks, options, budget):
+    """A language model: the CPU's losses, and no wait of its own. (transformers' encoders ask once
+    a batch whether anything is padded.)"""
+    words = "--epochs 1 --steps-per-epoch 6 --layers 2 --hidden-size 64 --heads 2".split()
+    words += ["--max-length", "64", "-b", 160 // ranks, "-p", "1", *options]  # tokens of 80 KiB
+    env = {**group(ranks), "LOCAL_RANK": "{rank}"} if ranks > 1 else {}
+    report = [GHOST / "run.py", "{rank}.jsonl", ROOT / script]
+    start([*report, *words, "--log-dir", "ghost"], ranks, ranks, **env)
+    reports = [(tmp_path / f"{rank}.jsonl").read_text() for rank in range(ranks)]
+    check_budget([[*map(json.loads, report.splitlines())] for report in reports], **budget)
+    run([*command(script, ranks), *words, "--log-dir", "cpu", "--no-accel"], tmp_path)
+    close = 1e-2 if options == BFLOAT16 else 1e-4
+    assert losses(tmp_path / "ghost") == pytest.approx(losses(tmp_path / "cpu"), abs=close)
+
+
 @pytest.mark.slow
 def test_resume(rehearse, cpu_losses, tmp_path):
     """A checkpoint goes from FSDP2 to DDP, and the curve goes on as the CPU's."""

@@ -71,11 +71,11 @@ def main():
     parser.usage = argparse.SUPPRESS  # errors of one line
     first = "first step to profile, counted from 0 where training begins (%(default)s)"
     parser.add_argument("--from", dest="first", type=int, default=10, metavar="STEP", help=first)
-    parser.add_argument("script", type=Path, metavar="SCRIPT", help="one of imagenet_*.py")
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="imagenet_*.py, text_*.py")
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="of the script")
     args, others = parser.parse_known_args()  # torch.distributed.launch puts --local-rank first
     if not args.script.is_file() or b"def launch(" not in args.script.read_bytes():
-        parser.error(f"{args.script} is none of the scripts that train, imagenet_*.py")
+        parser.error(f"{args.script} is none of the scripts that train")
     if not args.script.stem.isidentifier() or args.script.stem in sys.modules:
         parser.error(f"{args.script}: its name is no module's, or another's: rename it")
     sys.argv = [str(args.script), *others, *args.options]  # as the script itself would have them

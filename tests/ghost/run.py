@@ -165,6 +165,8 @@ def main():
     """Runs the script."""
     path, script, *words = sys.argv[1:]
     torch.backends.cudnn.enabled = False  # PyTorch's own kernels instead
+    torch.backends.cuda.enable_flash_sdp(False)  # of attention, too
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.cuda._device_count_nvml = lambda: -1  # where there are GPUs, their driver would be asked
     sys.argv = [script, *words]
     spec = importlib.util.spec_from_file_location(Path(script).stem, script)

@@ -1,0 +1,586 @@
+"""Tools for text: GLUE's tables, tokens of a text, and the text that a model writes."""
+
+import argparse
+import io
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import numpy as np
+import pyarrow
+import pytest
+from conftest import ROOT, checkpoint, environment, run, torch
+from pyarrow import parquet
+
+import text_nd as nd
+
+TEXT = ROOT / "tools" / "prepare_text.py"
+
+
+@pytest.fixture
+def tool(call_tool):
+    """tool(program, *words, status=0): returns the lines printed, or that of an error."""
+
+    def call(program, *words, status=0):
+        output, errors = call_tool(program, *words, status=status)
+        if status:
+            (line,) = errors.splitlines()
+            assert "error: " in line
+            return line
+        return output
+
+    return call
+
+
+def sources(folder, **options):
+    """Returns what the scripts read of a folder: (train, val)."""
+    wanted = {"dir": str(folder), "task": "lm", "tokenizer": None, "max_length": 8, "arch": "gpt"}
+    place = argparse.Namespace(rank=0)
+    return nd.list_sources(argparse.Namespace(**(wanted | options)), place)
+
+
+# ------------------------------------------------------------------------------------------- GLUE
+
+# Task: folder, columns of text in the parquet; header and first row as the table has them.
+TABLES = {
+    "cola": ("cola", ["sentence"], None, "glue\t1\t\tA0"),
+    "sst-2": ("sst2", ["sentence"], "index\tsentence\tlabel", "0\tA0\t1"),
+    "mrpc": (
+        "mrpc",
+        ["sentence1", "sentence2"],
+        "index\t#1 String\t#2 String\tQuality",
+        "0\tA0\tB0\t1",
+    ),
+    "qqp": (
+        "qqp",
+        ["question1", "question2"],
+        "index\tquestion1\tquestion2\tis_duplicate",
+        "0\tA0\tB0\t1",
+    ),
+    "mnli": (
+        "mnli",
+        ["premise", "hypothesis"],
+        "index\tsentence1\tsentence2\tgold_label",
+        "0\tA0\tB0\tneutral",
+    ),
+    "qnli": (
+        "qnli",
+        ["question", "sentence"],
+        "index\tquestion\tsentence\tlabel",
+        "0\tA0\tB0\tnot_entailment",
+    ),
+    "rte": (
+        "rte",
+        ["sentence1", "sentence2"],
+        "index\tsentence1\tsentence2\tlabel",
+        "0\tA0\tB0\tnot_entailment",
+    ),
+    "wnli": (
+        "wnli",
+        ["sentence1", "sentence2"],
+        "index\tsentence1\tsentence2\tlabel",
+        "0\tA0\tB0\t1",
+    ),
+}
+
+
+def write_parquet(path, columns, first, count, classes=2, label=None, **changes):
+    """Writes rows of sentences A0, B0, ... and of classes 1, 0, 1, ... or so, in groups of two."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    serial = range(first, first + count)
+    made = {name: [f"{mark}{n}" for n in serial] for name, mark in zip(columns, "AB", strict=False)}
+    made["label"] = [(n + 1) % classes if label is None else label for n in serial]
+    made |= {"idx": [*serial], **changes}
+    parquet.write_table(pyarrow.table(made), path, row_group_size=2)
+
+
+def write_glue(folder, task, count=5):
+    """Writes a task as Hugging Face has it: train in two files, and test, without labels."""
+    name, columns, _, _ = TABLES[task]
+    classes, folder = len(nd.GLUE[task][2]), folder / name
+    # In order of their numbers, whatever their time.
+    write_parquet(folder / "train-00001-of-00002.parquet", columns, count, 4, classes)
+    write_parquet(folder / "train-00000-of-00002.parquet", columns, 0, count, classes)
+    for kind in ("_matched", "_mismatched") if task == "mnli" else ("",):
+        first = 100 if kind != "_mismatched" else 200
+        write_parquet(
+            folder / f"validation{kind}-00000-of-00001.parquet", columns, first, 3, classes
+        )
+        write_parquet(folder / f"test{kind}-00000-of-00001.parquet", columns, 0, 3, label=-1)
+    return folder
+
+
+def test_glue_becomes_the_tables_that_the_scripts_read(tmp_path, tool):
+    for task in TABLES:
+        write_glue(tmp_path / "GLUE", task)
+    output = tool("prepare_text", "glue", tmp_path / "GLUE", tmp_path / "out")
+    assert "CoLA/train.tsv: 9 rows\nCoLA/dev.tsv: 3 rows\n" in output
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/*/*"))
+    folders = "CoLA MRPC QNLI QQP RTE SST-2 WNLI".split()
+    wanted = [f"{name}/{part}.tsv" for name in folders for part in ("dev", "train")]
+    wanted += [f"MNLI/{part}.tsv" for part in ("dev_matched", "dev_mismatched", "train")]
+    assert found == sorted(wanted)
+    for task, (_, columns, header, row) in TABLES.items():
+        name = "CoLA" if task == "cola" else task.upper()
+        lines = (tmp_path / "out" / name / "train.tsv").read_text("utf-8").splitlines()
+        assert lines[: 1 if header is None else 2] == [*filter(None, [header]), row]
+        wanted = "\t".join(f"{mark}8" for mark in "AB"[: len(columns)])
+        assert wanted in lines[-1], "both files, the last row last"
+        options = {"dir": tmp_path / "out", "task": task, "tokenizer": "words", "arch": "bert"}
+        train, val = sources(tmp_path / "out", **options)
+        classes = len(nd.GLUE[task][2])
+        assert train.target.tolist() == [(n + 1) % classes for n in range(9)]
+        assert val.target.tolist() == [(n + 1) % classes for n in range(100, 103)]
+        assert train.length[0] == 2 * len(columns) + 1, "<cls> A0 <sep> B0 <sep>"
+    mismatched = (tmp_path / "out" / "MNLI" / "dev_mismatched.tsv").read_text("utf-8")
+    assert [line.split("\t")[1] for line in mismatched.splitlines()[1:]] == ["A200", "A201", "A202"]
+    # CoLA marks what is no English.
+    rows = (tmp_path / "out" / "CoLA" / "train.tsv").read_text("utf-8").splitlines()
+    assert rows[1] == "glue\t0\t*\tA1"
+
+
+def test_a_sentence_stays_in_its_cell(tmp_path, tool):
+    folder = write_glue(tmp_path / "GLUE", "mrpc")
+    odd = ["a\tb", 'say "so', "two\nlines", "old\r\nmac\r", "grüße "]
+    columns = {"sentence1": odd, "sentence2": ["x\ty", "b", "c", "d", " e"]}
+    write_parquet(folder / "train-00000-of-00002.parquet", [], 0, 5, **columns)
+    output = tool("prepare_text", "glue", tmp_path / "GLUE", tmp_path / "out")
+    blanks = "MRPC/train.tsv: 9 rows, in 3 of which tabs or ends of lines became blanks\n"
+    assert output == f"{blanks}MRPC/dev.tsv: 3 rows\n"
+    lines = (tmp_path / "out" / "MRPC" / "train.tsv").read_bytes().decode().split("\n")
+    assert lines[1:6] == [
+        "0\ta b\tx y\t1",
+        '1\tsay "so\tb\t0',
+        "2\ttwo lines\tc\t1",
+        "3\told  mac \td\t0",
+        "4\tgrüße \t e\t1",
+    ]
+
+
+def bad_glue(case, folder):
+    """Spoils a task's files; returns what the message names."""
+    train = folder / "train-00000-of-00002.parquet"
+    columns = TABLES["rte"][1]
+    if case == "no task":
+        folder.rename(folder.with_name("rtf"))
+        return "GLUE has none of the folders cola, sst2, mrpc, qqp, mnli, qnli, rte, wnli"
+    if case == "a file of several":
+        train.unlink()
+        return "rte has no train-00000-of-00002.parquet"
+    if case == "no validation":
+        (folder / "validation-00000-of-00001.parquet").unlink()
+        return "rte has no validation-00000-of-00001.parquet"
+    if case == "cut off":
+        train.write_bytes(train.read_bytes()[:-9])
+        return "train-00000-of-00002.parquet cannot be read: "
+    if case == "another column":
+        write_parquet(train, ["sentence1", "sentence"], 0, 5)
+        return "train-00000-of-00002.parquet cannot be read: "
+    if case == "no label":
+        write_parquet(train, columns, 0, 5, label=-1)
+        return "row 0 of RTE/train.tsv: label -1, none of 0 to 1, or a sentence is missing"
+    if case == "a class too many":
+        write_parquet(train, columns, 0, 5, classes=3)
+        return "row 1 of RTE/train.tsv: label 2, none of 0 to 1"
+    write_parquet(train, columns, 0, 5, sentence2=["a", "b", "c", None, "e"])
+    return "row 3 of RTE/train.tsv: label 0, none of 0 to 1, or a sentence is missing"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "no task",
+        "a file of several",
+        "no validation",
+        "cut off",
+        "another column",
+        "no label",
+        "a class too many",
+        "no sentence",
+    ],
+)
+def test_bad_parquet(case, tmp_path, tool):
+    message = bad_glue(case, write_glue(tmp_path / "GLUE", "rte"))
+    line = tool("prepare_text", "glue", tmp_path / "GLUE", tmp_path / "out", status=2)
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["GLUE"], "nothing half made is left"
+
+
+def test_without_pyarrow(tmp_path, tool, monkeypatch):
+    write_glue(tmp_path / "GLUE", "rte")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    line = tool("prepare_text", "glue", tmp_path / "GLUE", tmp_path / "out", status=2)
+    assert line.endswith("GLUE's files are parquet: pip install pyarrow")
+
+
+# ----------------------------------------------------------------------------------------- a text
+
+# Ends of lines of all kinds, blanks at both ends, words of two and four bytes, a mark of the order
+# of bytes at the beginning and one within, which is a character.
+LINES = "\ufeffThe cat  sat\n\n on the mat.\r\nÄ \U0001f600 b\u2028c\x0cd\rthe\n\ufeffend \n a\tb\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A tokenizer of bytes in pairs, in a folder as of Hugging Face's."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    library = nd.importlib.import_module("tokenizers")
+    made = library.Tokenizer(library.models.BPE())
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    # One that BERT's would add around each line, which no language model sees.
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=320, initial_alphabet=alphabet, special_tokens=["<s>"]
+    )
+    made.train_from_iterator([LINES, "the cat sat on the mat " * 9], trainer)
+    made.post_processor = library.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", made.token_to_id("<s>"))]
+    )
+    nd.transformers().PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["words", "folder"])
+@pytest.mark.parametrize("piece", [3, 50, 1 << 20])
+def test_tokens_are_those_of_the_scripts(name, piece, tmp_path, tool, tokenizer, monkeypatch):
+    """Wherever a piece of the text ends."""
+    name = str(tokenizer) if name == "folder" else name
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "train.txt").write_bytes(LINES.encode() * 3 + b"no end")
+    (text / "valid.txt").write_bytes(b"unseen words " + LINES.encode())
+    (text / "test.txt").write_bytes(b"left out")
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    monkeypatch.setattr(nd.importlib.import_module("prepare_text"), "PIECE", piece)
+    output = tool("prepare_text", "lm", text, tmp_path / "out", "--tokenizer", name)
+    given, made = sources(text, tokenizer=name), sources(tmp_path / "out")
+    for there, again in zip(given, made, strict=True):
+        assert again.tokens.tolist() == there.tokens.tolist()
+        assert (again.vocabulary, again.words) == (there.vocabulary, there.words)
+        assert again.digest() == there.digest(), "a run goes on with the other"
+    about = json.loads((tmp_path / "out" / "meta.json").read_text())
+    assert about == {
+        "vocabulary": given[0].vocabulary,
+        "dtype": "uint16",
+        **({"words": given[0].words} if given[0].words else {}),
+    }
+    counts = [len(there.tokens) for there in given]
+    assert output.endswith(
+        f"out: {counts[0]} tokens to train on, {counts[1]} to validate, "
+        f"of {given[0].vocabulary} that there are\n"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text"]
+
+
+def test_more_words_than_16_bits_hold(tmp_path, tool):
+    for count, kind in (65_533, "<u2"), (65_534, "<u2"), (65_535, "<u4"):
+        words = [f"w{n}" for n in range(count)]  # besides <unk>, <eos>
+        (tmp_path / "train.txt").write_text(" ".join(words) + "\n" + words[-1])
+        (tmp_path / "val.txt").write_text("w7 " * 20 + words[-1])
+        tool("prepare_text", "lm", tmp_path, tmp_path / f"{count}", "--tokenizer", "words")
+        raw = np.fromfile(tmp_path / f"{count}" / "train.bin", kind)
+        # The end of the line is a word after the others.
+        assert raw.tolist() == [*range(1, count + 1), count + 1, count]
+        train, val = sources(tmp_path / f"{count}")
+        assert (train.vocabulary, train.tokens[-1], val.tokens[-1]) == (count + 2, count, count)
+
+
+def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
+    raw = b"".join(b"%d, " % n for n in range(3000))
+    (tmp_path / "input.txt").write_bytes(raw)
+    tool("prepare_text", "lm", tmp_path / "input.txt", tmp_path / "tenth")
+    assert sorted(path.name for path in (tmp_path / "tenth").iterdir()) == ["train.txt", "val.txt"]
+    cut = int(0.9 * len(raw))
+    assert (tmp_path / "tenth" / "train.txt").read_bytes() == raw[:cut]
+    assert (tmp_path / "tenth" / "val.txt").read_bytes() == raw[cut:]
+    # A character is not cut in two, and several texts are one.
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "b.txt").write_text("\U0001f600" * 50, "utf-8")
+    (texts / "a.txt").write_text("a" * 97, "utf-8")
+    (texts / "c.txt").write_text("c" * 3, "utf-8")
+    (texts / "c.md").write_text("left out")
+    words = texts, tmp_path / "third", "--val", "0.333"
+    assert "third: 201 tokens to train on, 99 to validate, of 256" in tool(
+        "prepare_text", "lm", *words
+    )
+    assert (tmp_path / "third" / "train.txt").read_text("utf-8") == "a" * 97 + "\U0001f600" * 26
+    assert (tmp_path / "third" / "val.txt").read_text("utf-8") == "\U0001f600" * 24 + "ccc"
+    # Tokens are cut at the same place.
+    for name in "words", tokenizer:
+        out = tmp_path / f"tokens {len(str(name))}"
+        tool("prepare_text", "lm", tmp_path / "input.txt", out, "--tokenizer", name)
+        for there, again in zip(
+            sources(tmp_path / "tenth", tokenizer=str(name)), sources(out), strict=True
+        ):
+            assert again.tokens.tolist() == there.tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lm absent.txt out", "absent.txt cannot be read: [Errno 2] No such file or directory"),
+        ("lm empty.txt out", "empty.txt cannot be read: cannot mmap an empty file"),
+        ("lm none out", "none has no *.txt, or too little: train is empty"),
+        ("lm short.txt out", "short.txt has no *.txt, or too little: train is empty"),
+        ("lm text.txt there", "there is there already: nothing is overwritten; remove it"),
+        ("lm text.txt half", "half.unfinished is there already: nothing is overwritten"),
+        ("lm text.txt text.txt/out", "Not a directory"),
+        ("lm parts out", "parts is a DIR of the scripts as it is: give --tokenizer"),
+        ("lm parts out --val 0.1", "parts has a part for validation: --val is for one text"),
+        ("lm half-parts out --tokenizer words", "half-parts/val.txt cannot be read: [Errno 2]"),
+        ("lm text.txt out --val 0", "--val: 0 is not from 1e-09 to 1"),
+        ("lm text.txt out --tokenizer gpt2", "--tokenizer gpt2: no folder, nor words or bytes"),
+        ("lm text.txt out --tokenizer none", "none has no tokenizer: "),
+        ("lm latin.txt out --tokenizer words", "latin.txt is no UTF-8: 'utf-8' codec can't"),
+        ("lm cut.txt out --tokenizer words", "cut.txt is no UTF-8: 'utf-8' codec can't"),
+        ("lm text.txt", "the following arguments are required: OUT"),
+        ("glue none out", "none has none of the folders cola, sst2"),
+        ("glue none out --val 0.1", "unrecognized arguments: --val 0.1"),
+    ],
+)
+def test_bad_words(words, message, tmp_path, tool, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "none", "there", "parts", "half-parts", "half.unfinished":
+        (tmp_path / name).mkdir()
+    for name in "text.txt", "parts/train.txt", "parts/val.txt", "half-parts/train.txt":
+        (tmp_path / name).write_text("a few words\n" * 9)
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "short.txt").write_bytes(b"x")
+    (tmp_path / "latin.txt").write_bytes(b"word\n" * 9 + b"\xe4\n")
+    (tmp_path / "cut.txt").write_bytes(b"word\n" * 9 + b"\xc3")
+    before = sorted(tmp_path.rglob("*"))
+    assert message in tool("prepare_text", *words.split(), status=2)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, tool):
+    (tmp_path / "input.txt").write_bytes(b"word " * 20_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        for more in [], ["--tokenizer", "words"]:
+            words = "lm", tmp_path / "input.txt", tmp_path / "out", *more
+            assert "File too large" in tool("prepare_text", *words, status=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["input.txt"]
+
+
+def test_what_is_ended_leaves_nothing(tmp_path):
+    (tmp_path / "input.txt").write_bytes(b"a few words\n" * 1_000_000)  # seconds of work
+    words = [sys.executable, TEXT, "lm", "input.txt", "out", "--tokenizer", "words"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE)
+    try:
+        while not [*tmp_path.glob("out.unfinished/*")] and process.poll() is None:
+            time.sleep(0.01)
+        process.terminate()
+        assert process.communicate(timeout=120)[1] == b""
+        assert process.returncode == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["input.txt"]
+
+
+@pytest.mark.parametrize("name", ["words", "folder"])
+def test_memory_does_not_grow_with_a_text(name, tmp_path, tool, tokenizer, monkeypatch):
+    """It is that of a piece and of the words that there are."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    monkeypatch.setattr(nd.importlib.import_module("prepare_text"), "PIECE", 1 << 13)
+    line, most = " ".join(f"w{n}" for n in range(200)) + "\n", []
+    for lines in 1, 40, 400:  # the first, because modules and caches are loaded
+        (tmp_path / "input.txt").write_text(line * lines)
+        words = "lm", tmp_path / "input.txt", tmp_path / f"out{lines}", "--tokenizer"
+        tracemalloc.start()
+        try:
+            tool("prepare_text", *words, tokenizer if name == "folder" else name, "--val", "0.5")
+            most.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert most[2] < most[1] + 100_000, "of 400 KB, and ten times as many tokens' lists"
+
+
+# ------------------------------------------------------------------------------------ what it says
+
+SIZES = {"layers": 2, "hidden_size": 16, "heads": 2, "tied": False}
+
+
+def save(path, vocabulary=256, words=None, length=8, seed=0, scale=8.0, **changes):
+    """Saves what a checkpoint of a language model says, with random weights; returns its model."""
+    torch.manual_seed(seed)
+    model = nd.GPT(vocabulary, length, 0.5, **SIZES)
+    with torch.no_grad():
+        model.head.weight *= scale
+    saved = {"arch": "gpt", "task": "lm", "model_options": SIZES, "vocabulary": vocabulary}
+    saved |= {"words": words, "max_length": length, "state_dict": model.state_dict()}
+    torch.save(saved | changes, path)
+    return model.eval()
+
+
+def go_on(model, tokens, count, length):
+    """Returns the likeliest tokens after some, by the definition."""
+    tokens = [*tokens]
+    for _ in range(count):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens[-length:]]))
+        tokens.append(int(np.argmax(logits[0, -1].numpy())))
+    return tokens
+
+
+def test_a_trained_model_goes_on(tmp_path, tool):
+    """Trained on the alphabet over and over, it has learned it."""
+    text = bytes(range(97, 123))
+    for part, copies in ("train", 200), ("val", 20):
+        (tmp_path / f"{part}.txt").write_bytes(text * copies)
+    words = "--layers 1 --hidden-size 32 --heads 2 --max-length 12 --lr 0.01 --epochs 3 -b 16"
+    words = [*words.split(), "--ema", "0.9", "--dropout", "0.1", "--no-accel"]
+    run([sys.executable, ROOT / "text_nd.py", *words, tmp_path], tmp_path)
+    path = checkpoint(tmp_path / "runs")
+    written = tool("sample", path, "--prompt", "xyzab", "--length", 60, "--temperature", 0)
+    assert written == (b"xyzab" + (text * 4)[2:62]).decode() + "\n"
+    # The averages are what is used.
+    saved = nd.load_file(path)
+    saved["state_dict"] = {name: 0 * weight for name, weight in saved["state_dict"].items()}
+    torch.save(saved, tmp_path / "no weights.pt")
+    again = tool(
+        "sample", tmp_path / "no weights.pt", "--prompt", "xyzab", "--length", 60, "--top-k", 1
+    )
+    assert again == written, "as --top-k 1 is"
+
+
+def test_the_likeliest_tokens(tmp_path, tool, tokenizer):
+    """As a loop of its own has them, also where the text is longer than the model."""
+    words = ["<unk>", "<eos>", *(f"w{n}" for n in range(30))]
+    model = save(tmp_path / "words.pt", len(words), words)
+    tokens = go_on(model, [2, 0, 1], 40, 8)
+    prompt = "--prompt", "w0 unheard\n", "--temperature", 0
+    output = tool("sample", tmp_path / "words.pt", *prompt, "--length", 40)
+    assert output.count("\n") - 1 == tokens.count(1) > 0
+    assert nd.split_words(output) == [*(words[n] for n in tokens), "<eos>"]
+    # Those of Hugging Face's, of which several make a character; bytes that are no text, or would
+    # command a terminal.
+    library = nd.transformers().AutoTokenizer.from_pretrained(tokenizer)
+    prompt = "the cat \U0001f40d"
+    start = library(prompt, add_special_tokens=False)["input_ids"]
+    assert len(start) > 4
+    likeliest = "--prompt", prompt, "--length", 100, "--temperature", 0
+    for seed in 5, 9, 10, 11:
+        model = save(tmp_path / "tokens.pt", len(library), seed=seed)
+        tokens = go_on(model, start, 100, 8)
+        output = tool("sample", tmp_path / "tokens.pt", "--tokenizer", tokenizer, *likeliest)
+        assert output == library.decode(tokens).translate(nd.CONTROL) + "\n"
+        model = save(tmp_path / "bytes.pt", seed=seed)
+        tokens = go_on(model, prompt.encode(), 100, 8)
+        output = tool("sample", tmp_path / "bytes.pt", *likeliest)
+        assert output == bytes(tokens).decode(errors="replace").translate(nd.CONTROL) + "\n"
+        assert output.startswith(prompt)
+    # Tokens that have a blank between them, which none of them has.
+    words = {f"w{n}": n for n in range(32)}
+    blanks = nd.importlib.import_module("tokenizers")
+    blanks = blanks.Tokenizer(blanks.models.WordLevel(words, "w0"))
+    nd.transformers().PreTrainedTokenizerFast(tokenizer_object=blanks).save_pretrained(tmp_path)
+    model = save(tmp_path / "blanks.pt", 32)
+    tokens = go_on(model, [7], 20, 8)
+    likeliest = "--prompt", "w7", "--length", 20, "--temperature", 0
+    output = tool("sample", tmp_path / "blanks.pt", "--tokenizer", tmp_path, *likeliest)
+    assert output == " ".join(f"w{token}" for token in tokens) + "\n"
+
+
+def test_seeds_temperature_and_top_k(tmp_path, tool):
+    words = ["<unk>", "a", "b", "c"]
+    # One token of context: what follows each depends on it alone.
+    model = save(tmp_path / "x.pt", 4, words, length=1, seed=3, scale=30)
+
+    def sample(length, *more):
+        prompt = "--prompt", "c a", "--length", length
+        found = tool("sample", tmp_path / "x.pt", *prompt, *more).split()
+        assert len(found) == 2 + length
+        return [words.index(word) for word in found[1:]]
+
+    first = sample(2000, "--seed", 5, "--temperature", 0.7)
+    again = sample(100, "--seed", 5, "--temperature", 0.7)
+    assert again == first[:101] != sample(100, "--seed", 6, "--temperature", 0.7)
+    assert sample(100) == sample(100, "--seed", 0, "--temperature", 0.8), "as --help says"
+    few = sample(2000, "--temperature", 0.7, "--top-k", 2)
+    with torch.no_grad():
+        logits = model(torch.arange(4)[:, None])[:, -1].double()
+    for top_k, tokens in (4, first), (2, few):
+        left = logits.where(logits >= logits.sort().values[:, -top_k, None], -torch.inf)
+        expected = torch.softmax(left / 0.7, dim=1).numpy()
+        found = np.zeros((4, 4))
+        np.add.at(found, (tokens[:-1], tokens[1:]), 1)
+        count = found.sum(axis=1, keepdims=True)
+        assert count.max() > 300
+        error = 5 * np.sqrt(expected * (1 - expected) / np.maximum(count, 1))
+        assert (np.abs(found / np.maximum(count, 1) - expected) <= error)[count[:, 0] > 0].all()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("absent.pt", "absent.pt cannot be loaded: No such file or directory"),
+        ("text.pt", "text.pt cannot be loaded: damaged, or no checkpoint"),
+        ("images.pt", "images.pt is no language model of text_*.py: "),
+        ("classes.pt", "classes.pt is no language model of text_*.py: its task is cola"),
+        ("list.pt", "list.pt is no language model of text_*.py: "),
+        ("large.pt", "large.pt is no language model of text_*.py: its model: "),
+        ("nan.pt", "nan.pt is no language model of text_*.py: its weights are not all finite"),
+        ("tokens.pt", "the checkpoint has 300 tokens of a tokenizer: give --tokenizer"),
+        ("bytes.pt --tokenizer .", ". has no tokenizer: "),
+        ("bytes.pt --tokenizer gpt2", "--tokenizer gpt2 is no folder"),
+        ("bytes.pt --tokenizer tokenizer", "checkpoint's, which has 256 tokens, not "),
+        ("words.pt --tokenizer tokenizer", "checkpoint's, which has words of its own"),
+        ("bytes.pt --temperature -1", "--temperature: -1 is not from 0 to 1000"),
+        ("bytes.pt --top-k 0", "--top-k: 0 is not from 1 to "),
+        ("bytes.pt --prompt=", "--prompt has no token"),
+    ],
+)
+def test_checkpoints_that_write_nothing(words, message, tmp_path, tool, tokenizer, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer").symlink_to(tokenizer)
+    (tmp_path / "text.pt").write_text("text")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({"arch": "resnet50", "model_options": {}, "state_dict": {}}, tmp_path / "images.pt")
+    save(tmp_path / "classes.pt", task="cola")
+    save(tmp_path / "large.pt", model_options=SIZES | {"hidden_size": 16 * 5000})
+    save(tmp_path / "nan.pt", scale=torch.nan)
+    save(tmp_path / "tokens.pt", 300)
+    words_of_its_own = [f"w{n}" for n in range(len(nd.load_tokenizer(tokenizer)))]
+    save(tmp_path / "words.pt", len(words_of_its_own), words_of_its_own)
+    save(tmp_path / "bytes.pt")
+    assert message in tool("sample", *words.split(), status=2)
+
+
+def test_it_is_printed_as_it_comes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    raw, printed = io.BytesIO(), []
+
+    def tokens():
+        for token in "aä".encode():
+            yield token
+            printed.append(raw.getvalue().decode())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(raw, "utf-8"))
+        write = nd.importlib.import_module("sample").write
+        write(tokens(), lambda tokens: bytes(tokens).decode(errors="replace"))
+    assert printed == ["a", "a", "aä"]
+    # Started as users do: `| head -c 9` ends it, and says nothing.
+    save(tmp_path / "bytes.pt")
+    words = [sys.executable, ROOT / "tools" / "sample.py", "bytes.pt", "--length", str(10**9)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        [*words, "--prompt", "abc", "--no-accel"], cwd=tmp_path, env=environment(), **pipes
+    )
+    try:
+        assert process.stdout.read(9)[:3] == b"abc"
+        process.stdout.close()
+        assert io.TextIOWrapper(process.stderr).read() == ""
+        assert process.wait(timeout=60) < 0
+    finally:
+        process.kill()

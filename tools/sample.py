@@ -1,0 +1,135 @@
+"""Writes text with a language model that text_*.py trained.
+
+    python tools/sample.py runs/NAME/model_best.pt --prompt "The " --length 500
+    python tools/sample.py runs/NAME/model_best.pt --temperature 0       # the likeliest
+    python tools/sample.py runs/NAME/model_best.pt --tokenizer FOLDER    # that it was trained with
+
+All else the checkpoint says itself. With --ema the averages are used, as validation does. The same
+seed gives the same text.
+"""
+
+import argparse
+import itertools
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import text_nd as nd
+
+
+def open_checkpoint(path):
+    """Returns (what the file holds, its model in evaluation mode, on the CPU)."""
+    saved = nd.load_file(path)
+    try:
+        if not nd.is_described(saved) or saved["task"] != "lm":
+            raise ValueError(f"its task is {saved['task']}")
+        with torch.device("meta"):  # the file may name any sizes
+            model = nd.GPT(saved["vocabulary"], saved["max_length"], 0.0, **saved["model_options"])
+        weights = nd.matching_weights(model.state_dict(), nd.weights_in(saved), "its model")
+        if not all(weight.isfinite().all() for weight in weights.values()):
+            raise ValueError("its weights are not all finite")
+        model.load_state_dict(weights, assign=True)
+    except Exception as error:  # of a file that may hold anything
+        why = f"no language model of text_*.py: {nd.first_line(error)}"
+        raise nd.BadInput(f"{path} is {why}") from None
+    return saved, model.float().eval()
+
+
+def make_codec(saved, folder):
+    """Returns (a function from text to tokens, one from tokens to text) of a checkpoint."""
+    size, words = saved["vocabulary"], saved["words"]
+    if folder:
+        if not Path(folder).is_dir():
+            raise nd.BadInput(f"--tokenizer {folder} is no folder")
+        tokenizer = nd.load_tokenizer(folder)
+        if len(tokenizer) != size or words:
+            has = "words of its own" if words else f"{size} tokens, not {len(tokenizer)}"
+            raise nd.BadInput(f"--tokenizer {folder} is not the checkpoint's, which has {has}")
+        return (
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
+            lambda tokens: tokenizer.decode(tokens, clean_up_tokenization_spaces=False),
+        )
+    if words:
+        index = {word: token for token, word in enumerate(words)}
+        return (
+            lambda text: [index.get(word, 0) for word in nd.split_words(text)],
+            lambda tokens: "".join("\n" if words[n] == "<eos>" else f"{words[n]} " for n in tokens),
+        )
+    if size != 256:
+        raise nd.BadInput(f"the checkpoint has {size} tokens of a tokenizer: give --tokenizer")
+    return (
+        lambda text: [*text.encode(errors="surrogateescape")],
+        lambda tokens: bytes(tokens).decode(errors="replace"),
+    )
+
+
+@torch.no_grad()
+def draw(model, tokens, args, length, device):
+    """Yields --length further tokens, each of which depends on `length` before it at most."""
+    generator = torch.Generator().manual_seed(args.seed)
+    tokens = tokens[-length:]
+    for _ in range(args.length):
+        # On the CPU, where the same seed draws the same on all devices. (sync point)
+        logits = model(torch.tensor([tokens], device=device))[0, -1].double().cpu()
+        if args.top_k:
+            least = logits.topk(min(args.top_k, len(logits))).values[-1]
+            logits[logits < least] = -torch.inf
+        if args.temperature:
+            shares = torch.softmax(logits / args.temperature, dim=0)
+            token = torch.multinomial(shares, 1, generator=generator).item()
+        else:
+            token = logits.argmax().item()
+        yield token
+        tokens = [*tokens, token][-length:]
+
+
+def write(tokens, decode):
+    """Prints tokens as they come. Those of a character that is not whole yet wait for the next."""
+    seen, shown, read = [], 0, 0
+    for token in tokens:
+        seen.append(token)
+        # Two tokens may differ from what each is alone, as by the blank between words.
+        before, text = decode(seen[shown:read]), decode(seen[shown:])
+        if not text.endswith("\ufffd"):
+            print(text[len(before) :].translate(nd.CONTROL), end="", flush=True)
+            shown, read = read, len(seen)
+    print(decode(seen[shown:])[len(decode(seen[shown:read])) :].translate(nd.CONTROL))
+
+
+def main():
+    """Reads the options, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser.usage = argparse.SUPPRESS  # errors of one line
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of text_*.py --task lm")
+    add("--prompt", default="\n", metavar="TEXT", help="what to go on with (the end of a line)")
+    add("--length", type=nd.non_negative_int, default=500, help="tokens to write (%(default)s)")
+    sharp = "0 = the likeliest token always, 1 = as likely as the model has it (%(default)s)"
+    add("--temperature", type=nd.number(float, 0, 1e3), default=0.8, metavar="T", help=sharp)
+    add("--top-k", type=nd.positive_int, metavar="N", help="the N likeliest tokens alone")
+    add("--seed", type=nd.non_negative_int, default=0, help="(%(default)s)")
+    add("--tokenizer", metavar="FOLDER", help="Hugging Face's, if it was trained with one")
+    add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
+    parser.set_defaults(gpu=None)
+    args = parser.parse_args()
+    try:
+        saved, model = open_checkpoint(args.checkpoint)
+        encode, decode = make_codec(saved, args.tokenizer)
+        prompt = encode(args.prompt)
+        if not prompt:
+            raise nd.BadInput("--prompt has no token")
+        device = nd.pick_device(args)
+        new = draw(model.to(device), prompt, args, saved["max_length"], device)
+        write(itertools.chain(prompt, new), decode)
+    except (nd.BadInput, OSError, RuntimeError, ValueError) as error:
+        parser.error(nd.first_line(error).translate(nd.CONTROL))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
+    main()
