@@ -132,7 +132,9 @@ CASES = {
 SIZES = "--layers 2 --hidden-size 64 --heads 2 --max-length 32".split()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param("linear", marks=pytest.mark.slow), "cosine, tied"], ids=str
+)
 def test_the_script_trains_as_the_reference(case, text, tmp_path):
     words = [*SIZES, *CASES[case].split(), "-b", "24", "--epochs", "2", "--steps-per-epoch", "10"]
     run([*command("text_nd.py"), *words, "-p", "1", "--no-accel", text], tmp_path)
