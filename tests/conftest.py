@@ -26,6 +26,7 @@ ENVIRON = dict(os.environ)  # before what tests import and call here changes it
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("imagenet_*.py"))
+TEXT_SCRIPTS = sorted(path.name for path in ROOT.glob("text_*.py"))
 BY_TORCHRUN = "imagenet_exchange.py", "imagenet_fsdp.py", "imagenet_pipeline.py"
 BIN = Path(sys.executable).parent
 sys.path.insert(0, str(ROOT))
@@ -56,16 +57,16 @@ def free_port():
 
 def command(script, ranks=1):
     """Returns the words that start `script` with so many ranks, as its docstring says."""
-    path = str(ROOT / script)
-    if script == "imagenet_ddp.py":
+    path, way = str(ROOT / script), script.removesuffix(".py").partition("_")[2]
+    if way == "ddp":
         return [sys.executable, path, "--nproc-per-node", str(ranks)]
-    if script == "imagenet_ddp_apex.py" and ranks > 1:
+    if way == "ddp_apex" and ranks > 1:
         port = f"--master_port={free_port()}"
         launcher = [sys.executable, "-m", "torch.distributed.launch", port]
         return [*launcher, f"--nproc_per_node={ranks}", path]
-    if script == "imagenet_horovod.py" and ranks > 1:
+    if way == "horovod" and ranks > 1:
         return [str(BIN / "horovodrun"), "-np", str(ranks), sys.executable, path]
-    if script in BY_TORCHRUN and ranks > 1:
+    if way in ("exchange", "fsdp", "pipeline") and ranks > 1:
         port = f"--master_port={free_port()}"
         return [str(BIN / "torchrun"), port, f"--nproc_per_node={ranks}", path]
     assert ranks == 1, f"{script} has one rank"
@@ -74,7 +75,7 @@ def command(script, ranks=1):
 
 def environment(**more):
     """Returns this environment less what would lead the scripts astray, with the small ViTs."""
-    led = ("IMAGENET_DIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH", "PYTEST_CURRENT_TEST")
+    led = "IMAGENET_DIR TEXT_DIR RANK WORLD_SIZE LOCAL_RANK PYTHONPATH PYTEST_CURRENT_TEST".split()
     env = {name: value for name, value in ENVIRON.items() if name not in led}
     env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
     return {**env, "PYTHONPATH": str(ROOT / "tests" / "small_models"), **more}
@@ -123,7 +124,8 @@ def complaint_here(tmp_path, monkeypatch, capfd):
         monkeypatch.setattr(os, "_exit", sys.exit)
         monkeypatch.setattr(threading, "excepthook", threading.excepthook)
         before, handlers = dict(os.environ), {each: signal.getsignal(each) for each in SIGNALS}
-        os.environ.pop("IMAGENET_DIR", None)
+        for name in "IMAGENET_DIR", "TEXT_DIR":
+            os.environ.pop(name, None)
         os.environ.update(env)
         try:
             with pytest.raises(SystemExit) as ended:
@@ -177,6 +179,29 @@ def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
                 colour = (40 * number % 256, 90 * label % 256, 7 * number % 256)
                 PIL.Image.new("RGB", size, colour).save(folder / split / name / f"{number}.jpg")
     return folder
+
+
+def write_text(folder):
+    """Writes sentences of a few words: train.txt and val.txt, of 41 blocks of 32 bytes, the last of
+    which is ragged; and as CoLA's train.tsv and dev.tsv, where those with "never" have class 0."""
+    rng, rows = random.Random(0), []
+    for _ in range(700):
+        words = ["the", *rng.choices("old small red new".split(), k=rng.randrange(4))]
+        words += [rng.choice("cat dog bird".split()), *["never"] * (rng.random() < 0.4)]
+        rows.append(" ".join([*words, rng.choice("sees hears likes".split()), "the", "tree"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.txt").write_text("\n".join(rows[:600]))
+    (folder / "val.txt").write_text("\n".join(rows[600:])[: 40 * 32 + 18])
+    for name, some in ("train", rows[:600]), ("dev", rows[600:661]):
+        lines = [f"own\t{int('never' not in row)}\t\t{row}\n" for row in some]
+        (folder / f"{name}.tsv").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """A folder of text, written once."""
+    return write_text(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture

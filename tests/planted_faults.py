@@ -4,16 +4,18 @@
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
 
-Each is planted in all scripts of a copy of this repository, where its tests pass before. A fault
-that no test sees is printed as NOT SEEN, and makes the exit status 1.
+Each is planted in all imagenet_*.py, all text_*.py or both, wherever its text stands, of a copy of
+this repository, where its tests pass before. A fault that no test sees is printed as NOT SEEN, and
+makes the exit status 1.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
-tests import, by rules for operators. Here eight equal copies change together, run as processes of
+tests import, by rules for operators. Here equal copies change together, run as processes of
 their own, and what matters are a person's mistakes, such as averages every 31 steps.
 """
 
 import argparse
 import ast
+import itertools
 import os
 import re
 import shutil
@@ -25,7 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OUTSIDE = shutil.ignore_patterns(".git", ".venv", "logs", "figures", "runs", "demo_data", "*cache*")
 
-# What pytest is to run, and below it: name, a text that each script has once, and another instead.
+# What pytest is to run, and below it: name, a text that each script of a task or of both has once,
+# and another instead.
 FAULTS = r"""
 tests/test_reference.py -k step
   warm-up from above 0 => return peak * progress / warmup => return peak * (progress + 1) / (warmup + 1)
@@ -90,7 +93,7 @@ tests/test_reference.py -k cosine
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
-  best top-5 is the last => run.best[tag] = better(run.best[tag], val[tag]) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val[tag])
+  best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
   no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
@@ -160,6 +163,50 @@ tests/test_data.py -k generator_alone
   augmenting moves dropout's generator => with torch.random.fork_rng(devices=[]): => with contextlib.nullcontext():
 tests/test_recipe.py -m slow -k budget
   a spent budget leaves a half epoch unvalidated => (run.step or not run.over.is_set()) => (not run.over.is_set())
+tests/test_text_reference.py -k tied
+  a target is its own input => inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:] => inputs, target = tokens[:, :-1].clip(min=0), tokens[:, :-1]
+  attention to what comes => "is_causal": True => "is_causal": False
+  queries and values swapped => q, k, v = x.unflatten => v, k, q = x.unflatten
+  heads and queries swapped => x.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4) => x.unflatten(2, (self.heads, 3, -1)).permute(3, 0, 2, 1, 4)
+  GELU by tanh => nn.GELU() => nn.GELU("tanh")
+  network not added to what it is given => return x + self.network(x) => return self.network(x)
+  no last norm => return self.head(self.norm(self.blocks(x))) => return self.head(self.blocks(x))
+  no positions => self.token(tokens) + self.position[: tokens.shape[1]] => self.token(tokens) + 0 * self.position[: tokens.shape[1]]
+  tied weights parted => self.head.weight = self.token.weight => self.head.weight.data = self.token.weight.data
+  --beta2 passed over => betas=(0.9, args.beta2) => betas=(0.9, 0.999)
+  loss of a sequence, not of a token => return losses.sum() / target.numel(), sums => return losses.sum() / len(target), sums
+  perplexity by another base => math.exp(min(loss, 700)) => 2 ** min(loss, 700)
+tests/test_text_reference.py -k begin
+  last layers of branches as large as the others => std=0.02 / math.sqrt(2 * layers if last else 1) => std=0.02
+  all layers small => 2 * layers if last else 1 => 2 * layers
+tests/test_text.py -k once
+  blocks overlap by a token => offset = most * np.arange => offset = (most - 1) * np.arange
+  a ragged block is trained on => (math.floor, math.ceil), strict => (math.ceil, math.ceil), strict
+  a ragged block is not validated => (math.floor, math.ceil), strict => (math.floor, math.floor), strict
+  the first token of the next block is no target => np.minimum(most + 1, len(tokens) - offset) => np.minimum(most, len(tokens) - offset)
+  padding is a target => source.tokens[at].astype(np.int64), -1) => source.tokens[at].astype(np.int64), 0)
+tests/test_text.py -k torchmetrics
+  F1 without its 2 => max(1, 2 * tp + fp + fn) => max(1, tp + fp + fn)
+  F1 of the other class => 100 * 2 * tp / max(1, 2 * tp + => 100 * 2 * tn / max(1, 2 * tn +
+  MCC without the square root => / math.sqrt(product or 1) => / (product or 1)
+  MCC's sign => (tp * tn - fp * fn) => (fp * fn - tp * tn)
+  MCC of three classes => if output.shape[1] == 2: => if output.shape[1] <= 3:
+  padding counts as tokens => counts[0] = (target >= 0).sum() => counts[0] = target.numel()
+  loss of a sequence is logged => max(1, sums["tokens"] or sums["sequences"]) => max(1, sums["sequences"])
+  accuracy of one batch is off => counts[1] = (guess == target).sum() => counts[1] = (guess >= target).sum()
+tests/test_text.py -k encoders
+  padding is not masked => attention_mask=mask.long() => attention_mask=torch.ones_like(tokens)
+  the second segment begins a token late => (mask & (places >= second)) => (mask & (places > second))
+  the first sentence alone => found = tokenizer(*columns, => found = tokenizer(columns[0],
+  what is too long is not cut => {"truncation": True, "max_length": args.max_length} => {"truncation": True, "max_length": args.max_length + 8}
+  classes reversed => classes.index(row[label]) => 1 - classes.index(row[label])
+  random weights in place of FOLDER's => if args.arch in KNOWN or args.from_scratch or not load: => if load:
+tests/test_text.py -k another_dropout
+  dropout of attention in validation => self.dropout * self.training => self.dropout
+  no dropout of attention => "dropout_p": self.dropout * self.training => "dropout_p": 0.0
+  no dropout of branches => last, nn.Dropout(dropout)) => last, nn.Dropout(0.0))
+tests/test_text.py -k classifier
+  validated in batches of all ranks => keys = range(place.data_rank, len(data.val.target), place.data_ranks) => keys = range(len(data.val.target))
 """  # noqa: E501
 
 
@@ -181,10 +228,13 @@ def main():
     parser.add_argument("--only", type=int, nargs="+", help="these numbers")
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     args = parser.parse_args()
-    texts = {path.name: path.read_text() for path in ROOT.glob("imagenet_*.py")}
+    families = [ROOT.glob("imagenet_*.py"), ROOT.glob("text_*.py")]
+    families = [{path.name: path.read_text() for path in paths} for paths in families]
+    texts = families[0] | families[1]
     chosen = []
     for number, tests, name, old, new in faults():
-        for script, text in texts.items():
+        about = [each for each in families if any(old in text for text in each.values())]
+        for script, text in itertools.chain(*(each.items() for each in about or families)):
             if text.count(old) != 1:
                 sys.exit(f"{number}, {name}: {script} has {text.count(old)} times: {old}")
             ast.parse(text.replace(old, new))  # or any test would see it

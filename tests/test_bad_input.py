@@ -65,7 +65,7 @@ OPTIONS = {
         ("--random-erase 2", "--random-erase"),
         ("--min-crop 0", "--min-crop"),
         ("--ema 1", "--ema"),
-        ("--clip-grad 0", "--clip-grad"),
+        ("--clip-grad -1", "--clip-grad"),
         ("--repeated-aug 3 -b 4", "--repeated-aug 3: does not divide 4 images"),
         ("--start-size 64", "--start-size 64"),
         ("--val-size 64 --val-resize 48", "--val-resize 48"),

@@ -19,6 +19,7 @@ from conftest import (
     HOROVOD,
     ROOT,
     SCRIPTS,
+    TEXT_SCRIPTS,
     checkpoint,
     command,
     free_port,
@@ -29,8 +30,9 @@ from conftest import (
 )
 
 sync_copies = argparse.Namespace(**runpy.run_path(str(ROOT / "tools" / "sync_copies.py")))
-TEXTS = {name: (ROOT / name).read_text() for name in SCRIPTS}
-ONE_PROCESS = "imagenet_nd.py", "imagenet_dp.py"
+ALL = [*SCRIPTS, *TEXT_SCRIPTS]
+TEXTS = {name: (ROOT / name).read_text() for name in ALL}
+ONE_PROCESS = "imagenet_nd.py", "imagenet_dp.py", "text_nd.py"
 
 
 def parse(script, words):
@@ -42,7 +44,7 @@ def parse(script, words):
 
 
 def test_copies_are_equal_and_each_stands_alone():
-    assert len(SCRIPTS) == 8
+    assert (len(SCRIPTS), len(TEXT_SCRIPTS)) == (8, 6)
     assert sync_copies.check(TEXTS) == []
     listed = re.findall(r"^[a-z]+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     # nvImageCodec is in nvidia.
@@ -90,7 +92,7 @@ def old_names(text):
     ]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", ALL)
 def test_old_names_stay_out(script):
     assert old_names(TEXTS[script]) == []
 
@@ -142,7 +144,9 @@ def launch_lines(name):
         text = importlib.import_module(name.removesuffix(".py")).__doc__
     else:
         text = "\n".join(re.findall(r"^```(?:bash|sh)?\n(.*?)^```", text, re.DOTALL | re.M))
-    launcher = r"\s*(?:[A-Z_]+=\S+ )*(?:python|torchrun|horovodrun|srun) .*\bimagenet_\w+\.py\b"
+    launcher = (
+        r"\s*(?:[A-Z_]+=\S+ )*(?:python|torchrun|horovodrun|srun) .*\b(imagenet|text)_\w+\.py\b"
+    )
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     return [shlex.split(line, comments=True) for line in lines if re.match(launcher, line)]
 
@@ -151,16 +155,22 @@ DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md
 
 
 def test_there_are_launch_lines():
-    for name in SCRIPTS:
+    for name in ALL:
         assert sum(name in words for words in launch_lines(name)) >= 3
+    for name in SCRIPTS:
         assert any(name in words for document in DOCUMENTS for words in launch_lines(document))
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, *DOCUMENTS])
-def test_launch_lines_parse(name):
+@pytest.mark.parametrize("name", [*ALL, *DOCUMENTS])
+def test_launch_lines_parse(name, tmp_path, monkeypatch):
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for model in "FOLDER", "bert-base-cased", "albert-base-v2":
+        (tmp_path / model).mkdir()
+    monkeypatch.chdir(tmp_path)
     for words in launch_lines(name):
-        (at,) = (i for i, word in enumerate(words) if re.fullmatch(r"imagenet_\w+\.py", word))
-        parse(words[at], [word for word in words[at + 1 :] if word not in ("2>&1", "|", "&")])
+        (at,) = (i for i, word in enumerate(words) if word in ALL)
+        options = [word for word in words[at + 1 :] if word not in ("2>&1", "|", "&")]
+        parse(words[at], [word.replace("$seed", "1") for word in options])
         before = [word for word in words[:at] if not re.match("[A-Z_]+=", word)]
         if "torch.distributed.launch" in before or before[0] == "torchrun":
             start = before.index("torch.distributed.launch") if "-m" in before else 0
@@ -209,51 +219,64 @@ def test_commands_of_peers_parse():
     assert parse("imagenet_nd.py", ["--learning-rate", "0.3", "--weight-decay", "1"]).lr == 0.3
 
 
-SHARED = {
-    "dir": None, "workers": None, "image_size": None, "val_resize": None, "num_classes": None,
-    "dummy": False, "max_bad_images": 0.001, "arch": "resnet18", "pretrained": False,
-    "weights": None, "channels_last": False, "compile": False,
-    "compile_mode": "default", "epochs": 90, "start_epoch": None, "batch_size": 256,
-    "accumulation": 1, "global_batch": None, "lr": 0.1, "lr_scaling": "linear", "base_lr": None,
-    "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
-    "desired_acc": None, "steps_per_epoch": None, "max_hours": None, "timeout": 600,
-    "resume": None, "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs",
-    "print_freq": 10, "gpu": None, "no_accel": False, "seed": 0,
-    "deterministic": False, "start_size": None, "val_size": None, "min_crop": 0.08,
-    "flip": "random", "auto_augment": "off", "random_erase": 0, "repeated_aug": 1, "mixup": 0,
-    "cutmix": 0, "freeze": False, "zero_init": False, "optimizer": "sgd", "norm_wd": None,
-    "clip_grad": None, "loss": "ce", "label_smoothing": 0, "ema": 0, "best": "top1",
-    "budget_hours": None,
+LOOP = {
+    "compile": False, "compile_mode": "default", "epochs": 90, "start_epoch": None,
+    "batch_size": 256, "accumulation": 1, "global_batch": None, "lr": 0.1, "lr_scaling": "linear",
+    "base_lr": None, "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
+    "beta2": 0.999, "steps_per_epoch": None, "max_hours": None, "timeout": 600, "resume": None,
+    "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs", "print_freq": 10, "gpu": None,
+    "no_accel": False, "seed": 0, "deterministic": False, "optimizer": "sgd", "norm_wd": None,
+    "clip_grad": None, "ema": 0, "budget_hours": None,
 }  # fmt: skip
-OWN = {
-    "imagenet_nd.py": {"precision": "float32"},
-    "imagenet_dp.py": {"precision": "float32"},
-    "imagenet_ddp.py": {
+# What a task adds, and its own defaults of the loop's.
+TASK = {
+    "imagenet": {
+        "dir": None, "workers": None, "image_size": None, "val_resize": None, "num_classes": None,
+        "dummy": False, "max_bad_images": 0.001, "arch": "resnet18", "pretrained": False,
+        "weights": None, "channels_last": False, "desired_acc": None, "start_size": None,
+        "val_size": None, "min_crop": 0.08, "flip": "random", "auto_augment": "off",
+        "random_erase": 0, "repeated_aug": 1, "mixup": 0, "cutmix": 0, "freeze": False,
+        "zero_init": False, "loss": "ce", "label_smoothing": 0, "best": "top1",
+    },
+    "text": {
+        "dir": None, "task": "lm", "tokenizer": None, "max_length": 128, "pad_to_max": False,
+        "arch": "gpt", "from_scratch": False, "layers": 4, "hidden_size": 128, "heads": 4,
+        "dropout": None, "tied": False, "desired_acc": None, "desired_mcc": None,
+        "desired_loss": None, "best": "loss", "epochs": 3, "batch_size": 32, "optimizer": "adamw",
+        "lr": 1e-3, "lr_scaling": "none", "lr_schedule": "linear", "wd": 0.01, "norm_wd": 0.0,
+        "clip_grad": 1.0,
+    },
+}  # fmt: skip
+# What a way adds, in every task.
+WAY = {
+    "nd": {"precision": "float32"},
+    "dp": {"precision": "float32"},
+    "ddp": {
         "sync_bn": False,
         "precision": "float32", "dist_url": None, "dist_backend": None, "world_size": None,
         "rank": None, "nproc_per_node": None, "multiprocessing_distributed": False,
         "local_rank": None,
     },
-    "imagenet_ddp_apex.py": {
+    "ddp_apex": {
         "sync_bn": False,
         "precision": None, "keep_batchnorm_fp32": None, "loss_scale": None, "half_dtype": None,
         "local_rank": None, "dist_backend": None,
     },
-    "imagenet_horovod.py": {
+    "horovod": {
         "sync_bn": False,
         "precision": "float32", "fp16_allreduce": False, "use_adasum": False,
         "gradient_predivide_factor": 1.0,
     },
-    "imagenet_fsdp.py": {
+    "fsdp": {
         "sync_bn": False,
         "precision": "float32", "dist_backend": None, "param_dtype": "float32", "hybrid": None,
         "reshard_after_forward": True,
     },
-    "imagenet_pipeline.py": {
+    "pipeline": {
         "precision": "float32", "dist_backend": None, "stages": None, "schedule": "gpipe",
         "microbatches": 4,
     },
-    "imagenet_exchange.py": {
+    "exchange": {
         "sync_bn": False,
         "precision": "float32", "dist_backend": None, "exchange": "bucket", "bucket_mb": 25.0,
         "exchange_dtype": "float32", "list_tensors": False,
@@ -261,7 +284,7 @@ OWN = {
 }  # fmt: skip
 
 # What join() itself compares, since a rank may type what is another's default.
-BY_JOIN = {"imagenet_pipeline.py": ("schedule", "stages")}
+BY_JOIN = {"pipeline": ("schedule", "stages")}
 # Options that each rank may have its own of, since they change nothing that is trained or logged.
 FREE = set(
     """dir workers channels_last compile compile_mode max_hours timeout checkpoint_minutes log_dir
@@ -270,12 +293,17 @@ FREE = set(
 )
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+def task_and_way(script):
+    """Returns ("imagenet", "ddp_apex") of imagenet_ddp_apex.py."""
+    return script.removesuffix(".py").split("_", 1)
+
+
+@pytest.mark.parametrize("script", ALL)
 def test_options_and_defaults_are_frozen(script, capsys):
     """A change of a default changes what people's commands do: it must be meant."""
-    found = vars(parse(script, []))
+    found, (task, way) = vars(parse(script, [])), task_and_way(script)
     del found["recipes"]  # no option
-    assert found == SHARED | OWN[script]
+    assert found == LOOP | TASK[task] | WAY[way]
     with pytest.raises(SystemExit) as ended:
         parse(script, ["--help"])
     text = capsys.readouterr().out
@@ -284,12 +312,12 @@ def test_options_and_defaults_are_frozen(script, capsys):
         assert f"--{name.replace('_', '-')}" in text, "every option is in the help"
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", ALL)
 def test_each_option_is_in_one_list(script):
     """What is trained (--resume auto compares it), what else all ranks must share, the rest."""
     module = importlib.import_module(script.removesuffix(".py"))
     _, trained, shared = module.make_parser()
-    trained = {*trained, *BY_JOIN.get(script, ())}
+    trained = {*trained, *BY_JOIN.get(task_and_way(script)[1], ())}
     free = FREE & (options := vars(parse(script, [])).keys() - {"recipes"})
     assert sorted([*trained, *shared, *free]) == sorted(options)
 
@@ -359,6 +387,39 @@ def test_alone_in_an_empty_folder_it_trains_an_epoch(script, ranks, options, tmp
     name = checkpoint(tmp_path / "runs").parent.name
     assert name.endswith(f"_opt{options[1]}")
     assert {path.name for path in Path(tmp_path).iterdir()} == {script, "demo_data", "runs"}
+
+
+def test_alone_a_language_model_needs_no_other_packages(tmp_path):
+    """Neither those for encoders and parquet, nor those for images."""
+    hidden = "transformers tokenizers pyarrow torchvision PIL timm".split()
+    (tmp_path / "hidden").mkdir()
+    code = f"import sys\nsys.modules.update(dict.fromkeys({hidden}))\n"
+    (tmp_path / "hidden" / "sitecustomize.py").write_text(code)
+    words = "--layers 1 --hidden-size 32 --epochs 1 --steps-per-epoch 2 -p 1 --no-accel".split()
+    env = {"PYTHONPATH": str(tmp_path / "hidden")}
+    output = run([*alone("text_nd.py", 1, tmp_path), *words], tmp_path, env=env)
+    assert output.startswith("No DIR, no $TEXT_DIR: training on a demo of --task lm\n")
+    assert list(scalars(tmp_path / "runs", "Perplexity/val")) == [1]
+    saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
+    assert (saved["arch"], saved["vocabulary"], saved["max_length"]) == ("gpt", 256, 128)
+    assert {path.name for path in tmp_path.iterdir()} == {"text_nd.py", "hidden", "runs"}
+
+
+@pytest.mark.parametrize("options", ["--task cola -a bert", "--tokenizer FOLDER"])
+def test_encoders_need_a_package_that_is_named(options, complaint_here, tmp_path, monkeypatch):
+    (tmp_path / "FOLDER").mkdir()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    line = complaint_here("text_nd.py", *options.split())
+    assert line.endswith("transformers is missing: pip install -r requirements-text.txt")
+
+
+@pytest.mark.slow
+def test_alone_in_an_empty_folder_an_encoder_learns_the_demo(tmp_path):
+    """By the command of text_nd.py's docstring, on two ranks."""
+    (line,) = (words for words in launch_lines("text_nd.py") if "--desired-acc" in words)
+    words = [*alone("text_ddp.py", 2, tmp_path), *line[line.index("text_nd.py") + 1 :]]
+    assert "desired accuracy reached" in run([*words, "--no-accel"], tmp_path)
+    assert max(scalars(tmp_path / "runs", "Accuracy/val").values()) >= 90
 
 
 @pytest.mark.slow
