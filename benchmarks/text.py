@@ -90,8 +90,8 @@ def make_model(folder, kind):
     library, sizes = text_nd.transformers(), dict(CONFIGS[kind])
     auto = library.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     auto.save_pretrained(folder)
-    marks = 4  # those of the tokenizer are words, too
-    tokenizer = text_nd.word_tokenizer([[word(n)] for n in range(auto.vocab_size - marks - 1)])
+    marks = 4  # the tokenizer adds, such as <pad>
+    tokenizer = text_nd.word_tokenizer([[word(n)] for n in range(auto.vocab_size - marks)])
     if len(tokenizer) != auto.vocab_size:
         raise BadInput(f"{kind}: a tokenizer of {len(tokenizer)} words, not {auto.vocab_size}")
     tokenizer.save_pretrained(folder)
@@ -262,19 +262,22 @@ def gathered(module, run):
     """Returns what two steps gather and reduce: the second one's calls and MB."""
     counts = {}
 
-    def counting(name, size):
+    def counting(names, what):
+        (name,) = [name for name in names if hasattr(dist, name)][:1]
         function = getattr(dist, name)
 
-        def counted(output, given, *words, **more):
-            calls, megabytes = counts.get(name, (0, 0.0))
-            whole = output if size == "output" else given
-            counts[name] = calls + 1, megabytes + whole.nbytes / 1e6
-            return function(output, given, *words, **more)
+        def counted(*tensors, **more):
+            given = [*tensors, *more.values()]
+            sizes = [each.nbytes for each in given if isinstance(each, torch.Tensor)]
+            calls, megabytes = counts.get(what, (0, 0.0))
+            counts[what] = calls + 1, megabytes + max(sizes) / 1e6  # not of a shard
+            return function(*tensors, **more)
 
         setattr(dist, name, counted)
 
-    counting("all_gather_into_tensor", "output")
-    counting("reduce_scatter_tensor", "input")
+    # The first are FSDP2's since PyTorch 2.15.
+    counting(("all_gather_single", "all_gather_into_tensor"), "gathers")
+    counting(("reduce_scatter_single", "reduce_scatter_tensor"), "reductions")
     run.model.train()
     for _ in range(2):
         counts.clear()
@@ -292,13 +295,13 @@ def gathers(args, scratch):
         words = ["--task", "rte", "-a", folder, "--from-scratch", "--max-length", 8, "-b", 2]
         words += [*([] if again else ["--no-reshard-after-forward"]), *there(args), data]
         counts, whole, tensors = measured("gathered", "text_fsdp", args.ranks[0], words, scratch)
-        if "all_gather_into_tensor" not in counts:
-            raise BadInput("FSDP2 gathers by another function than all_gather_into_tensor()")
-        calls, megabytes = counts["all_gather_into_tensor"]
+        if len(counts) < 2:
+            raise BadInput("FSDP2 gathers by functions of other names than gathered() has")
+        calls, megabytes = counts["gathers"]
         row = {"name": f"{kind}, {'' if again else 'not '}resharded"}
         row |= {"values": [megabytes / whole], "gathers a step": calls, "MB gathered": megabytes}
         row |= {"model, MB": whole, "tensors": tensors}
-        yield row | {"reductions a step": counts["reduce_scatter_tensor"][0]}
+        yield row | {"reductions a step": counts["reductions"][0]}
 
 
 # --------------------------------------------------------------------------------------- stages
