@@ -299,9 +299,13 @@ def gathers(args, scratch):
             raise BadInput("FSDP2 gathers by functions of other names than gathered() has")
         calls, megabytes = counts["gathers"]
         row = {"name": f"{kind}, {'' if again else 'not '}resharded"}
-        row |= {"values": [megabytes / whole], "gathers a step": calls, "MB gathered": megabytes}
-        row |= {"model, MB": whole, "tensors": tensors}
-        yield row | {"reductions a step": counts["reductions"][0]}
+        row |= {
+            "values": [megabytes / whole],
+            "gathers a step": str(calls),
+            "MB gathered": megabytes,
+        }
+        row |= {"model, MB": whole, "tensors": str(tensors)}
+        yield row | {"reductions a step": str(counts["reductions"][0])}
 
 
 # --------------------------------------------------------------------------------------- stages

@@ -87,19 +87,20 @@ def albert_part(benchmarks):
 
 def gathers_part(benchmarks):
     """Returns the Markdown lines on what FSDP2 gathers."""
-    rows, _ = find(benchmarks, "gathers")
+    rows, benchmark = find(benchmarks, "gathers")
+    if not rows:
+        return []
     parts = [
-        f"{row['name'].replace(', ', ' (', 1)}) {row['gathers a step']} times, "
+        f"{row['name'].replace(', ', ', its blocks ', 1)}: {row['gathers a step']} gathers, "
         f"{row['median']:.1f} times its {row['model, MB']:.1f} MB"
         for row in rows
     ]
-    if not parts:
-        return []
     note = (
-        "FSDP2 gathers a block each time it is called, in both passes, and ALBERT's only block is "
-        "called once a layer: of all models it gains least. In a step of 2 ranks: "
+        "FSDP2 gathers a block whenever it is called, and before its backward pass, unless "
+        "--no-reshard-after-forward keeps it. ALBERT's only block is called once a layer, so that "
+        f"sharding it saves least and sends most. {benchmark['note']} {'; '.join(parts)}."
     )
-    return [escape(f"{note}{'; '.join(parts)}."), ""]
+    return [escape(note), ""]
 
 
 def stages_part(benchmarks):

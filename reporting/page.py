@@ -504,7 +504,8 @@ def _make(runs, warnings, command, benchmarks, ios):
             lines += more(benchmark_part(benchmark), name)
     # Of a study with a section of its own, --show prints the runs.
     rest = [run for run in runs if not run.study or run.study not in shown]
-    lines += more(["## Runs", "", *runs_table(rest), ""], "NAME") if rest else []
+    note = ["Those of sections above are printed by their `--show`.", ""] if rest != runs else []
+    lines += more(["## Runs", "", *note, *runs_table(rest), ""], "NAME") if rest else []
     for run in runs:
         sections[run.name] += run_section(run)
     if warnings:
