@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import types
@@ -457,6 +458,11 @@ def rows_of_text():
         ],
         "ngrams": [row("unigram", [3.25]), row("bigram", [2.32])],
     }
+
+
+def test_each_kind_has_a_title_and_a_target():
+    (kinds,) = re.findall("(?m)^TEXT := (.*)", (ROOT / "Makefile").read_text())
+    assert {*kinds.split()} == {*of_text.KINDS} == {*OF_TEXT}
 
 
 def test_the_page_says_what_text_takes(tmp_path):

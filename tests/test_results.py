@@ -718,6 +718,9 @@ def test_runs_of_text_among_others(tmp_path):
     (resnet,) = [row for row in rows(text) if row["run"] == "resnet"]
     assert resnet["val top-1, last / best, %"] == "30.00 / 30.00"
     assert resnet["validation, last / best"] == "–"
+    write_run(tmp_path / "odd", blocks, about=of_text(["lm"], "gpt") | {"vocabulary": "many"})
+    text, _, runs, warnings = results(tmp_path)
+    assert len(rows(text)) == 4 and "options.task is ['lm']" in " ".join(warnings)
 
 
 def test_links_to_folders(tmp_path):
