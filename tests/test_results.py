@@ -1205,6 +1205,9 @@ def test_claims_are_of_the_logs(tmp_path):
         claims.stale_claims(tmp_path, {"imagenet_ddp.py": ""}) if path.write_text(whole) else []
     )
     assert line == "imagenet_ddp.py: what was measured is in no log: take it out"
+    (tmp_path / "text_nd.py").write_text('"""Trains.\n\nMeasured: much.\n"""')
+    (line,) = claims.stale_claims(tmp_path, found)
+    assert line == "text_nd.py: what was measured is in no log: take it out"
 
 
 def test_check_names_stale_claims(tmp_path, monkeypatch):
