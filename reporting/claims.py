@@ -33,10 +33,7 @@ def claims(runs, benchmarks):
         rows = rows_of(benchmarks, title)
         text = claim(rows) if rows else ""
         found[script] = [(text, place(titles[title]))] if text else []
-    found["text_nd.py"] = [
-        (f"{reached_by_text(run)}{clock(run.training_seconds)}", where(run))
-        for run in learned(runs).values()
-    ]
+    found["text_nd.py"] = [(reached_by_text(run), where(run)) for run in learned(runs).values()]
     loops = [titles[title] for title in titles if re.match(r"Training \w+ on JPEGs", title)]
     images = {run.file for run in runs if run.file.startswith("imagenet_")}
     for script in sorted(images - {*found}):

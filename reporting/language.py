@@ -133,19 +133,19 @@ def learned(runs, script="text_nd.py"):
 
 
 def reached(run):
-    """Returns what a run has reached, in words."""
+    """Returns what a run has reached, and when, in words."""
     if run.measure == "Perplexity":
         loss = run.values("Loss/val").min()
         what = f"validation loss {loss:.2f} (perplexity {run.values('Perplexity/val').min():.1f})"
     else:
         what = f"{run.values('Accuracy/val').max():.1f} % validation accuracy"
-    steps = f"{run.epochs} x {run.about['steps_per_epoch']} steps"
-    return f"{run.arch} to {what} on {run.data.split(' (')[0]}, {steps} in "
+    data = run.data.split(" (")[0].removeprefix("lm: ")
+    return f"{run.arch} to {what} on {data} in {clock(run.training_seconds)}"
 
 
 def learned_part(runs, benchmarks):
     """Returns the Markdown lines on what the demos are learned to, against counts."""
-    found = [f"{reached(run)}{clock(run.training_seconds)}" for run in learned(runs).values()]
+    found = [reached(run) for run in learned(runs).values()]
     rows, _ = find(benchmarks, "ngrams")
     if not (found and rows):
         return []
