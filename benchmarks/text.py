@@ -162,7 +162,7 @@ def traffic(args, scratch):
     words = ["-a", folder, "--from-scratch", "--max-length", 8, *ASSIGNED.split()]
     words += ["--global-batch", ranks, "--epochs", 1, "--steps-per-epoch", args.steps, data]
     with hosts(ranks) as names:
-        for way in args.only or ("gather", "all_reduce", "ring", "ddp"):
+        for way in args.only or ("gather", "all_reduce", "ring"):
             *_, sent, megabytes = on_hosts(names, words, way, args, scratch)
             row = {"name": way, "values": [sent], "gradients, MB": megabytes, "ranks": str(ranks)}
             row |= {"by formula, MB/step": expected(way, ranks, megabytes)}
@@ -383,7 +383,7 @@ KINDS = {  # unit, defaults of further options, note
     ),
     "albert": (
         "sequences/s",
-        {"steps": 5, "ranks": [1, 2], "batch": [2, 8, 32, 64], "max_length": 64},
+        {"steps": 4, "ranks": [1, 2], "batch": [2, 8, 32, 64], "max_length": 64},
         "ALBERT of one block, called {layers} times, and width {hidden_size}; batches of a rank, "
         "of {max_length} random tokens; {steps} steps of each batch in turn, without the first. "
         "All ranks share {cores} cores.",
@@ -417,7 +417,7 @@ def main():
     add("--batch", nargs="+", type=count, help="default: the kind's")
     add("--ranks", nargs="+", type=count, help="default: the kind's")
     add("--steps", type=count, help="that are measured (default: the kind's)")
-    add("--rounds", type=count, default=3, help="of stages (%(default)s)")
+    add("--rounds", type=count, default=2, help="of stages (%(default)s)")
     add("--layers", type=count, default=4, help="of exchange and albert (%(default)s)")
     add("--hidden-size", type=count, help="default: the kind's, or 128")
     add("--heads", type=count, default=4, help="(%(default)s)")
