@@ -434,8 +434,10 @@ def main():
     if args.kind not in ("albert",) and len(args.ranks) > 1:
         parser.error(f"--ranks: {args.kind} takes one number")
     about = common.about("transformers", "tokenizers")
+    load = f"{os.getloadavg()[0]:.1f}"
     sizes = vars(args) | {"ranks": " or ".join(map(str, args.ranks))}
     note = note.format(cores=about["cores"], python=about["python"], **sizes)
+    note += f" Load {load}."
     out = args.out or ROOT / "logs" / "benchmarks" / f"text_{args.kind}.json"
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
