@@ -250,8 +250,9 @@ def main():
                 status = subprocess.run(on_test(best, data), cwd=ROOT, env=env).returncode
         if status:
             failed.append(shlex.join(words))  # such as for want of memory: the others go on
-        for left in (*folder.glob("*/*.pt"), *folder.glob("*/.lock"), *folder.glob("*/*.png")):
-            left.unlink()
+        for name in "*.pt", ".lock", "*.png", "run.json":
+            for left in folder.glob(f"*/{name}"):
+                left.unlink()
     sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)
 
 

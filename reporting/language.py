@@ -19,8 +19,8 @@ TITLES = {  # of the benchmarks, by the words that run them
 
 BESIDE = (
     "GLUE's files do not come with this repository: RTE is made up here, of as many rows, and words "
-    "as frequent as Zipf's law has them; other data are the scripts' demos. Load is what the "
-    "machine had to do beside and before a measurement: ratios and bytes hold, times less."
+    "as frequent as Zipf's law has them; other data are the scripts' demos. Load is how many "
+    "processes the machine ran as a measurement began: bytes and ratios hold, times less."
 )
 
 
