@@ -18,8 +18,8 @@ TITLES = {  # of the benchmarks, by the words that run them
 
 
 BESIDE = (
-    "GLUE's files do not come with this repository: RTE is made up here, of as many rows, and words "
-    "as frequent as Zipf's law has them; other data are the scripts' demos. Load is how many "
+    "GLUE's files do not come with this repository: RTE is made up here, of as many rows, and of "
+    "words as frequent as Zipf's law has them; other data are the scripts' demos. Load is how many "
     "processes the machine ran as a measurement began: bytes and ratios hold, times less."
 )
 
