@@ -131,7 +131,7 @@ def by_ranks(rows):
         return ""
     few, many = min(rates), max(rates)
     text = f"ALBERT, a batch of {widest(rows)[0]['batch']} each: {many} ranks that share the cores "
-    return f"{text}train {rates[many]:.0f} sequences/s, {rates[many] / rates[few]:.2f} times {few}"
+    return f"{text}train {rates[many]:.0f} sequences/s, {rates[many] / rates[few]:.2f} times those of {few}"
 
 
 def widest(rows):
