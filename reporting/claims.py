@@ -131,7 +131,8 @@ def by_ranks(rows):
         return ""
     few, many = min(rates), max(rates)
     text = f"ALBERT, a batch of {widest(rows)[0]['batch']} each: {many} ranks that share the cores "
-    return f"{text}train {rates[many]:.0f} sequences/s, {rates[many] / rates[few]:.2f} times those of {few}"
+    gain = rates[many] / rates[few]
+    return f"{text}train {rates[many]:.0f} sequences/s, {gain:.2f} times those of {few}"
 
 
 def widest(rows):

@@ -486,7 +486,7 @@ def test_the_page_says_what_text_takes(tmp_path):
         script: " ".join(claim.split()) for script, claim in claims.claims([], benchmarks).items()
     }
     for script, claim in {
-        "text_ddp.py": "2 ranks that share the cores train 150 sequences/s, 1.50 times those of 1; 2",
+        "text_ddp.py": "ranks that share the cores train 150 sequences/s, 1.50 times those of 1; 2",
         "text_exchange.py": "send 1,306 MB a step over rank 0's link by gather, 653 MB by ring;",
         "text_fsdp.py": "albert-base's 47 MB are gathered 14.9 times a step, in 25 parts; bert-ba",
         "text_horovod.py": "sequences/s at a batch of 64, 0.75 at 64 (101 in float32); 2",
