@@ -20,7 +20,7 @@ TITLES = {  # of the benchmarks, by the words that run them
 BESIDE = (
     "GLUE's files do not come with this repository: RTE is made up here, of as many rows, and of "
     "words as frequent as Zipf's law has them; other data are the scripts' demos. Load is how many "
-    "processes the machine ran as a measurement began: bytes and ratios hold, times less."
+    "processes the machine ran as a measurement began: bytes hold, ratios roughly, times less."
 )
 
 
@@ -67,7 +67,7 @@ def traffic_part(benchmarks):
     size = f"{1e6 * rows[0]['gradients, MB']:,.0f} bytes of gradients"
     note = f"{benchmark['note']} {size}; in brackets by formula, 2 (n - 1) / n times as much in a "
     note += "ring, n - 1 times through rank 0."
-    header = ["way", "MB a step", *(f"GB an epoch of batches of {each}" for each in batches)]
+    header = ["way", "MB a step", *(f"GB an epoch at {each}" for each in batches)]
     return [escape(note), "", *table(header, cells), ""]
 
 
@@ -156,8 +156,8 @@ def learned_part(runs, benchmarks):
     rows, _ = find(benchmarks, "ngrams")
     if not (found and rows):
         return []
-    counts = ", ".join(f"the {row['name']}'s {row['median']:.2f}" for row in rows)
-    note = escape(f"{'; '.join(found)}. By counts alone the language model's loss is {counts}.")
+    counts = ", ".join(f"{row['median']:.2f} by {row['name']}s" for row in rows)
+    note = escape(f"{'; '.join(found)}. By counts alone the text's loss is {counts}.")
     return [f"Without DIR `text_nd.py` trains {note}", ""]
 
 
