@@ -30,12 +30,18 @@ test-all: test
 results: .venv/installed
 	$(BIN)/python make_results.py $(LOGS) $(if $(OUT),--out "$(OUT)")
 
+study-text_cpu: .venv/installed-text
 study-%: .venv/installed .venv/installed-horovod
 	$(BIN)/python benchmarks/studies.py $* --dir "$(CIFAR10)"
 
 # What ways to be parallel send, need and waste; of these, exchange takes root.
 study-exchange_cpu study-dtype_cpu study-memory_cpu study-bubble_cpu: study-%_cpu: .venv/installed
 	$(BIN)/python benchmarks/parallel.py $*
+
+# What text_*.py send, gather and take; of these, exchange and traffic take root.
+TEXT := exchange traffic albert gathers stages ngrams
+$(TEXT:%=study-text_%): study-text_%: .venv/installed-text .venv/installed-horovod
+	$(BIN)/python benchmarks/text.py $*
 
 # What the data path and the loop gain over others': DIR=FOLDER with JPEGs of ImageNet's size.
 bench: .venv/installed-bench .venv/installed-horovod
@@ -62,7 +68,7 @@ setup: .venv/installed-dev .venv/installed-horovod
 	@touch $@
 
 .venv/installed-dev: requirements-text.txt
-.venv/installed-dev .venv/installed-bench: .venv/installed-%: .venv/installed requirements-%.txt
+.venv/installed-dev .venv/installed-bench .venv/installed-text: .venv/installed-%: .venv/installed requirements-%.txt
 	$(BIN)/python -m pip install -q -r requirements-$*.txt
 	@touch $@
 

@@ -3,7 +3,7 @@
     python make_results.py logs                             # `make results`
     python make_results.py logs --check      # is what stands there, and in docstrings, of logs/?
     python make_results.py logs --show exchange             # a study, benchmark or run in full
-    python make_results.py runs --out my_results            # any runs of the imagenet_*.py
+    python make_results.py runs --out my_results            # any runs of these scripts
     python make_results.py LOGS --io-csv bandwidth.csv iops.csv --out FOLDER
 
 LOGS are folders with TensorBoard's event files, or its CSV exports (run-RUN-tag-TAG.csv), at any

@@ -54,9 +54,9 @@ def megabytes_of(arch, **options):
         return sum(each.nbytes for each in models.get_model(arch, **options).parameters()) / 1e6
 
 
-def steps_of(folder):
+def losses_and_times(folder):
     """Returns the losses of a run's steps, and the ms of those between the first and the last: a
-    step is logged when the next one is under way, the last at once."""
+    step is logged when the next one is under way, the last of an epoch at once."""
     (run,) = folder.iterdir()
     reader = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
     events = reader.Scalars("Loss/step")
@@ -98,25 +98,24 @@ def counters(name):
     return [int(each) for each in subprocess.check_output([*words, *files]).split()]
 
 
-def launch(names, kind, batch, steps, args, scratch):
-    """Trains on a rank a host; returns (losses, ms of the steps, MB sent and received by rank)."""
+def launch(names, script, scratch):
+    """Trains by these words on a rank a host; returns (folder of the run's folder, MB sent and
+    received by rank)."""
     runs = Path(tempfile.mkdtemp(dir=scratch))
-    script = [ROOT / "imagenet_exchange.py", "-a", args.arch, "--exchange", kind]
-    script += [*options(args, batch // len(names)), "--steps-per-epoch", steps, "--log-dir", runs]
-    script.append(args.images)
     before, started = [counters(name) for name in names], []
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     for rank, name in enumerate(names):
         where = [f"--nnodes={len(names)}", f"--node_rank={rank}", "--nproc_per_node=1"]
         where += ["--master_addr=10.77.0.1", "--master_port=29577"]
-        words = ["ip", "netns", "exec", name, TORCHRUN, *where, *script]
+        words = ["ip", "netns", "exec", name, TORCHRUN, *where, *script, "--log-dir", runs]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen([*map(str, words)], cwd=scratch, env=env, **pipes))
     printed = [each.communicate()[0] for each in started]
     if any(each.returncode for each in started):
-        raise BadInput(f"{kind} on {len(names)} ranks: {printed[0][-2000:]}")
+        what = " ".join(map(str, script[1:]))
+        raise BadInput(f"{what} on {len(names)} ranks: {printed[0][-2000:]}")
     after = [counters(name) for name in names]
-    return *steps_of(runs), (np.array(after) - np.array(before)) / 1e6
+    return runs, (np.array(after) - np.array(before)) / 1e6
 
 
 def expected(kind, ranks, megabytes):
@@ -129,13 +128,21 @@ def exchange(args, scratch):
     """Yields the rows: each way on each number of ranks, for each global batch."""
     args.images = enough_images((args.steps + 2) * max(args.batch), scratch)
     size = megabytes_of(args.arch, num_classes=10)
+
+    def words(kind, batch, ranks, steps):
+        """Returns those of a run."""
+        script = [ROOT / "imagenet_exchange.py", "-a", args.arch, "--exchange", kind]
+        script += [*options(args, batch // ranks), "--steps-per-epoch", steps]
+        return [*script, args.images]
+
     for ranks in args.ranks:
         with hosts(ranks) as names:
             for kind in args.only or (EXCHANGES if ranks > 1 else EXCHANGES[:1]):
-                *_, few = launch(names, kind, args.batch[-1], 1, args, scratch)
+                _, few = launch(names, words(kind, args.batch[-1], ranks, 1), scratch)
                 for batch in args.batch:
-                    found = launch(names, kind, batch, args.steps + 2, args, scratch)
-                    losses, times, many = found
+                    script = words(kind, batch, ranks, args.steps + 2)
+                    runs, many = launch(names, script, scratch)
+                    losses, times = losses_and_times(runs)
                     each = (many - few) / (args.steps + 1)  # without what start and validation send
                     row = {"name": f"{kind}, {ranks} ranks, batch {batch}", "values": times}
                     row |= {"way": kind, "ranks": str(ranks), "batch": str(batch)}
@@ -164,7 +171,7 @@ def dtype(args, scratch):
             if done.returncode:  # such as for want of memory
                 print(f"{arch}, {batch}, {ranks}, {sent}: {done.stderr[-500:]}", file=sys.stderr)
                 continue
-            losses, times = steps_of(runs)
+            losses, times = losses_and_times(runs)
             row = {"name": f"{arch}, batch {batch}, {ranks} ranks, {sent}"}
             row["values"] = [1000 * batch * ranks / each for each in times]
             yield row | {"loss of the last step": losses[-1]}

@@ -2,6 +2,7 @@
 
     python benchmarks/studies.py scaling_cpu --dir cifar10     # also: make study-scaling_cpu
     python benchmarks/studies.py parity_cpu                    # on the demo set
+    python benchmarks/studies.py text_cpu                      # on the demos of text
     python benchmarks/studies.py precision_gpu --list          # only prints the commands
     python benchmarks/studies.py precision_gpu --logs /tmp/trial -- --no-accel --epochs 1 -b 8
 
@@ -23,9 +24,9 @@ LEVELS = ("O0", "O1", "O2", "O3")
 TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone"]
 
 
-def start(script, ranks):
+def start(script, ranks, family="imagenet"):
     """Returns the words that start `script` with so many ranks."""
-    name = f"imagenet_{script}.py"
+    name = f"{family}_{script}.py"
     if script == "ddp":
         return ["python", name, "--nproc-per-node", str(ranks)]
     if script in ("ddp_apex", "fsdp", "pipeline", "exchange"):
@@ -49,6 +50,12 @@ def parity(script, ranks, *options, arch="vit_b_16", batch=32, parts=1):
     size = f"--image-size 32 --steps-per-epoch 20 --epochs 1 -p 1 -b {batch} --accumulation {parts}"
     words = [*start(script, ranks), "-a", arch, *size.split(), "--no-accel", "--seed", "0"]
     return [*words, "--lr", "0.1", "--warmup-epochs", "0", *options]
+
+
+def demo_of_text(*options):
+    """A demo of text_nd.py's, as its docstring has it."""
+    words = [*start("nd", 1, family="text"), "--no-accel", "--seed", "0"]
+    return [*words, *" ".join(options).split()]
 
 
 def to_90_percent(arch, level):
@@ -167,6 +174,13 @@ STUDIES = {
         parity("pipeline", 2, "-j", "1"),
         parity("exchange", 2, "-j", "1", "--exchange", "ring", batch=16),
     ],
+    "text_cpu": [
+        demo_of_text(),
+        demo_of_text(
+            "--task cola -a bert --layers 2 --hidden-size 64 --heads 2 --dropout 0",
+            "--epochs 4 --desired-acc 0.9",
+        ),
+    ],
     "recipe_cifar10": [
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),
         *(recipe(component) for component in COMPONENTS),
@@ -205,7 +219,7 @@ def main():
     folder = args.logs.absolute() / args.study
     commands = []
     for words in STUDIES[args.study]:
-        own = "--dummy" in words or args.study.startswith(("parity", "transfer"))
+        own = "--dummy" in words or args.study.startswith(("parity", "transfer", "text"))
         data = [] if own else [args.dir]
         commands.append([*words, *more, *data])
     if args.list:
@@ -214,13 +228,13 @@ def main():
         return
     if folder.exists() and args.first == 1:
         parser.error(f"{folder} is there already: move it away, and its runs are made anew")
-    needs_data = not args.study.startswith(("throughput", "parity"))
+    needs_data = not args.study.startswith(("throughput", "parity", "text"))
     if needs_data and not (ROOT / args.dir / "train").is_dir():
         parser.error(f"--dir {args.dir} holds no train/: see the top of benchmarks/studies.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    if args.study.startswith("parity"):
-        env.pop("IMAGENET_DIR", None)  # the demo set
+    if args.study.startswith(("parity", "text")):  # the demo set
+        env = {name: env[name] for name in env if name not in ("IMAGENET_DIR", "TEXT_DIR")}
     if args.study.startswith("transfer") and not (ROOT / BEFORE).parent.exists():
         split_cifar10(ROOT / args.dir)
     log_dir, failed = os.path.relpath(folder, ROOT), []
@@ -236,8 +250,9 @@ def main():
                 status = subprocess.run(on_test(best, data), cwd=ROOT, env=env).returncode
         if status:
             failed.append(shlex.join(words))  # such as for want of memory: the others go on
-        for left in (*folder.glob("*/*.pt"), *folder.glob("*/.lock"), *folder.glob("*/*.png")):
-            left.unlink()
+        for name in "*.pt", ".lock", "*.png", "run.json":
+            for left in folder.glob(f"*/{name}"):
+                left.unlink()
     sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)
 
 

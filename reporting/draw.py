@@ -18,7 +18,7 @@ import PIL.Image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reporting.scaling import by_script, prediction_errors, study_scaling
+from reporting.scaling import by_script, file_of, prediction_errors, study_scaling
 
 CROWD = 40  # runs whose labels would cover each other
 MOST_BARS, MOST_NAMES = 100, 16  # beyond which there are no bars, and a legend has no more entries
@@ -54,6 +54,12 @@ def device_word(runs, number=2):
     kinds = {run.on_cpu for run in runs}
     word = "device" if len(kinds) > 1 else "process" if True in kinds else "GPU"
     return word if number == 1 else {"process": "processes"}.get(word, f"{word}s")
+
+
+def rate_word(runs):
+    """Returns what the throughput of runs counts."""
+    kinds = {run.items for run in runs}
+    return f"{kinds.pop() if len(kinds) == 1 else 'items'}/s"
 
 
 def thin(x, y, most=300):
@@ -94,7 +100,8 @@ def rate_panel(runs):
     base run would give; bars where all have one number."""
     shown = [run for run in runs if run.devices and run.throughput]
     sizes = sorted({run.devices for run in shown})
-    panel, lines, notes = {"xlabel": "images/s", "ylabel": "", "lines": []}, [], []
+    rate = rate_word(shown)
+    panel, lines, notes = {"xlabel": rate, "ylabel": "", "lines": []}, [], []
     if len(sizes) == 1 and 1 < len(shown) <= MOST_BARS:
         looks = [(run.label, run.throughput[0], run.style["color"]) for run in shown]
         panel["bars"] = [(*look, f"{look[1]:,.0f}") for look in looks]
@@ -116,7 +123,7 @@ def rate_panel(runs):
                 notes.append((run.devices, run.throughput[0], share))
     axes = {"notes": notes, "xticks": sizes, "logx": True, "logy": True, "lines": lines}
     word = f"number of {device_word(shown)}"
-    return {"xlabel": word, "ylabel": "images/s (dotted: ideal)", **axes}
+    return {"xlabel": word, "ylabel": f"{rate} (dotted: ideal)", **axes}
 
 
 def baseline(runs):
@@ -142,11 +149,13 @@ def study_panels(runs, io):
     """Returns the panels of the figure that compares runs; `io` as io_panels() takes it."""
     longest = max((run.training_seconds or 0 for run in runs), default=0)
     unit, name = (3600, "hours") if longest > 7200 else (60, "minutes")
-    top1 = [(run, run.series["Top1/val"]) for run in runs if "Top1/val" in run.series]
-    lines = [curve(run, each.seconds / unit, each.values) for run, each in top1 if run.learns]
+    judged = [run for run in runs if run.measure in ("Top1", "Accuracy")]
+    right = "accuracy" if any(run.measure == "Accuracy" for run in judged) else "top-1"
+    judged = [(run, run.series[f"{run.measure}/val"]) for run in judged if run.learns]
+    lines = [curve(run, each.seconds / unit, each.values) for run, each in judged]
     desired = sorted({run.desired for run in runs if run.desired})
     reached = {"hlines": [(100 * each, f"desired: {100 * each:g} %") for each in desired]}
-    reached |= {"xlabel": name, "ylabel": "validation top-1, %", "lines": lines}
+    reached |= {"xlabel": name, "ylabel": f"validation {right}, %", "lines": lines}
     waits = [(run, run.series["Data/wait"]) for run in runs if "Data/wait" in run.series]
     waits = [curve(run, each.steps, 100 * each.values) for run, each in waits]
     reads = [(run, run.series["IO/read_MBps"]) for run in runs if "IO/read_MBps" in run.series]
@@ -154,6 +163,9 @@ def study_panels(runs, io):
     panels = [
         over_epochs(runs, "Top1", "top-1, %"),
         over_epochs(runs, "Top5", "top-5, %"),
+        over_epochs(runs, "Accuracy", "accuracy, %"),
+        over_epochs(runs, "MCC", "MCC"),
+        over_epochs(runs, "Perplexity", "perplexity"),
         over_epochs(runs, "Loss", "loss"),
         reached,
         rate_panel(runs),
@@ -164,7 +176,8 @@ def study_panels(runs, io):
     for group in groups_of(runs).values():
         for script, members in by_script(group).items():
             if scaling := study_scaling(members)[1]:
-                panels.append(model_panel(scaling, f"imagenet_{script}.py: " if script else ""))
+                begin = f"{file_of(script, members)}: " if script else ""
+                panels.append(model_panel(scaling, begin))
     panels = [each for each in panels if each["lines"] or each.get("bars")]
     for place, each in enumerate(panels):
         if "title" not in each:
@@ -210,7 +223,8 @@ def model_panel(scaling, begin=""):
     title += (
         f"{100 * abs(errors[-1]):.0f} % too {'high' if errors[-1] > 0 else 'low'} on {sizes[-1]}"
     )
-    axes = {"title": title, "xlabel": word, "ylabel": "images/s", "logx": True, "logy": True}
+    axes = {"title": title, "xlabel": word, "ylabel": rate_word(runs)}
+    axes |= {"logx": True, "logy": True}
     axes |= {"xticks": [2**n for n in range(11) if sizes[0] <= 2**n <= axis[-1]]}
     axes["notes"] = [(last.devices, last.throughput[0], "measured")]
     if model.spare > 1:  # Student's t of one spare run knows nothing

@@ -16,6 +16,8 @@ from reporting.draw import (
     study_panels,
     style_runs,
 )
+from reporting.language import TITLES as OF_TEXT
+from reporting.language import language_section
 from reporting.parallel import TITLES, parallel_section
 from reporting.report import (
     MOST,
@@ -279,7 +281,7 @@ def parity_section(runs, figures, full=False):
     """Returns the Markdown lines that set losses of scripts and ranks beside each other."""
     rows, lines, largest, ways = [], [], {}, 0
     for arch, reference, others in parity_groups(runs):
-        batchnorm = not arch.startswith("vit")
+        batchnorm = reference.items == "images" and not arch.startswith("vit")
         look = {"color": "#d95f02" if batchnorm else "#21918c"}
         for run in others:
             steps, found = differences(run, reference)
@@ -293,16 +295,14 @@ def parity_section(runs, figures, full=False):
             devices = ranks * place["devices"] if ranks else run.devices
             batch = run.about.get("device_batch") or run.batch
             steps = run.global_batch // (devices * batch)
-            cells = [arch, f"imagenet_{run.script}.py", run.devices, batch, steps]
-            rows.append(
-                (max(found), [*cells, run.options.get("workers", "–"), f"{max(found):.1g}"])
-            )
+            cells = [arch, run.file, run.devices, batch, steps]
+            cells += [run.options.get("workers", "–"), f"{max(found):.1g}"]
+            rows.append((batchnorm, -max(found), cells))
         lines[-1]["label"] = f"{arch}, BatchNorm" if batchnorm else arch
     if not rows:
         return []
     # Without BatchNorm, and then the largest differences, first.
-    order = sorted(rows, key=lambda row: (not row[1][0].startswith("vit"), -row[0]))
-    rows = [cells for _, cells in order]
+    rows = [cells for *_, cells in sorted(rows, key=lambda row: row[:2])]
     title = f"{ways} ways, without BatchNorm: losses within {largest.get(False, 0):.0e}"
     axes = {"title": title, "xlabel": "step", "ylabel": "relative difference", "logy": True}
     figures["figures/parity"] = [{**axes, "lines": lines}]
@@ -403,7 +403,9 @@ def page(runs, benchmarks, ios, figures, more):
         trials = ["## What it survives", "", *trials, "", "`make chaos` repeats them.", ""]
     lines += whole(trials, [name for name in files if "trials" in files[name]])
     titles = [name for name in files if files[name]["title"] in SENT]
-    return lines + whole(parallel_section(benchmarks, figures), titles), shown
+    lines += whole(parallel_section(benchmarks, figures), titles)
+    titles = [name for name in files if files[name]["title"] in OF_TEXT.values()]
+    return lines + whole(language_section(runs, benchmarks), [*studies("text"), *titles]), shown
 
 
 METHODS = [
@@ -500,7 +502,10 @@ def _make(runs, warnings, command, benchmarks, ios):
         sections[name] += benchmark_section(benchmark)
         if name not in shown:
             lines += more(benchmark_part(benchmark), name)
-    lines += more(["## Runs", "", *runs_table(runs), ""], "NAME") if runs else []
+    # Of a study with a section of its own, --show prints the runs.
+    rest = [run for run in runs if not run.study or run.study not in shown]
+    note = ["Those of sections above are printed by their `--show`.", ""] if rest != runs else []
+    lines += more(["## Runs", "", *note, *runs_table(rest), ""], "NAME") if rest else []
     for run in runs:
         sections[run.name] += run_section(run)
     if warnings:

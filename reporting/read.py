@@ -24,9 +24,12 @@ RUN_NAME = re.compile(
     r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)_b(?P<batch>\d+)"
     r"_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)(_\d+)?$"
 )
+# What is measured of images, and of text: a language model has the last, of classes more than two
+# have neither F1 nor MCC.
+IMAGES, TEXT = ("Top1", "Top5"), ("Accuracy", "F1", "MCC", "Perplexity")
 PER_EPOCH = [
     f"{tag}/{part}"
-    for tag in ("Throughput", "Time", "Loss", "Top1", "Top5")
+    for tag in ("Throughput", "Time", "Loss", *IMAGES, *TEXT)
     for part in ("train", "val")
 ]
 NETWORK = [f"Network/{each}_MB_per_step" for each in ("sent", "received", "expected")]
@@ -36,9 +39,11 @@ KNOWN |= {f"IO/{each}" for each in ("read_MBps", "disk_MBps", "read_iops")}
 WRITTEN = {
     dict: "place environment options options.recipes resumed",
     str: "place.device device data options.arch options.precision options.half_dtype reason "
+    "options.task "
     "environment.OMP_NUM_THREADS environment.IMAGENET_DIR environment.SLURM_STEP_NUM_TASKS",
     int: "place.ranks place.devices place.local_ranks place.shares place.data_ranks cores threads "
-    "num_classes image_size steps_per_epoch global_batch device_batch options.batch_size",
+    "num_classes image_size steps_per_epoch global_batch device_batch options.batch_size "
+    "vocabulary",
     (int, float): "gradient_bytes resumed.epoch resumed.seconds options.desired_acc options.lr "
     "options.budget_hours epochs test_top1 test_top5 test_loss",
 }
@@ -94,10 +99,25 @@ class Run:
         return self.options.get("arch") or self.named.get("arch", "")
 
     @property
+    def file(self):
+        """The script's name, or nothing where it was not logged."""
+        return Path(self.about.get("command", ["", ""])[1]).name
+
+    @property
     def script(self):
         """nd, dp, ddp, ddp_apex, horovod, or nothing where it was not logged."""
-        words = self.about.get("command", ["", ""])
-        return Path(words[1]).stem.removeprefix("imagenet_")
+        return re.sub("^(imagenet|text)_", "", Path(self.file).stem)
+
+    @property
+    def items(self):
+        """What its batches are of."""
+        return "sequences" if self.measure in TEXT else "images"
+
+    @property
+    def measure(self):
+        """The tag that says best what it has reached, of validation; None where there is none."""
+        tags = ("Top1", "Accuracy", "Perplexity")
+        return next((tag for tag in tags if f"{tag}/val" in self.series), None)
 
     @property
     def devices(self):
@@ -108,7 +128,7 @@ class Run:
 
     @property
     def batch(self):
-        """Images per device per step; None where neither log nor name tells."""
+        """Images or sequences per device per step; None where neither log nor name tells."""
         return self.options.get("batch_size") or int(self.named.get("batch", 0)) or None
 
     @property
@@ -153,9 +173,14 @@ class Run:
         """What was trained on."""
         if not self.about.get("data"):
             return self.facts.get("data", "")
-        sizes = ("num_classes", "classes"), ("image_size", "pixels")
-        known = [f"{self.about[name]} {what}" for name, what in sizes if self.about.get(name)]
-        name = Path(self.about["data"]).name
+        sizes = {"num_classes": "{} classes", "image_size": "{} pixels"}
+        sizes |= {"vocabulary": "vocabulary {}"}
+        known = [sizes[each].format(self.about[each]) for each in sizes if self.about.get(each)]
+        path = Path(self.about["data"])
+        name = path.name
+        if task := self.options.get("task"):  # of text; a file, but for a demo
+            name = path.parent.name if path.suffix in (".tsv", ".txt", ".bin") else name
+            name = f"{task}: {name}"
         return f"{name} ({', '.join(known)})" if known else name
 
     @property
@@ -176,11 +201,11 @@ class Run:
 
     @property
     def seconds_to_desired(self):
-        """Seconds until validation's top-1 reached the desired accuracy; None if it did not."""
-        top1 = self.series.get("Top1/val")
-        if self.desired and top1 is not None:
-            reached = top1.values >= 100 * self.desired
-            return top1.seconds[reached.argmax()] if reached.any() else None
+        """Seconds until validation's accuracy was the desired one; None if it never was."""
+        if self.desired and self.measure in ("Top1", "Accuracy"):
+            found = self.series[f"{self.measure}/val"]
+            reached = found.values >= 100 * self.desired
+            return found.seconds[reached.argmax()] if reached.any() else None
 
     @property
     def gradient_bytes(self):
@@ -192,8 +217,8 @@ class Run:
 
     @functools.cached_property
     def throughput(self):
-        """(mean, standard deviation) of images/s over epochs without the first, if there are
-        others; None where it was not logged."""
+        """(mean, standard deviation) of images/s, or sequences/s, over epochs without the first, if
+        there are others; None where it was not logged."""
         values = self.values("Throughput/train")
         values = values[1:] if len(values) > 1 else values
         return (values.mean(), values.std()) if len(values) and values.mean() > 0 else None

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reporting.draw import baseline, clock, device_word, efficiency, groups_of
-from reporting.read import NETWORK, PER_EPOCH, read_text, walk
-from reporting.scaling import by_script, prediction_errors, study_scaling
+from reporting.draw import baseline, clock, device_word, efficiency, groups_of, rate_word
+from reporting.read import IMAGES, NETWORK, PER_EPOCH, TEXT, read_text, walk
+from reporting.scaling import by_script, file_of, prediction_errors, study_scaling
 from reporting.text import Markdown, code, escape, fence, read_json, reason
 
 MOST = 12  # rows of a table on the page; --show prints all
@@ -74,8 +74,22 @@ def group_title(run):
     return ", ".join(each for each in (run.arch, run.data, device, run.precision) if each)
 
 
-def group_rows(runs, word):
-    """Returns {header: cell} for each of runs that may be compared; `word` is of their devices."""
+# Of text, by its tag: how it is called, its unit, and which is best.
+MEASURES = {"Accuracy": ("accuracy", " %", max), "Perplexity": ("perplexity", "", min)}
+
+
+def measured_of_text(run):
+    """Returns what a run has reached in validation as text, – where it is not of text."""
+    if run.measure not in MEASURES:
+        return "–"
+    name, unit, best = MEASURES[run.measure]
+    values = run.values(f"{run.measure}/val")
+    return f"{name} {values[-1]:.2f} / {best(values):.2f}{unit}"
+
+
+def group_rows(runs, word, rate_word):
+    """Returns {header: cell} for each of runs that may be compared; `word` is of their devices, and
+    `rate_word` of their throughput."""
     measured = [run for run in runs if run.throughput and run.devices]
     base = baseline(measured) if len({run.devices for run in measured}) > 1 else None
     rows = []
@@ -92,31 +106,32 @@ def group_rows(runs, word):
         row["precision"] = run.precision or "–"
         row["epochs"] = digits(run.epochs)
         row["epochs"] += f" x {steps:,} steps" if steps and run.epochs else ""
-        row |= {"images/s": rate or "–", "speed-up": digits(speedup, 2)}
+        row |= {rate_word: rate or "–", "speed-up": digits(speedup, 2)}
         row["efficiency"] = digits(share and 100 * share, 1, " %")
         row["training time"] = clock(run.training_seconds)
         goal = f"{reached} ({100 * run.desired:g} %)" if run.desired else "–"
         row["time to desired accuracy"] = goal
         row["val top-1, last / best, %"] = last_and_best(run, "Top1/val")
         row["val top-5, last / best, %"] = last_and_best(run, "Top5/val")
+        row["validation, last / best"] = measured_of_text(run)
         rows.append({**row, "ended": run.end.get("reason", "not logged")})
     return rows
 
 
 def group_table(runs):
     """Returns the Markdown table of runs that may be compared."""
-    rows = group_rows(runs, device_word(runs))
+    rows = group_rows(runs, device_word(runs), rate_word(runs))
     return table([*rows[0]], [[*row.values()] for row in rows])
 
 
 def runs_table(runs):
     """Returns the Markdown table of all runs, a row each."""
-    word, rows = device_word(runs), []
-    brief = ["script", word, "-b", "precision", "epochs", "images/s", "efficiency"]
-    brief += ["training time", "val top-1, last / best, %"]
+    word, rate, rows = device_word(runs), rate_word(runs), []
+    brief = ["script", word, "-b", "precision", "epochs", rate, "efficiency", "training time"]
+    brief += ["val top-1, last / best, %", "validation, last / best"]
     for members in groups_of(runs, study=True).values():
         what = ", ".join(each for each in (members[0].arch, members[0].data) if each) or "–"
-        for run, row in zip(members, group_rows(members, word), strict=True):
+        for run, row in zip(members, group_rows(members, word, rate), strict=True):
             rows.append([run.name, run.study or "–", what, *(row[name] for name in brief)])
     return table(["run", "study", "what", *brief], rows)
 
@@ -143,7 +158,8 @@ def precision_table(runs):
         ]
         rows.append([*what, *shown])
     lines = table(["model", "data", "hardware", device_word(runs), "batch", *precisions], rows)
-    return ["Images/s, and how many times those of full precision:", "", *lines, ""]
+    rate = rate_word(runs).capitalize()
+    return [f"{rate}, and how many times those of full precision:", "", *lines, ""]
 
 
 FULL = {"float32", "O0"}
@@ -290,7 +306,7 @@ def repeat(about):
         start = ["torchrun", f"--nproc_per_node={local}"]
         if nodes > 1:
             start += [f"--nnodes={nodes}", "--node_rank=NODE", "--master_addr=NODE_0"]
-    elif Path(words[0]).name == "imagenet_horovod.py" and place["ranks"] > 1:
+    elif Path(words[0]).name.endswith("_horovod.py") and place["ranks"] > 1:
         start = ["horovodrun", "-np", str(place["ranks"]), "python"]
     elif int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and not spawned:
         start = ["srun", f"--ntasks={place['ranks']}", f"--nodes={nodes}", "python"]
@@ -305,7 +321,17 @@ def run_section(run):
     if about := run.about:
         place, commands = about["place"], [repeat(each) for each in run.starts]
         words = {device_word([run]): run.devices, "nodes": place["ranks"] // place["local_ranks"]}
-        names = ("device", "cores", "threads", "node", "system", "python", "torch", "torchvision")
+        names = (
+            "device",
+            "cores",
+            "threads",
+            "node",
+            "system",
+            "python",
+            "torch",
+            "torchvision",
+            "transformers",
+        )
         words |= {name: about.get(name) for name in (*names, "cuda", "numpy", "PIL")}
         words |= {"seed": run.options.get("seed"), "commit": about.get("commit") or "not known"}
         known = "; ".join(f"{name} {value}" for name, value in words.items() if value is not None)
@@ -324,7 +350,10 @@ def run_section(run):
     if run.end:
         ended = "; ".join(f"{name} {value}" for name, value in run.end.items())
         lines += ["", f"At the end: {escape(ended)}."]
-    missing = [tag for tag in [*PER_EPOCH, "Lr"] if tag not in run.series]
+    others = IMAGES if run.items == "sequences" else TEXT
+    wanted = [tag for tag in PER_EPOCH if tag.split("/")[0] not in (*others, "F1", "MCC")]
+    wanted = [tag for tag in wanted if tag.split("/")[0] not in TEXT or run.measure in tag]
+    missing = [tag for tag in [*wanted, "Lr"] if tag not in run.series]
     lines += ["", f"Not logged: {', '.join(missing)}."] if missing else []
     return [*lines, ""]
 
@@ -348,7 +377,7 @@ def study_section(title, runs):
         for script, members in by_script(group).items():
             sizes, scaling = study_scaling(members)
             most = max(most, len(sizes))
-            of = f" of {escape(f'imagenet_{script}.py')}" if script else ""
+            of = f" of {escape(file_of(script, members))}" if script else ""
             if scaling:
                 lines += [f"Scaling model{of}:", *scaling_lines(scaling)]
             elif len(sizes) > 1:

@@ -83,10 +83,15 @@ def study_scaling(runs):
 
 
 def by_script(runs):
-    """Returns {script: runs} of those that reduce gradients between ranks; imagenet_nd.py, which
-    has nobody to reduce with, is the start of all."""
+    """Returns {script: runs} of those that reduce gradients between ranks; nd, which has nobody to
+    reduce with, is the start of all."""
     scripts = sorted({run.script for run in runs} - {"nd", "dp"})
     return {script: [run for run in runs if run.script in (script, "nd")] for script in scripts}
+
+
+def file_of(script, runs):
+    """Returns the script's name, as the runs of it have it."""
+    return next(run.file for run in runs if run.script == script)
 
 
 def prediction_errors(model, runs):

@@ -7,16 +7,21 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import sys
+import types
 
+import numpy as np
 import pytest
 import torch
 import torchvision
 from conftest import ROOT, run
 from test_results import NAME, cli, results, write_run
 
-from reporting import report
+from reporting import claims, read, report
+from reporting.language import TITLES as OF_TEXT
+from reporting.language import language_section
 from reporting.parallel import TITLES, parallel_section
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -25,6 +30,7 @@ import data_loading  # noqa: E402
 import decoders  # noqa: E402
 import parallel  # noqa: E402
 import recipe_memory  # noqa: E402
+import text as of_text  # noqa: E402
 
 ABOUT = {"command": ["python", "benchmarks/x.py", "a b"], "processor": "CPU", "commit": ""}
 ROWS = [
@@ -401,3 +407,174 @@ def test_ways_to_be_parallel_are_measured(kind, tmp_path):
         if kind == "exchange":
             formula = row["by formula, MB/step"]
             assert row["busiest link, MB/step"] == pytest.approx(formula, rel=0.1)
+
+
+# -------------------------------------------------------------------------------------------- text
+
+
+def rows_of_text():
+    """Returns {kind: rows} as benchmarks/text.py writes them."""
+
+    def row(name, values, **more):
+        return {"name": name, "values": values, **more}
+
+    apart, link = "relative difference of losses", "rank 0's link, MB/step"
+    epoch = {"GB an epoch at 64": 49.6, "by formula at 64": 49.4, "ranks": "4"}
+    size = {"gradients, MB": 433.24724}
+    albert = [
+        row(f"{way} {ranks} {precision} {batch}", [rate, rate + 2], way=way, ranks=str(ranks))
+        | {"precision": precision, "batch": str(batch)}
+        for way, ranks, precision, batch, rate in [
+            ("ddp", 1, "float32", 2, 10),
+            ("ddp", 1, "float32", 64, 99),
+            ("ddp", 2, "float32", 2, 20),
+            ("ddp", 2, "float32", 64, 149),
+            ("horovod", 2, "float32", 64, 100),
+            ("horovod", 2, "fp16 exchange", 64, 75),
+        ]
+    ]
+    gathers = [
+        row(name, [times], **{"gathers a step": calls, "model, MB": megabytes})
+        for name, times, calls, megabytes in [
+            ("bert-base, resharded", 1.9, 24, 433.2),
+            ("albert-base, resharded", 14.95, 25, 46.7),
+            ("albert-base, not resharded", 8.2, 13, 46.7),
+        ]
+    ]
+    return {
+        "exchange": [
+            row("gather", [800, 700, 1000], **{apart: "0.0e+00", link: 51.4}),
+            row("rows", [600, 200, 590], **{apart: "1.7e-07", link: 20.7}),
+        ],
+        "traffic": [
+            row("gather", [1306.0], **size, **epoch, **{"by formula, MB/step": 1299.7}),
+            row("ring", [653.1], **size, **epoch, **{"by formula, MB/step": 649.9}),
+        ],
+        "albert": [*albert, row("fsdp", [], way="fsdp", **{"not measured": "emulated"})],
+        "gathers": gathers,
+        "stages": [
+            row("one device", [30, 31, 90], script="text_nd.py", **{apart: "0.0e+00"}),
+            row("two stages", [50, 51], script="text_pipeline.py", **{apart: "2.1e-07"}),
+        ],
+        "ngrams": [row("unigram", [3.25]), row("bigram", [2.32])],
+    }
+
+
+def test_each_kind_has_a_title_and_a_target():
+    (kinds,) = re.findall("(?m)^TEXT := (.*)", (ROOT / "Makefile").read_text())
+    assert {*kinds.split()} == {*of_text.KINDS} == {*OF_TEXT}
+
+
+def test_the_page_says_what_text_takes(tmp_path):
+    """Medians, ratios to the first way, formulas in brackets, what was not measured; and claims."""
+    benchmarks = [
+        benchmark(title=OF_TEXT[kind], rows=rows, about=ABOUT | {"cores": 2})
+        for kind, rows in rows_of_text().items()
+    ]
+    text = "\n".join(language_section([], benchmarks))
+    assert "| gather | 800 | 1.00 | 51.4 |\n| rows | 590 | 0.74 | 20.7 |" in text
+    assert "Losses of all 2 ways are within 2e-07 of each other." in text
+    assert "| ring | 653.1 (649.9) | 49.6 (49.4) |" in text and "433,247,240 bytes of" in text
+    assert (
+        "| ddp | float32 | 2 | 21 | 150 |" in text and "| horovod | float32 | 2 | – | 101 |" in text
+    )
+    assert "Not measured: emulated." in text
+    assert "albert-base, its blocks not resharded: 13 gathers, 8.2 times its 46.7 MB" in text
+    assert "one device 31 ms, two stages 50 ms." in text.replace("50.5", "50")
+    assert "by bigrams" not in text, "there is no run that it could be set beside"
+    found = {
+        script: " ".join(claim.split()) for script, claim in claims.claims([], benchmarks).items()
+    }
+    for script, claim in {
+        "text_ddp.py": "ranks that share the cores train 150 sequences/s, 1.50 times those of 1; 2",
+        "text_exchange.py": "send 1,306 MB a step over rank 0's link by gather, 653 MB by ring;",
+        "text_fsdp.py": "albert-base's 47 MB are gathered 14.9 times a step, in 25 parts; bert-ba",
+        "text_horovod.py": "sequences/s at a batch of 64, 0.75 at 64 (101 in float32); 2",
+        "text_pipeline.py": "50 ms a batch in two stages, 31 on one device; losses within 2e-07",
+    }.items():
+        assert claim in found.pop(script), script
+    assert not found
+    for kind, rows in rows_of_text().items():  # of which others are missing
+        language_section([], [benchmark(title=OF_TEXT[kind], rows=rows)])
+        claims.claims([], [benchmark(title=OF_TEXT[kind], rows=rows[:1])])
+    assert language_section([], [benchmark()]) == []
+
+
+def test_the_page_says_what_the_demos_are_learned_to(tmp_path):
+    """The run on most sequences of each task, beside what counts alone reach."""
+    of = {"command": ["python", "text_nd.py"], "steps_per_epoch": 10, "data": "demo", "cores": 2}
+    of |= {"place": {"device": "cpu", "ranks": 1, "devices": 1, "local_ranks": 1}}
+    of |= {"global_batch": 8, "device": "CPU"}
+    for name, task, tags in [
+        ("short", "lm", {"Loss/val": [1.0], "Perplexity/val": [2.7]}),
+        ("long", "lm", {"Loss/val": [2.5, 2.1], "Perplexity/val": [12.2, 8.2]}),
+        ("cola", "cola", {"Loss/val": [0.3], "Accuracy/val": [91.7]}),
+    ]:
+        options = {"arch": "gpt" if task == "lm" else "bert", "task": task}
+        write_run(tmp_path / name, tags, about=of | {"options": options})
+    runs, warnings = read.read_runs([tmp_path])
+    counts = benchmark(title=OF_TEXT["ngrams"], rows=rows_of_text()["ngrams"])
+    text = "\n".join(language_section(runs, [counts]))
+    assert not warnings and "gpt to validation loss 2.10 (perplexity 8.2) on demo in" in text
+    assert "bert to 91.7 % validation accuracy on cola: demo in 0:01:40." in text
+    assert "loss is 3.25 by unigrams, 2.32 by bigrams." in text
+    claim = claims.claims(runs, [])["text_nd.py"]
+    assert (
+        claim.startswith("Measured: gpt to validation loss 2.10") and "; 2 cores of CPU." in claim
+    )
+
+
+def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
+    """RTE's rows, which text_nd.py takes for RTE's; as many tensors and bytes as bert-base."""
+    pytest.importorskip("transformers")
+    of_text.make_rte(tmp_path / "rte")
+    for name, count in ("train", 2490), ("dev", 277):
+        rows, target = of_text.text_nd.read_rows(tmp_path / "rte" / f"{name}.tsv", "rte")
+        assert len(rows) == count and 0.4 < sum(target) / count < 0.6
+    assert len({of_text.word(number) for number in range(0, 30_000)}) == 30_000
+    for kind, tensors, numbers in ("bert-base", 201, 108_311_810), ("albert-base", 27, 11_685_122):
+        folder = of_text.make_model(tmp_path / kind, kind)
+        words = ["--task", "rte", "-a", str(folder), "--from-scratch", str(tmp_path / "rte")]
+        args = of_text.text_nd.parse_args([*words, "--max-length", "8"])
+        tokenizer = of_text.text_nd.load_tokenizer(folder)
+        data = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=len(tokenizer), pad=0))
+        with torch.device("meta"):
+            model = of_text.text_nd.build_model(args, data)
+        weights = [*model.parameters()]
+        assert (len(weights), sum(each.numel() for each in weights)) == (tensors, numbers)
+    size = 433.24724
+    assert of_text.expected("gather", 4, size) == pytest.approx(1299.74, abs=0.01)
+    assert of_text.expected("ring", 4, size) == pytest.approx(649.87, abs=0.01)
+
+
+def test_ngrams_are_those_of_the_text(monkeypatch):
+    """Two letters that take turns: each is one of two, and follows from the other."""
+    text = np.frombuffer(b"ab" * 5000, np.uint8)
+    monkeypatch.setattr(of_text.text_nd, "demo_text", lambda: np.split(text, [9000]))
+    single, pairs = of_text.ngrams(None, None)
+    assert single["values"] == [pytest.approx(math.log(2), abs=0.01)]
+    assert pairs["values"] == [pytest.approx(0, abs=0.01)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["exchange", "albert", "gathers", "stages"])
+def test_text_is_measured(kind, tmp_path):
+    """A little of each; what must be exact is."""
+    pytest.importorskip("transformers")
+    words = [sys.executable, of_text.__file__, kind, "--out", tmp_path / "found.json"]
+    few = {
+        "exchange": "--only gather rows --steps 4 --ranks 2 --hidden-size 32 --layers 1",
+        "albert": "--batch 2 --ranks 2 --steps 1 --hidden-size 32 --max-length 8",
+        "gathers": "",
+        "stages": "--steps 4 --rounds 1",
+    }
+    if kind == "exchange" and (os.geteuid() or not shutil.which("ip")):
+        pytest.skip("network namespaces take root and iproute2")
+    run([*words, *few[kind].split()], tmp_path)
+    rows = read_rows(tmp_path / "found.json")
+    for row in rows.values():
+        assert min(row["values"], default=1) > 0
+        assert float(row.get("relative difference of losses", 0)) < 1e-6
+    if kind == "gathers":  # each of 12 calls, in both passes, and the rest once
+        assert rows["albert-base, resharded"]["gathers a step"] == "25"
+        assert rows["albert-base, not resharded"]["gathers a step"] == "13"

@@ -681,6 +681,48 @@ def test_file_that_may_not_be_read(tmp_path, monkeypatch):
     assert f"{path}: cannot be read further (may not be read)" in warnings
 
 
+def of_text(task, arch, **more):
+    """Returns what text_nd.py logs of itself, on a GPU."""
+    found = about(task=task, arch=arch, **more)
+    found |= {"command": ["python", "text_nd.py"], "data": "/x/RTE/train.tsv", "vocabulary": 39}
+    return found | {"steps_per_epoch": 77, "device": "V100"}
+
+
+CLASSES = {"Accuracy": [70, 93, 91], "F1": [80, 95, 94], "MCC": [0, 0.8, 0.7]}
+
+
+def test_runs_of_text_among_others(tmp_path):
+    """Each measure has its place, nothing is called unknown or missing that a task has not."""
+    losses = {f"Loss/{part}": [3, 2, 2.5] for part in ("train", "val")}
+    rate = {"Throughput/train": [100.0] * 3, "Throughput/val": [1] * 3, "Lr": [1] * 3}
+    times = {f"Time/{part}": [1] * 3 for part in ("train", "val")}
+    usual_of_text = losses | rate | times
+    both = [(tag, part) for tag in CLASSES for part in ("train", "val")]
+    classes = usual_of_text | {f"{tag}/{part}": CLASSES[tag] for tag, part in both}
+    blocks = usual_of_text | {f"Perplexity/{part}": [20, 7, 12] for part in ("train", "val")}
+    write_run(tmp_path / "bert", classes, about=of_text("rte", "bert", desired_acc=0.9))
+    write_run(tmp_path / "gpt", blocks, about=of_text("lm", "gpt"))
+    text, figures, runs, warnings = results(tmp_path)
+    assert warnings == [] and [run.items for run in runs] == ["sequences"] * 2
+    bert, gpt = rows(text)
+    assert bert["validation, last / best"] == "accuracy 91.00 / 93.00 %" and "top-1" not in text
+    assert gpt["validation, last / best"] == "perplexity 12.00 / 7.00"
+    assert bert["sequences/s"] == "100 ± 0" and bert["what"] == "bert, rte: RTE (vocabulary 39)"
+    assert [run.seconds_to_desired for run in runs] == [200, None]
+    for label in "accuracy, %", "MCC", "perplexity", "validation accuracy":
+        assert panel(figures, label)["lines"], label
+    assert "Not logged" not in in_full("bert", tmp_path) + in_full("gpt", tmp_path)
+    write_run(tmp_path / "resnet", usual(3), about=about())
+    text, _, runs, warnings = results(tmp_path)
+    assert warnings == [] and [row["items/s"] for row in rows(text)].count("1,000 ± 0") == 1
+    (resnet,) = [row for row in rows(text) if row["run"] == "resnet"]
+    assert resnet["val top-1, last / best, %"] == "30.00 / 30.00"
+    assert resnet["validation, last / best"] == "–"
+    write_run(tmp_path / "odd", blocks, about=of_text(["lm"], "gpt") | {"vocabulary": "many"})
+    text, _, runs, warnings = results(tmp_path)
+    assert len(rows(text)) == 4 and "options.task is ['lm']" in " ".join(warnings)
+
+
 def test_links_to_folders(tmp_path):
     write_run(tmp_path / "elsewhere" / NAME.format(1), usual(2))
     (tmp_path / "logs").mkdir()
@@ -911,11 +953,12 @@ def test_mutated_texts(tmp_path):
         write_run(tmp_path / study / f"run{serial}", usual(2) | {"Loss/step": [1.0, 0]}, **texts)
     for devices in 1, 2, 4:
         write_run(tmp_path / "scaling" / NAME.format(devices), usual(2))
-    page, _, runs, warnings = results(tmp_path)
-    shown = re.findall(r"(?m)^\| run(\d+) \|", page)
+    _, _, runs, warnings = results(tmp_path)
+    everything = in_full("all", tmp_path)
+    shown = {*re.findall(r"(?m)^\| run(\d+) \|", everything)}
     named = set(re.findall(r"\brun(\d+)\b", " ".join(warnings)))
-    assert named | {*shown} == set(map(str, range(serial + 1))) and len(shown) > serial / 2
-    assert all(f"\n| {NAME.format(devices)} |" in page for devices in (1, 2, 4))
+    assert named | shown == set(map(str, range(serial + 1))) and len(shown) > serial / 2
+    assert all(f"\n| {NAME.format(devices)} |" in everything for devices in (1, 2, 4))
 
 
 def test_traffic_that_is_not_counted(tmp_path):
@@ -1055,18 +1098,23 @@ def test_commands_repeat_the_runs(monkeypatch):
 
 
 def test_the_page_is_short_and_names_all():
-    """RESULTS.md as committed: each run is a row, each study and benchmark has its --show, no table
-    is long but that of runs, and no figure is there that is not shown."""
+    """RESULTS.md as committed: each run of a study without a section is a row, of the others
+    --show has them, each study and benchmark has its --show, no table is long but that of runs, and
+    no figure is there that is not shown."""
     text, runs = (ROOT / "RESULTS.md").read_text(), read.read_runs([LOGS])[0]
     assert text.count("\n") <= 400
     listed = rows(text)
-    assert [row["run"] for row in listed] == [run.name for run in runs] and len(runs) > 60
+    rest = [run for run in runs if f"\n## Study {run.study}\n" in text]
+    assert [row["run"] for row in listed] == [run.name for run in rest] and len(rest) > 10
+    for study in {run.study for run in runs} - {run.study for run in rest}:
+        shown = in_full(study, LOGS)
+        assert all(run.name in shown for run in runs if run.study == study)
     names = {run.study for run in runs} | {path.stem for path in (LOGS / "benchmarks").iterdir()}
     assert {*re.findall(r"`python make_results\.py logs --show (\S+)`", text)} == {*names, "NAME"}
     tables = re.findall(r"(?m)(?:^\|.*\n)+", text.partition("## Runs")[0])
     assert tables and max(table.count("\n") for table in tables) <= 2 + report.MOST
-    order = "How fast.*accurate.*scales.*Same curve.*survives.*sends.*Methods.*Study.*Benchm.*Runs"
-    assert re.search(order, text, re.DOTALL)
+    order = "How fast accurate scales Same curve survives sends Text Methods Study Benchm Runs"
+    assert re.search(order.replace(" ", ".*"), text, re.DOTALL)
     pages = [ROOT / name for name in ("RESULTS.md", "README.md", *(ROOT / "docs").glob("*.md"))]
     linked = {name for page in pages for name in re.findall(r"figures/\w+\.\w+", page.read_text())}
     assert linked == {f"figures/{path.name}" for path in (ROOT / "figures").iterdir()}
@@ -1157,6 +1205,9 @@ def test_claims_are_of_the_logs(tmp_path):
         claims.stale_claims(tmp_path, {"imagenet_ddp.py": ""}) if path.write_text(whole) else []
     )
     assert line == "imagenet_ddp.py: what was measured is in no log: take it out"
+    (tmp_path / "text_nd.py").write_text('"""Trains.\n\nMeasured: much.\n"""')
+    (line,) = claims.stale_claims(tmp_path, found)
+    assert line == "text_nd.py: what was measured is in no log: take it out"
 
 
 def test_check_names_stale_claims(tmp_path, monkeypatch):
