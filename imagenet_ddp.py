@@ -1531,7 +1531,7 @@ def steps_per_epoch(args, source, global_batch):
     """Returns the steps of an epoch of training on a source."""
     size = len(source.target)
     if size < global_batch and not args.evaluate:
-        few = f"train/ has {size}, fewer than a global batch, {global_batch}"
+        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
         raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     return min(size // global_batch, args.steps_per_epoch or size)
 
@@ -2516,7 +2516,7 @@ def build_run(args):
     arm_timeout(args)
     sources = list_sources(args, place)
     digests = [source.digest() for source in sources]
-    require_equal(place, dict(zip(("train/", "val/"), digests, strict=True)))
+    require_equal(place, dict(zip(("train", "val"), digests, strict=True)))
     trains = {"options": options, "data": digests[0]}
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
@@ -2637,7 +2637,7 @@ def train(run):
             break
     if run.log:
         reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
-        reason = "desired accuracy reached" if is_desired(args, run.best) else reason
+        reason = "what is desired is reached" if is_desired(args, run.best) else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")

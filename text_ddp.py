@@ -436,8 +436,8 @@ class StoreArch(argparse.Action):
 
     def __call__(self, parser, namespace, value, option=None):
         namespace.arch = value
-        if value not in KNOWN and namespace.lr is DEFAULTS["lr"]:  # not typed
-            namespace.lr = FINE_TUNING
+        if any(namespace.lr is default for default in (DEFAULTS["lr"], FINE_TUNING)):  # not typed
+            namespace.lr = DEFAULTS["lr"] if value in KNOWN else FINE_TUNING
 
 
 def add_task_options(parser):
@@ -679,9 +679,10 @@ def list_rows(args, place):
         paths, (rows, target) = ["demo"] * 2, demo_rows()
         tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
     if args.tokenizer == "words" or (args.tokenizer is None and args.arch in KNOWN):
-        tokenizer, sources = word_tokenizer(itertools.chain(*tables[0][0])), []
+        tokenizer = word_tokenizer(itertools.chain(*tables[0][0]))
     else:
-        tokenizer, sources = load_tokenizer(args.tokenizer or args.arch), []
+        tokenizer = load_tokenizer(args.tokenizer or args.arch)
+    sources = []
     for path, (rows, target) in zip(paths, tables, strict=True):
         tokens, second, cut = [], [], 0
         for start in range(0, len(rows), 4096):  # an encoding takes far more memory than its tokens
@@ -966,7 +967,7 @@ def make_config(args, data):
 
 def build_encoder(args, data, load):
     """Returns -a with a classifier on top; all weights random, or those of FOLDER."""
-    auto, left = transformers().AutoModelForSequenceClassification, []
+    auto = transformers().AutoModelForSequenceClassification
     try:
         config = make_config(args, data)
         if args.arch in KNOWN or args.from_scratch or not load:
@@ -1450,7 +1451,7 @@ def steps_per_epoch(args, source, global_batch):
     """Returns the steps of an epoch of training on a source."""
     size = len(source.target)
     if size < global_batch and not args.evaluate:
-        few = f"train/ has {size}, fewer than a global batch, {global_batch}"
+        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
         raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     return min(size // global_batch, args.steps_per_epoch or size)
 
@@ -2435,7 +2436,7 @@ def build_run(args):
     arm_timeout(args)
     sources = list_sources(args, place)
     digests = [source.digest() for source in sources]
-    require_equal(place, dict(zip(("train/", "val/"), digests, strict=True)))
+    require_equal(place, dict(zip(("train", "val"), digests, strict=True)))
     trains = {"options": options, "data": digests[0]}
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
@@ -2556,7 +2557,7 @@ def train(run):
             break
     if run.log:
         reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
-        reason = "desired accuracy reached" if is_desired(args, run.best) else reason
+        reason = "what is desired is reached" if is_desired(args, run.best) else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")

@@ -87,7 +87,7 @@ OPTIONS = {
         ("--global-batch 8 --accumulation 2", "exclude each other"),
         ("--start-epoch 1", "--start-epoch 1"),
         ("--num-classes 1", "--num-classes 1: "),
-        ("-b 100", "train/ has 8, fewer than a global batch, 100"),
+        ("-b 100", "training has 8 images, fewer than a global batch, 100"),
         ("--sync-bn", "unrecognized arguments: --sync-bn"),
         ("--prof 3", "--prof is a program of its own now: tools/profile_steps.py SCRIPT"),
         ("--val-resize 16", "--val-resize 16"),

@@ -114,7 +114,7 @@ OPTIONS = [
     ("--desired-loss -1", "--desired-loss: -1"),
     ("--resume ''", "--resume"),
     ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
-    ("-b 4000 --max-length 8", "train/ has 94, fewer than a global batch, 4000"),
+    ("-b 4000 --max-length 8", "training has 94 sequences, fewer than a global batch, 4000"),
     ("--max-length 100000", "too few for --max-length 100000"),
     ("--image-size 32", "unrecognized arguments: --image-size"),
 ]
@@ -226,7 +226,7 @@ ROWS = {  # of a task of GLUE: what is wrong => the task, train.tsv, dev.tsv, wo
     "UTF-16": ("cola", (ROW * 9).encode("utf-16"), ROW, "train.tsv is no UTF-8"),
     "Latin 1": ("cola", (ROW * 9).replace("dog", "d\xf6g").encode("latin1"), ROW, "is no UTF-8"),
     "unknown": ("cola", ROW * 9, "gj04\t1\t\tein Hund sieht dich\n", "dev.tsv: more than half"),
-    "few": ("cola", ROW * 3, ROW, "train/ has 3, fewer than a global batch, 4"),
+    "few": ("cola", ROW * 3, ROW, "training has 3 sequences, fewer than a global batch, 4"),
 }
 
 

@@ -230,7 +230,7 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     assert re.search(rf"Going on from .* at epoch 0 step {marker['step']}\b", output)
     assert "--resume auto keeps the global batch, 16" in output
     assert "8 images x 1 devices x 2 accumulated = global batch 16" in output
-    assert "desired accuracy reached: " in output
+    assert "what is desired is reached: " in output
     (second,) = set((tmp_path / "runs").iterdir()) - {first}
     assert "_gpux1_b8_" in second.name, "a folder's name says how many devices"
     third = [*command("imagenet_ddp_apex.py"), *RUN, *level("apex"), "-b", "16"]
@@ -570,7 +570,9 @@ def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, t
     top1 = list(scalars(tmp_path / "runs", "Top1/val").values())
     assert top1[-1] >= 40
     assert all(value < 40 for value in top1[:-1])
-    assert re.search(rf"desired accuracy reached: .*, {len(top1)} epochs in \d+:\d\d:\d\d", output)
+    assert re.search(
+        rf"what is desired is reached: .*, {len(top1)} epochs in \d+:\d\d:\d\d", output
+    )
     assert load(checkpoint(tmp_path / "runs"))["epoch"] == len(top1) < 40
 
 
