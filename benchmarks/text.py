@@ -398,8 +398,8 @@ KINDS = {  # unit, defaults of further options, note
         "ms a batch",
         {"steps": 50, "ranks": [2]},
         "A course report's language model: 2 layers of width 200, batches of 20 x 35 words, "
-        "dropout 0.2, {steps} batches a run, {rounds} runs in turn, on the demo's words. Losses are of "
-        "runs without dropout. {cores} cores, a thread each.",
+        "dropout 0.2, {steps} batches a run, {rounds} runs in turn, on the demo's words. Losses "
+        "are of runs without dropout. {cores} cores, a thread each.",
     ),
     "ngrams": (
         "nats a byte",
