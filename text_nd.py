@@ -5,10 +5,9 @@ text_*.py hold the same loop to the byte, and so do the imagenet_*.py: `diff tex
 shows what distribution adds, `diff imagenet_nd.py text_nd.py` what a task is. DIR holds train.txt
 and val.txt, or of a task of GLUE train.tsv and dev.tsv.
 
-    python text_nd.py  # without DIR: a small GPT on Python's language reference, in a minute
+    python text_nd.py --max-length 64 -b 16  # without DIR: a small GPT on a demo, in a minute
     python text_nd.py @recipes/text/gpt-char.txt DIR
-    python text_nd.py --task cola -a bert --layers 2 --hidden-size 64 --heads 2 --dropout 0 \\
-        --epochs 4 --desired-acc 0.9  # without DIR: sentences that are right or wrong
+    python text_nd.py --task cola -a bert --dropout 0 --desired-acc 0.9  # right or wrong sentences
     python text_nd.py --task rte -a FOLDER --amp bfloat16 DIR  # FOLDER: a model of Hugging Face's
 
 Measured: gpt to validation loss 2.10 (perplexity 8.1) on Python's language reference in 0:02:07;
@@ -161,7 +160,7 @@ def leave():
 # Defaults of the loop's options, as BERT is fine-tuned (Devlin et al. 2018, A.3); the learning rate
 # is that of small models with random weights, and of trained ones that of FINE_TUNING.
 DEFAULTS = {"epochs": 3, "batch_size": 32, "lr_scaling": "none", "lr_schedule": "linear"}
-DEFAULTS |= {"optimizer": "adamw", "lr": 1e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
+DEFAULTS |= {"optimizer": "adamw", "lr": 3e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
 FINE_TUNING = 2e-5
 WARMUP = 1, 10  # epochs, of so many
 
@@ -214,9 +213,9 @@ def add_task_options(parser):
     add("-a", "--arch", default="gpt", action=StoreArch, help=names)
     add("--from-scratch", **flag, help="random weights, of FOLDER's sizes")
     size = {"type": number(int, 1, 10**5), "help": "of random weights (%(default)s)"}
-    add("--layers", default=4, **size)
-    add("--hidden-size", default=128, **size)
-    add("--heads", default=4, **size)
+    add("--layers", default=2, **size)
+    add("--hidden-size", default=64, **size)
+    add("--heads", default=2, **size)
     add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's (gpt: 0)")
     add("--tied", **flag, help="gpt: output layer and embedding are one (Press 2016)")
 
@@ -835,9 +834,10 @@ def shown(values, digits=1):
     """Returns the measures in a line for people, without those that are at their worst, or not
     measured."""
     forms = {"Perplexity": "perplexity {}", "Accuracy": "accuracy {} %", "F1": "F1 {} %"}
-    good = [tag for tag in (*forms, "MCC") if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
-    numbers = {tag: f"{values[tag]:.{digits + 2 * (tag == 'MCC')}f}" for tag in good}
-    return ", ".join(forms.get(tag, "MCC {}").format(numbers[tag]) for tag in good)
+    forms |= {"MCC": "MCC {}", "Loss": "loss {}"}
+    good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
+    fine = {tag: digits + 2 * (tag in ("MCC", "Loss")) for tag in good}
+    return ", ".join(forms[tag].format(f"{values[tag]:.{fine[tag]}f}") for tag in good)
 
 
 def is_desired(args, best):

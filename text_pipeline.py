@@ -7,7 +7,7 @@ beyond the stages train replicas. DIR holds train.txt and val.txt; a task of GLU
 
     torchrun --nproc_per_node=2 text_pipeline.py --no-accel  # without DIR: a small GPT, on a demo
     torchrun --nproc_per_node=4 text_pipeline.py --layers 24 --hidden-size 2048 --heads 16 \\
-        --max-length 1024 --tokenizer FOLDER -b 32 --microbatches 16 --amp bfloat16 DIR
+        --lr 6e-4 --max-length 1024 --tokenizer FOLDER -b 32 --microbatches 16 --amp bfloat16 DIR
     torchrun --nproc_per_node=8 text_pipeline.py --stages 4 --schedule 1f1b DIR  # two replicas
     torchrun --nnodes 2 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 29500 text_pipeline.py DIR  # node 0 of 2
