@@ -2639,7 +2639,9 @@ def train(run):
         reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
         reason = "what is desired is reached" if is_desired(args, run.best) else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST}
+        end |= {
+            f"best_{tag.lower()}": run.best[tag] for tag in BEST if run.best[tag] != BEST[tag][1]
+        }
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))

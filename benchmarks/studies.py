@@ -175,11 +175,8 @@ STUDIES = {
         parity("exchange", 2, "-j", "1", "--exchange", "ring", batch=16),
     ],
     "text_cpu": [
-        demo_of_text(),
-        demo_of_text(
-            "--task cola -a bert --layers 2 --hidden-size 64 --heads 2 --dropout 0",
-            "--epochs 4 --desired-acc 0.9",
-        ),
+        demo_of_text("--max-length 64 -b 16"),
+        demo_of_text("--task cola -a bert --dropout 0 --lr 1e-3 --epochs 4 --desired-acc 0.9"),
     ],
     "recipe_cifar10": [
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),

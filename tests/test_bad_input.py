@@ -431,7 +431,7 @@ def test_ranks_that_differ(images, tmp_path):
     assert [rank.returncode for rank in ranks] == [1, 2, 2], printed
     assert "another rank is gone" in the_line(printed[0])
     assert "rank 1 differs from rank 0 in seed (7, not 0)" in the_line(printed[1])
-    assert "rank 2 differs from rank 0 in train/ (8 images" in the_line(printed[2])
+    assert "rank 2 differs from rank 0 in train (8 images" in the_line(printed[2])
     assert not (tmp_path / "runs").exists()
 
 

@@ -528,8 +528,9 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
     """RTE's rows, which text_nd.py takes for RTE's; as many tensors and bytes as bert-base."""
     pytest.importorskip("transformers")
     of_text.make_rte(tmp_path / "rte")
+    place = of_text.text_nd.Place(of_text.torch.device("cpu"))
     for name, count in ("train", 2490), ("dev", 277):
-        rows, target = of_text.text_nd.read_rows(tmp_path / "rte" / f"{name}.tsv", "rte")
+        rows, target = of_text.text_nd.read_rows(tmp_path / "rte" / f"{name}.tsv", "rte", place)
         assert len(rows) == count and 0.4 < sum(target) / count < 0.6
     assert len({of_text.word(number) for number in range(0, 30_000)}) == 30_000
     for kind, tensors, numbers in ("bert-base", 201, 108_311_810), ("albert-base", 27, 11_685_122):

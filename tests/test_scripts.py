@@ -240,10 +240,10 @@ TASK = {
     },
     "text": {
         "dir": None, "task": "lm", "tokenizer": None, "max_length": 128, "pad_to_max": False,
-        "arch": "gpt", "from_scratch": False, "layers": 4, "hidden_size": 128, "heads": 4,
+        "arch": "gpt", "from_scratch": False, "layers": 2, "hidden_size": 64, "heads": 2,
         "dropout": None, "tied": False, "desired_acc": None, "desired_mcc": None,
         "desired_loss": None, "best": "loss", "epochs": 3, "batch_size": 32, "optimizer": "adamw",
-        "lr": 1e-3, "lr_scaling": "none", "lr_schedule": "linear", "wd": 0.01, "norm_wd": 0.0,
+        "lr": 3e-3, "lr_scaling": "none", "lr_schedule": "linear", "wd": 0.01, "norm_wd": 0.0,
         "clip_grad": 1.0,
     },
 }  # fmt: skip

@@ -102,12 +102,12 @@ OPTIONS = [
     ("--heads 3", "--heads 3 does not divide --hidden-size"),
     ("--hidden-size 30 --heads 4", "--heads 4 does not divide --hidden-size 30"),
     ("--tokenizer nothing", "--tokenizer nothing: no folder"),
-    ("--desired-acc 0.5", "--task lm has no accuracy"),
-    ("--desired-mcc 0.5", "--task lm has no MCC"),
-    ("--task mnli -a bert --desired-mcc 0.5", "--task mnli has no MCC"),
-    ("--best mcc", "--task lm has no mcc"),
-    ("--task mnli -a bert --best f1", "--task mnli has no f1"),
-    ("--task cola -a bert --best perplexity", "--task cola has no perplexity"),
+    ("--desired-acc 0.5", "--task lm measures loss perplexity alone"),
+    ("--desired-mcc 0.5", "--task lm measures loss perplexity alone"),
+    ("--task mnli -a bert --desired-mcc 0.5", "--task mnli measures loss accuracy alone"),
+    ("--best mcc", "--task lm measures loss perplexity alone"),
+    ("--task mnli -a bert --best f1", "--task mnli measures loss accuracy alone"),
+    ("--task cola -a bert --best perplexity", "--task cola measures loss accuracy f1 mcc alone"),
     ("--max-length 0", "--max-length: 0"),
     ("--dropout 1", "--dropout: 1"),
     ("--hidden-size 0", "--hidden-size: 0"),
@@ -127,7 +127,7 @@ def test_options(options, words, text, complaint_here):
 
 
 def test_sizes_of_a_folder(bert, pairs, complaint_here):
-    assert "-a " in complaint_here(ND, *RTE, bert, "--layers", "2", pairs)
+    assert "-a " in complaint_here(ND, *RTE, bert, "--layers", "3", pairs)
     line = complaint_here(ND, *RTE, bert, "--max-length", "600", pairs)
     assert "--max-length 600 is more than its 512 positions" in line
 
