@@ -169,7 +169,7 @@ tests/test_text_reference.py -k tied
   queries and values swapped => q, k, v = x.unflatten => v, k, q = x.unflatten
   heads and queries swapped => x.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4) => x.unflatten(2, (self.heads, 3, -1)).permute(3, 0, 2, 1, 4)
   GELU by tanh => nn.GELU() => nn.GELU("tanh")
-  network not added to what it is given => return x + self.network(x) => return self.network(x)
+  network not added to what it is given => return x + self.mlp(x) => return self.mlp(x)
   no last norm => return self.head(self.norm(self.blocks(x))) => return self.head(self.blocks(x))
   no positions => self.token(tokens) + self.position[: tokens.shape[1]] => self.token(tokens) + 0 * self.position[: tokens.shape[1]]
   tied weights parted => self.head.weight = self.token.weight => self.head.weight.data = self.token.weight.data
@@ -177,13 +177,13 @@ tests/test_text_reference.py -k tied
   loss of a sequence, not of a token => return losses.sum() / target.numel(), sums => return losses.sum() / len(target), sums
   perplexity by another base => math.exp(min(loss, 700)) => 2 ** min(loss, 700)
 tests/test_text_reference.py -k begin
-  last layers of branches as large as the others => std=0.02 / math.sqrt(2 * layers if last else 1) => std=0.02
-  all layers small => 2 * layers if last else 1 => 2 * layers
+  last layers of branches as large as the others => last.weight.data /= math.sqrt(2 * layers) => last.weight.data /= 1
+  all layers small => nn.init.normal_(weight, std=0.02) => nn.init.normal_(weight, std=0.01)
 tests/test_text.py -k once
-  blocks overlap by a token => offset = most * np.arange => offset = (most - 1) * np.arange
+  blocks overlap by a token => offset = length * np.arange => offset = (length - 1) * np.arange
   a ragged block is trained on => (math.floor, math.ceil), strict => (math.ceil, math.ceil), strict
   a ragged block is not validated => (math.floor, math.ceil), strict => (math.floor, math.floor), strict
-  the first token of the next block is no target => np.minimum(most + 1, len(tokens) - offset) => np.minimum(most, len(tokens) - offset)
+  the first token of the next block is no target => np.minimum(length + 1, len(tokens) - offset) => np.minimum(length, len(tokens) - offset)
   padding is a target => source.tokens[at].astype(np.int64), -1) => source.tokens[at].astype(np.int64), 0)
 tests/test_text.py -k torchmetrics
   F1 without its 2 => max(1, 2 * tp + fp + fn) => max(1, tp + fp + fn)
@@ -200,7 +200,7 @@ tests/test_text.py -k encoders
   the first sentence alone => found = tokenizer(*columns, => found = tokenizer(columns[0],
   what is too long is not cut => {"truncation": True, "max_length": args.max_length} => {"truncation": True, "max_length": args.max_length + 8}
   classes reversed => classes.index(row[label]) => 1 - classes.index(row[label])
-  random weights in place of FOLDER's => if args.arch in KNOWN or args.from_scratch or not load: => if load:
+  random weights in place of FOLDER's => if args.arch in ARCHS or args.from_scratch or not load: => if load:
 tests/test_text.py -k another_dropout
   dropout of attention in validation => self.dropout * self.training => self.dropout
   no dropout of attention => "dropout_p": self.dropout * self.training => "dropout_p": 0.0
