@@ -380,7 +380,7 @@ def test_encoders_are_given_what_their_own_tokenizers_give(kind, tmp_path):
     ("script", "ranks", "options"),
     [
         way("nd", 1, "-b", "12", "--ema", "0.5"),
-        way("ddp", 2),
+        way("ddp", 2, slow=True),
         way("ddp", 3, "--task", "cola", "-a", "bert", "--lr", "5e-4", slow=True),
         way("fsdp", 2, slow=True),
         way("fsdp albert", 2, "--task", "cola", "-a", "albert", "--lr", "5e-4", slow=True),

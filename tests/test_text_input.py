@@ -741,6 +741,7 @@ def test_results_of_text(trained, tmp_path):
 # ------------------------------------------------------------------------------------------- ranks
 
 
+@pytest.mark.slow
 def test_ranks_say_it_once(another, tmp_path):
     """What is printed of the data comes from one rank; damaged weights end all in one line."""
     half(another / "model.safetensors")
