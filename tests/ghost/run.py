@@ -167,6 +167,7 @@ def main():
     torch.backends.cudnn.enabled = False  # PyTorch's own kernels instead
     torch.backends.cuda.enable_flash_sdp(False)  # of attention, too
     torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.cuda._device_count_nvml = lambda: -1  # where there are GPUs, their driver would be asked
     sys.argv = [script, *words]
     spec = importlib.util.spec_from_file_location(Path(script).stem, script)
