@@ -468,6 +468,45 @@ DEFAULTS = {
     "wd": 1e-4,
 }
 WARMUP = 5, 90  # epochs, of so many
+# Options of torchvision's references, timm and others, and what they are here.
+ELSEWHERE = {
+    "--model": "-a",
+    "--data-path": "DIR, without an option",
+    "--data-dir": "DIR, without an option",
+    "--train-dir": "DIR, which holds train/ and val/",
+    "--val-dir": "DIR, which holds train/ and val/",
+    "--opt": "--optimizer",
+    "--sched": "--lr-schedule",
+    "--lr-scheduler": "--lr-schedule",
+    "--lr-warmup-epochs": "--warmup-epochs",
+    "--norm-weight-decay": "--norm-wd",
+    "--clip-grad-norm": "--clip-grad",
+    "--grad-accum-steps": "--accumulation",
+    "--model-ema": "--ema DECAY",
+    "--aa": "--auto-augment",
+    "ta_wide": "trivial",
+    "ra": "rand",
+    "--mixup-alpha": "--mixup",
+    "--cutmix-alpha": "--cutmix",
+    "--ra-sampler": "--repeated-aug N",
+    "--reprob": "--random-erase",
+    "--smoothing": "--label-smoothing",
+    "--bce-target-thresh": "--bce-threshold",
+    "--img-size": "--image-size",
+    "--train-crop-size": "--image-size",
+    "--val-crop-size": "--val-size",
+    "--val-resize-size": "--val-resize",
+    "--test-only": "--evaluate",
+    "--output-dir": "--log-dir",
+    "--no-cuda": "--no-accel",
+}
+# --auto-augment: torchvision's, with the interpolation that its references give them.
+POLICIES = {
+    "trivial": v2.TrivialAugmentWide,
+    "rand": v2.RandAugment,
+    "auto": v2.AutoAugment,
+    "augmix": v2.AugMix,
+}
 
 
 def add_task_options(parser):
@@ -494,8 +533,8 @@ def add_task_options(parser):
     add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
     sides = "alternate: a random side, and the other one every second epoch (Jordan 2024)"
     add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
-    policies = "trivial: TrivialAugmentWide (Mueller 2021); rand: RandAugment (Cubuk 2020)"
-    add("--auto-augment", choices=["off", "trivial", "rand"], default="off", help=policies)
+    policies = f"{', '.join(POLICIES)} of torchvision, or timm's such as rand-m6-mstd0.5-inc1"
+    add("--auto-augment", default="off", metavar="POLICY", help=policies)
     boxes = "a rectangle in this fraction of images (Zhong et al. 2017; 0 = off)"
     add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
     crops = "crops of each image in a step, of so many times fewer images (Hoffer 2019; 1 = off)"
@@ -503,6 +542,8 @@ def add_task_options(parser):
     alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
     add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
     add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
+    groups = "images of a step that are mixed alike (default: each once, a global batch)"
+    add("--mix-group", type=positive_int, metavar="N", help=groups)
 
     add = parser.add_argument_group("model").add_argument
     names = "any torchvision classifier, or timm/NAME where timm is installed (%(default)s)"
@@ -516,12 +557,14 @@ def add_task_options(parser):
     add = parser.add_argument_group("loss and what is wanted of it").add_argument
     losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
+    above = "of mixed targets: above it 1, else 0 (timm's 0.2; default: as mixed)"
+    add("--bce-threshold", type=zero_to_1, metavar="SHARE", help=above)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
     add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
     trained = """arch pretrained weights freeze zero_init image_size start_size val_size val_resize
-        num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix loss
-        label_smoothing"""
+        num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix
+        mix_group loss bce_threshold label_smoothing"""
     return trained.split(), ["desired_acc", "best", "max_bad_images"]
 
 
@@ -537,6 +580,12 @@ def check_task_options(args, parser):
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:20])
         parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
+    if args.auto_augment not in ("off", *POLICIES):
+        if not re.fullmatch(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+", args.auto_augment):
+            known = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
+            parser.error(f"--auto-augment {args.auto_augment}: there is {known}")
+        if not importlib.util.find_spec("timm"):
+            parser.error(f"--auto-augment {args.auto_augment} is timm's: pip install timm")
     if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
         parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
     if "" in (args.resume, args.weights):
@@ -702,14 +751,16 @@ class Data(NamedTuple):
     repeats: int  # of each image in a step
     workers: int  # loader processes
     model_options: dict  # what the model is built with, beside num_classes
+    mix_group: int  # images of a step that are mixed alike
     num_classes: int  # outputs of the model
     image_size: int  # pixels, in training
     val_size: int  # pixels
     val_resize: int  # pixels
 
 
-def open_data(args, place, sources, batches):
-    """Returns the Data that the options name, in batches as split_batch() returns them."""
+def open_data(args, place, sources, batches, head=None):
+    """Returns the Data that the options name, in batches as split_batch() returns them. Where a
+    checkpoint, of this head, is evaluated and no size is typed, sizes are the checkpoint's."""
     device_batch, _, global_batch = batches
     if device_batch % batch_multiple(args):
         why = f"a batch of {device_batch} on a device is odd"
@@ -717,15 +768,27 @@ def open_data(args, place, sources, batches):
     preset, (train, val) = preset_of(args.arch), sources
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
-    image_size = args.image_size or (64 if small else own_size)
+    held = head if head and args.evaluate and not (args.image_size or args.val_size) else {}
+    image_size = args.image_size or held.get("image_size") or (64 if small else own_size)
     val_size = args.val_size or image_size
-    val_resize = args.val_resize or round(val_size * preset.resize_size[0] / own_size)
+    val_resize = args.val_resize or held.get("val_resize")
+    val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    if args.evaluate and place.rank == 0:
+        weights = args.weights or ("published" if args.pretrained else "random")
+        held = f"{head['path']}, epoch {head['epoch']}" if head else f"{weights} weights"
+        print_line(f"Validation of {held}, at {val_size} of {val_resize} pixels")
     if (args.start_size or 0) > image_size:
         raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
     if global_batch % args.repeated_aug:
         raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
+    each_once = global_batch // args.repeated_aug
+    mix_group = args.mix_group or each_once
+    uneven = mix_group % 2 or global_batch % mix_group or mix_group > each_once
+    if uneven and batch_multiple(args) == 2:
+        limit = f"an even number that divides {global_batch}, up to {each_once}"
+        raise BadInput(f"--mixup, --cutmix: --mix-group {mix_group} is not {limit}")
     num_classes = args.num_classes or len(train.classes) or 1000
     if num_classes < len(train.classes):
         raise BadInput(f"--num-classes {num_classes}: there are {len(train.classes)} in train/")
@@ -733,7 +796,7 @@ def open_data(args, place, sources, batches):
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    sizes = (num_classes, image_size, val_size, val_resize)
+    sizes = (mix_group, num_classes, image_size, val_size, val_resize)
     data = Data(train, val, steps, *batches, args.repeated_aug, workers, {}, *sizes)
     return data._replace(model_options=model_options(args, data))
 
@@ -875,13 +938,18 @@ class Images(torch.utils.data.Dataset):
         self.mean = torch.tensor(
             [round(255 * channel) for channel in preset.mean], dtype=torch.uint8
         )
-        policies = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment, "off": lambda: None}
-        self.policy = policies[args.auto_augment]()
+        self.policy = None
+        if args.auto_augment in POLICIES:
+            self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
+        elif args.auto_augment != "off":
+            timms = importlib.import_module("timm.data.auto_augment")
+            mean = {"img_mean": tuple(self.mean.tolist())}
+            self.policy = timms.rand_augment_transform(args.auto_augment, mean)
 
     def __getitem__(self, job):
-        """Loads (buffer, split, epoch, step, keys), and returns (buffer, split, epoch, step,
-        classes), of which unreadable images have -1."""
-        buffer, split, epoch, step, keys = job
+        """Loads (buffer, split, epoch, position, keys), and returns (buffer, split, epoch,
+        position, classes), of which unreadable images have -1."""
+        buffer, split, epoch, position, keys = job
         source, target = getattr(self.data, split), []
         places = batch_view(self.args, self.data, self.buffers[buffer], split, epoch, len(keys))
         for key, out in zip(keys, places, strict=True):
@@ -898,7 +966,7 @@ class Images(torch.utils.data.Dataset):
                 print_line(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
                 target.append(-1)
                 out.zero_()
-        return buffer, split, epoch, step, target
+        return buffer, split, epoch, position, target
 
     def load_random(self, encoded, out, epoch, key):
         """Writes a random crop, augmented, into uint8 (size, size, 3): drawn from (seed, epoch,
@@ -913,9 +981,13 @@ class Images(torch.utils.data.Dataset):
         if mirrored and args.flip != "off":
             out.copy_(out.flip(1))
         if self.policy:  # on Pillow's images, which it changes faster than tensors
-            # It draws from torch's generator, as does dropout, in the same process under -j 0.
+            # torchvision's draw from torch's generator, as does dropout, in the same process under
+            # -j 0; timm's from Python's and numpy's, as nothing else here does.
+            seed = rng.getrandbits(63)
             with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(rng.getrandbits(63))
+                torch.default_generator.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
                 augmented = self.policy(PIL.Image.fromarray(out.numpy()))
             out.copy_(torch.from_numpy(np.array(augmented)))
         if rng.random() < args.random_erase:  # of torchvision's sizes, in the mean colour
@@ -945,9 +1017,9 @@ def batch_view(args, data, buffer, split, epoch, images):
 
 
 def load_batches(args, place, data, schedule):
-    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, step),
-    one for each batch of the schedule. Images lie in a buffer that is used again once the next
-    batch is asked for; for CUDA it is pinned, so that copies from it need not be waited for.
+    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch,
+    position), one for each batch of the schedule. Images lie in a buffer that is used again once
+    the next batch is asked for; for CUDA it is pinned, so that copies need not be waited for.
 
     Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
     forked while a collective's thread waits for the interpreter's lock hangs.
@@ -960,8 +1032,8 @@ def load_batches(args, place, data, schedule):
         made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
         target = torch.randint(data.num_classes, (at_once,), device=place.device)
         return (
-            (view(made, split, epoch, len(keys)), target[: len(keys)], split, epoch, step)
-            for split, epoch, step, keys in schedule
+            (view(made, split, epoch, len(keys)), target[: len(keys)], split, epoch, position)
+            for split, epoch, position, keys in schedule
         )
     # Two under way for each worker, as DataLoader prefetches them, and one in the caller's hands:
     # with fewer, a batch would be overwritten while it is trained on.
@@ -988,16 +1060,15 @@ def load_batches(args, place, data, schedule):
     )
 
 
-def mix_pairs(images, target, args, epoch, step):
+def mix_pairs(images, target, args, seed):
     """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
     returns (N, 3): class, the neighbour's class, and the share of the first in the target.
 
-    Drawn from (seed, epoch, step), and both are on one rank: the same for any number of ranks.
-    An unreadable image is blended into none.
+    All are blended alike, as `seed` draws it. An unreadable image is blended into none.
     """
     # Not with a shuffled batch, as in the papers: an even slice of the global batch never parts 2i
     # from 2i + 1, so that any number of ranks trains on the same images.
-    rng = random.Random(f"{args.seed} {epoch} {step}")
+    rng = random.Random(seed)
     cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
     alpha = args.cutmix if cut else args.mixup
     kept, (height, width) = rng.betavariate(alpha, alpha), images.shape[2:]
@@ -1012,6 +1083,19 @@ def mix_pairs(images, target, args, epoch, step):
     both = ((target >= 0) & (other >= 0)).float()
     region.lerp_(region[neighbour], (both if cut else both * given)[:, None, None, None])
     return torch.stack([target, other, 1 - both * given], dim=1)
+
+
+def mix_groups(images, target, args, data, epoch, position):
+    """Mixes the pairs of a batch that begins at `position` of the epoch, those of each group of
+    data.mix_group images of a step alike; returns what mix_pairs() does. It is drawn from (seed,
+    epoch, step, group), of the first group without it: the same for any number of ranks."""
+    step, first = divmod(position, data.global_batch)
+    mixed, size, end = [], data.mix_group, first + len(target)
+    for group in range(first // size, -(-end // size)):
+        here = slice(max(0, group * size - first), (group + 1) * size - first)
+        seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
+        mixed.append(mix_pairs(images[here], target[here], args, seed))
+    return torch.cat(mixed)
 
 
 @functools.cache
@@ -1030,7 +1114,7 @@ def memory_format(args):
     return torch.channels_last if args.channels_last else torch.contiguous_format
 
 
-def finish_batch(inputs, target, args, split, epoch, step):
+def finish_batch(inputs, target, args, data, split, epoch, position):
     """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) of what
     load_batches() gave, on the device."""
     # Here and not in the workers: uint8 is a quarter of what would pass shared memory and PCIe.
@@ -1038,7 +1122,7 @@ def finish_batch(inputs, target, args, split, epoch, step):
     images = inputs.permute(0, 3, 1, 2).to(memory_format=memory_format(args))
     images = images.float().mul_(scale).add_(shift)
     if (args.mixup or args.cutmix) and split == "train":
-        target = mix_pairs(images, target, args, epoch, step)
+        target = mix_groups(images, target, args, data, epoch, position)
     return images, target
 
 
@@ -1130,6 +1214,10 @@ def is_described(saved):
         for one in value if sizes else [value]:
             if type(one) is not MODEL_OPTIONS.get(name) or not 0 <= one < 10**5:
                 return False
+    for name in "image_size", "val_resize":
+        size = saved.get(name, 1)  # older checkpoints have none
+        if type(size) is not int or not 0 < size < 10**5:
+            return False
     classes = saved["num_classes"]
     return type(saved["arch"]) is str and type(classes) is int and 0 < classes < 10**9
 
@@ -1160,9 +1248,10 @@ BEST = {
 }
 
 
-def criterion(output, target, smoothing=0.0, per_class=False):
+def criterion(output, target, smoothing=0.0, per_class=False, threshold=None):
     """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or
-    binary cross-entropy, the mean over the classes, where `per_class`.
+    binary cross-entropy, the mean over the classes, where `per_class`, then of targets that are 1
+    above the `threshold`, if any, and 0 else.
 
     `target` is (N,) classes, or (N, 3) of mix_pairs(). Unreadable images have class -1 and add
     nothing; the loss is the sum over the others divided by N, so that it does not depend on how a
@@ -1171,20 +1260,30 @@ def criterion(output, target, smoothing=0.0, per_class=False):
     """
 
     def losses(classes):
-        if not per_class:
-            options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
-            return nn.functional.cross_entropy(output, classes, **options)
-        wanted = nn.functional.one_hot(classes.clamp(min=0), output.shape[1])
-        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
-        loss = nn.functional.binary_cross_entropy_with_logits
-        return loss(output.float(), wanted, reduction="none").mean(dim=1) * (classes >= 0)
+        options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
+        return nn.functional.cross_entropy(output, classes, **options)
+
+    def shares(classes):
+        return nn.functional.one_hot(classes.clamp(min=0), output.shape[1]).float()
 
     # Not the mean over readable images: how many there are is known on all ranks only after an
     # exchange, and each rank would weigh its images by its own number.
-    if target.ndim == 1:
+    other, kept = None, 1
+    if target.ndim > 1:
+        (target, other), kept = target[:, :2].long().T, target[:, 2]
+    if per_class:
+        wanted = shares(target)
+        if other is not None:
+            wanted = wanted.lerp(shares(other), 1 - kept[:, None])
+        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
+        wanted = wanted if threshold is None else (wanted > threshold).float()
+        by_class = nn.functional.binary_cross_entropy_with_logits
+        loss = (
+            by_class(output.float(), wanted, reduction="none").mean(dim=1) @ (target >= 0).float()
+        )
+    elif other is None:
         loss = losses(target).sum()
     else:
-        (target, other), kept = target[:, :2].long().T, target[:, 2]
         loss = (kept * losses(target) + (1 - kept) * losses(other)).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
@@ -1194,8 +1293,8 @@ def criterion(output, target, smoothing=0.0, per_class=False):
 
 def training_criterion(args):
     """Returns the criterion by which the options have the model trained."""
-    per_class = args.loss == "bce"
-    return functools.partial(criterion, smoothing=args.label_smoothing, per_class=per_class)
+    options = {"per_class": args.loss == "bce", "threshold": args.bce_threshold}
+    return functools.partial(criterion, smoothing=args.label_smoothing, **options)
 
 
 def measures(sums):
@@ -1368,13 +1467,23 @@ class Options(argparse.Namespace):
         raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
 
 
+class Parser(argparse.ArgumentParser):
+    """Names the options here in place of others'."""
+
+    def error(self, message):
+        """Ends in one line with status 2."""
+        there = [word for word in re.findall(r"[\w-]+", message) if word in ELSEWHERE]
+        here = [f"{word} is {ELSEWHERE[word]} here" for word in there]
+        super().error("; ".join([message, *here]))
+
+
 def make_parser():
     """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    parser = argparse.ArgumentParser(description=about, **options)
+    parser = Parser(description=about, **options)
     task_run, task_ranks = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
@@ -1585,16 +1694,17 @@ def steps_per_epoch(args, source, global_batch):
 
 def schedule_batches(args, place, data, over, first_epoch, first_step):
     """Yields what this data rank loads from one step on to the end of the run: ("train", epoch,
-    step, keys) for each of the accumulation_steps of a training step, ("val", None, number, keys)
-    for each validation batch, as many on all data ranks; until `over` is set, or all epochs are
-    done.
+    position, keys) for each of the accumulation_steps of a training step, ("val", None, number,
+    keys) for each validation batch, as many on all data ranks; until `over` is set, or all epochs
+    are done.
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all data ranks
     together takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same
     items for any number of ranks, and resuming is to begin at another step. The ragged last batch
     is dropped in training; in validation, every item is in one batch of one data rank. A key is the
     item's index; where a step has data.repeats of each, it takes fewer items, and the keys of their
-    repeats, a round later in the batch, are larger by the number of items, and larger again.
+    repeats, a round later in the batch, are larger by the number of items, and larger again. The
+    position is that of the first key among all keys of the epoch.
     """
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
@@ -1617,9 +1727,9 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
             # there are, nor who loaded the steps before.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
-            keys = keys[place.data_rank * mine : (place.data_rank + 1) * mine]
-            for micro_batch in keys.reshape(data.accumulation_steps, at_once).tolist():
-                yield "train", epoch, step, micro_batch
+            for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
+                micro_batch = keys[first : first + at_once].tolist()
+                yield "train", epoch, step * data.global_batch + first, micro_batch
         yield from validation()
         if over.is_set():
             break
@@ -1640,7 +1750,7 @@ def start_loader_worker(_):
     end_with_parent(signal.SIGKILL)
 
 
-def to_device(batches, args, device, waits):
+def to_device(batches, args, data, device, waits):
     """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
     ahead; adds the seconds spent waiting for data to `waits`.
 
@@ -1652,12 +1762,12 @@ def to_device(batches, args, device, waits):
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
-    for *batch, split, epoch, step in batches:
+    for *batch, split, epoch, position in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(inputs, target, args, split, epoch, step)
+            inputs, target = finish_batch(inputs, target, args, data, split, epoch, position)
         if ready:
             yield ready
         if side:
@@ -2342,7 +2452,8 @@ def load_checkpoint(args, place, trains):
         except (BadInput, OSError) as bad:
             error = str(bad)
         if head:
-            if found := differing(args, trains, trained_by(head)):
+            found = differing(args, trains, trained_by(head))
+            if found and not args.evaluate:
                 print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
             tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
             if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
@@ -2578,7 +2689,7 @@ def build_run(args):
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
 
     # 4. The data before the model, which has as many outputs as there are classes.
-    data = open_data(args, place, sources, sizes)
+    data = open_data(args, place, sources, sizes, head)
     epoch, step, meter_state = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
@@ -2599,7 +2710,7 @@ def build_run(args):
     #    begin as copies of these, before a checkpoint is loaded into both.
     torch.manual_seed(args.seed)
     model, optimizer, scaler = prepare(args, place, data)
-    batches, watch = to_device(batches, args, place.device, waits), Watch(args, place)
+    batches, watch = to_device(batches, args, data, place.device, waits), Watch(args, place)
     run = Run(args, place, data, model, optimizer, scaler, watch, batches, waits, trains, over)
     if args.ema:
         for name, tensor in trained_state(run).items():
@@ -2637,6 +2748,11 @@ def print_header(run, head):
     print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
         print_line(EMULATED)
+    if args.evaluate:
+        return
+    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov")
+    if args.lr == DEFAULTS["lr"] and (usual in family) != (args.optimizer in family):
+        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
     accumulated = f"{data.accumulation_steps} accumulated"

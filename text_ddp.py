@@ -413,6 +413,36 @@ DEFAULTS |= {"optimizer": "adamw", "lr": 3e-3, "wd": 0.01, "norm_wd": 0.0, "clip
 FINE_TUNING = 2e-5
 WARMUP = 1, 10  # epochs, of so many
 
+# Options of transformers' examples and nanoGPT, and what they are here.
+ELSEWHERE = {
+    "--model": "-a",
+    "--model_name_or_path": "-a",
+    "--task_name": "--task",
+    "--tokenizer_name": "--tokenizer",
+    "--train_file": "DIR/train.txt or train.tsv",
+    "--dataset": "DIR, without an option",
+    "--max_seq_length": "--max-length",
+    "--max_length": "--max-length",
+    "--block_size": "--max-length",
+    "--pad_to_max_length": "--pad-to-max",
+    "--batch_size": "-b",
+    "--per_device_train_batch_size": "-b",
+    "--gradient_accumulation_steps": "--accumulation",
+    "--num_train_epochs": "--epochs",
+    "--learning_rate": "--lr",
+    "--lr_scheduler_type": "--lr-schedule",
+    "--weight_decay": "--wd",
+    "--max_grad_norm": "--clip-grad",
+    "--grad_clip": "--clip-grad",
+    "--n_layer": "--layers",
+    "--n_head": "--heads",
+    "--n_embd": "--hidden-size",
+    "--resume_from_checkpoint": "--resume",
+    "--output_dir": "--log-dir",
+    "--do_eval": "--evaluate",
+    "--fp16": "--amp float16",
+    "--bf16": "--amp bfloat16",
+}
 # Encoders of transformers' that are built with random weights.
 ENCODERS = "albert bert distilbert electra roberta".split()
 ARCHS = ("gpt", *ENCODERS)
@@ -793,8 +823,13 @@ class Data(NamedTuple):
     model_options: dict  # what a model with random weights is built with
 
 
-def open_data(args, place, sources, batches):
+def open_data(args, place, sources, batches, head=None):
     """Returns the Data that the options name, in batches as split_batch() returns them."""
+    if args.evaluate and place.rank == 0:
+        random = args.arch in ARCHS or args.from_scratch
+        held = "random weights" if random else args.arch
+        held = f"{head['path']}, epoch {head['epoch']}" if head else held
+        print_line(f"Validation of {held}, by up to {args.max_length} tokens")
     options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
     return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
 
@@ -808,12 +843,12 @@ def batch_multiple(args):
 
 
 def load_batches(args, place, data, schedule):
-    """Yields (tokens, target, split, epoch, step) for each batch of the schedule, int64: of a
+    """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64: of a
     language model both are (N, --max-length); else tokens are (N, L + 1), the last column says
     where the second sentence begins, and target is (N,). -1 stands where nothing is."""
     # No processes: to cut rows out of an array takes no time.
     lm, most = args.task == "lm", args.max_length
-    for split, epoch, step, keys in schedule:
+    for split, epoch, position, keys in schedule:
         source, keys = getattr(data, split), np.array(keys, np.int64)
         length = source.length[keys, None]
         width = most + lm  # the last token of a block is a target alone
@@ -832,10 +867,10 @@ def load_batches(args, place, data, schedule):
         batch = torch.tensor(inputs), torch.tensor(target)
         if place.device.type == "cuda":  # or the copy would be waited for
             batch = [tensor.pin_memory() for tensor in batch]
-        yield *batch, split, epoch, step
+        yield *batch, split, epoch, position
 
 
-def finish_batch(inputs, target, args, split, epoch, step):
+def finish_batch(inputs, target, args, data, split, epoch, position):
     """Returns what load_batches() gave: nothing is left to do."""
     return inputs, target
 
@@ -1244,13 +1279,23 @@ class Options(argparse.Namespace):
         raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
 
 
+class Parser(argparse.ArgumentParser):
+    """Names the options here in place of others'."""
+
+    def error(self, message):
+        """Ends in one line with status 2."""
+        there = [word for word in re.findall(r"[\w-]+", message) if word in ELSEWHERE]
+        here = [f"{word} is {ELSEWHERE[word]} here" for word in there]
+        super().error("; ".join([message, *here]))
+
+
 def make_parser():
     """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    parser = argparse.ArgumentParser(description=about, **options)
+    parser = Parser(description=about, **options)
     task_run, task_ranks = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
@@ -1461,16 +1506,17 @@ def steps_per_epoch(args, source, global_batch):
 
 def schedule_batches(args, place, data, over, first_epoch, first_step):
     """Yields what this data rank loads from one step on to the end of the run: ("train", epoch,
-    step, keys) for each of the accumulation_steps of a training step, ("val", None, number, keys)
-    for each validation batch, as many on all data ranks; until `over` is set, or all epochs are
-    done.
+    position, keys) for each of the accumulation_steps of a training step, ("val", None, number,
+    keys) for each validation batch, as many on all data ranks; until `over` is set, or all epochs
+    are done.
 
     The order of an epoch is one permutation from (seed, epoch), and step k of all data ranks
     together takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same
     items for any number of ranks, and resuming is to begin at another step. The ragged last batch
     is dropped in training; in validation, every item is in one batch of one data rank. A key is the
     item's index; where a step has data.repeats of each, it takes fewer items, and the keys of their
-    repeats, a round later in the batch, are larger by the number of items, and larger again.
+    repeats, a round later in the batch, are larger by the number of items, and larger again. The
+    position is that of the first key among all keys of the epoch.
     """
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
@@ -1493,9 +1539,9 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
             # there are, nor who loaded the steps before.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
-            keys = keys[place.data_rank * mine : (place.data_rank + 1) * mine]
-            for micro_batch in keys.reshape(data.accumulation_steps, at_once).tolist():
-                yield "train", epoch, step, micro_batch
+            for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
+                micro_batch = keys[first : first + at_once].tolist()
+                yield "train", epoch, step * data.global_batch + first, micro_batch
         yield from validation()
         if over.is_set():
             break
@@ -1516,7 +1562,7 @@ def start_loader_worker(_):
     end_with_parent(signal.SIGKILL)
 
 
-def to_device(batches, args, device, waits):
+def to_device(batches, args, data, device, waits):
     """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
     ahead; adds the seconds spent waiting for data to `waits`.
 
@@ -1528,12 +1574,12 @@ def to_device(batches, args, device, waits):
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
-    for *batch, split, epoch, step in batches:
+    for *batch, split, epoch, position in batches:
         waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(inputs, target, args, split, epoch, step)
+            inputs, target = finish_batch(inputs, target, args, data, split, epoch, position)
         if ready:
             yield ready
         if side:
@@ -2218,7 +2264,8 @@ def load_checkpoint(args, place, trains):
         except (BadInput, OSError) as bad:
             error = str(bad)
         if head:
-            if found := differing(args, trains, trained_by(head)):
+            found = differing(args, trains, trained_by(head))
+            if found and not args.evaluate:
                 print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
             tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
             if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
@@ -2454,7 +2501,7 @@ def build_run(args):
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
 
     # 4. The data before the model, which has as many outputs as there are classes.
-    data = open_data(args, place, sources, sizes)
+    data = open_data(args, place, sources, sizes, head)
     epoch, step, meter_state = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
@@ -2475,7 +2522,7 @@ def build_run(args):
     #    begin as copies of these, before a checkpoint is loaded into both.
     torch.manual_seed(args.seed)
     model, optimizer, scaler = prepare(args, place, data)
-    batches, watch = to_device(batches, args, place.device, waits), Watch(args, place)
+    batches, watch = to_device(batches, args, data, place.device, waits), Watch(args, place)
     run = Run(args, place, data, model, optimizer, scaler, watch, batches, waits, trains, over)
     if args.ema:
         for name, tensor in trained_state(run).items():
@@ -2513,6 +2560,11 @@ def print_header(run, head):
     print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
         print_line(EMULATED)
+    if args.evaluate:
+        return
+    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov")
+    if args.lr == DEFAULTS["lr"] and (usual in family) != (args.optimizer in family):
+        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
     accumulated = f"{data.accumulation_steps} accumulated"

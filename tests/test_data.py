@@ -201,10 +201,10 @@ def test_an_accumulated_step_has_the_same_images(workers, pictures):
         expected = [images.clone() for images, *_ in batches]
         schedule, batches = open_batches(pictures, **sizes, words=["-b", 3, "--epochs", 1])
         found = {}
-        for (split, _, step, _), (images, *_) in zip(schedule, batches, strict=True):
+        for (split, _, position, _), (images, *_) in zip(schedule, batches, strict=True):
             assert len(images) <= 3
             if split == "train":
-                found.setdefault(step, []).append(images.clone())
+                found.setdefault(position // 12, []).append(images.clone())
         steps = [torch.cat(micro_batches) for micro_batches in found.values()]
         assert len(steps[0]) == 12 // ranks
         assert all(map(torch.equal, steps, expected))
@@ -252,7 +252,7 @@ def test_batches_on_the_device_are_normalised(layout, pictures):
     assert images.dtype == torch.uint8 and images.shape == (12, 24, 24, 3)
     waits = []
     batch = images, target, "train", 0, 0
-    ((*job, ready, same),) = nd.to_device([batch], args, CPU, waits)
+    ((*job, ready, same),) = nd.to_device([batch], args, None, CPU, waits)
     assert job == ["train", 0]
     mean, std = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     expected = functional.normalize(images.permute(0, 3, 1, 2).float() / 255, mean, std)
@@ -266,7 +266,7 @@ def test_noise_is_like_the_batches_of_its_split(layout, pictures):
     """In shape, type and layout: it stands for them where stages or buckets are measured."""
     args, data = nd.parse_args(layout), SimpleNamespace(image_size=24, val_size=32)
     batches = open_batches(pictures, words=["--epochs", 1, "--val-size", 32, *layout])[1]
-    for split, _, *batch in nd.to_device(batches, args, CPU, []):
+    for split, _, *batch in nd.to_device(batches, args, data, CPU, []):
         noise = nd.noise(args, data, len(batch[0]), CPU, split)
         for one, other in zip(noise, batch, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype

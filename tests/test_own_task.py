@@ -17,6 +17,7 @@ REGRESSION = '''# ==== task: a regression on random numbers
 DEFAULTS = {"epochs": 3, "batch_size": 16, "optimizer": "sgd", "lr": 1.0, "wd": 0.0}
 DEFAULTS |= {"lr_scaling": "linear", "lr_schedule": "linear"}
 WARMUP = 0, 1
+ELSEWHERE = {}
 SUMS = ("loss", "points")
 BEST = {"Loss": ("best_loss", math.inf, 0.0)}
 
@@ -61,7 +62,7 @@ def list_sources(args, place):
     return Source(points[:301], target[:301]), Source(points[301:], target[301:])
 
 
-def open_data(args, place, sources, batches):
+def open_data(args, place, sources, batches, head=None):
     return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches)
 
 
@@ -70,12 +71,12 @@ def batch_multiple(args):
 
 
 def load_batches(args, place, data, schedule):
-    for split, epoch, step, keys in schedule:
+    for split, epoch, position, keys in schedule:
         source, keys = getattr(data, split), torch.tensor(list(keys), dtype=torch.int64)
-        yield source.points[keys], source.target[keys], split, epoch, step
+        yield source.points[keys], source.target[keys], split, epoch, position
 
 
-def finish_batch(inputs, target, args, split, epoch, step):
+def finish_batch(inputs, target, args, data, split, epoch, position):
     return inputs, target
 
 

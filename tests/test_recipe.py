@@ -4,6 +4,7 @@ option files of recipes/ expand to."""
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,10 +31,12 @@ ALL = f"{ALL} --cutmix 1 --min-crop 0.2 --start-size 16 --image-size 24 --val-si
 def load(pictures, words, **more):  # noqa: F811
     """Returns [(epoch, images, target)] of a rank's training, as the model gets them."""
     args = nd.parse_args(words)
+    group = args.mix_group or 12 // args.repeated_aug
+    data = SimpleNamespace(global_batch=12, mix_group=group)
     batches = open_batches(pictures, words=words, **more)[1]
     return [
         (epoch, images.clone(), target.clone())
-        for split, epoch, images, target in nd.to_device(batches, args, CPU, [])
+        for split, epoch, images, target in nd.to_device(batches, args, data, CPU, [])
         if split == "train"
     ]
 
@@ -117,7 +120,8 @@ def mixed(words, unreadable=(), steps=200):
         images, classes = torch.randn(6, 3, 20, 20), torch.randint(10, (6,))
         classes[list(unreadable)] = -1
         after = images.clone()
-        yield images, after, classes, nd.mix_pairs(after, classes, nd.parse_args(words), 3, step)
+        args = nd.parse_args(words)
+        yield images, after, classes, nd.mix_pairs(after, classes, args, f"0 3 {step}")
 
 
 def test_mixup_blends_pairs_as_the_target_says():

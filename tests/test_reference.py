@@ -26,7 +26,7 @@ DEFAULTS = {
     **{"cutmix": 0, "accumulation": 1, "lr": 0.1, "base_lr": None, "lr_scaling": "linear"},
     **{"lr_schedule": "step", "warmup_epochs": None, "optimizer": "sgd", "momentum": 0.9},
     **{"wd": 1e-4, "norm_wd": None, "clip_grad": None, "loss": "ce", "label_smoothing": 0},
-    **{"ema": 0, "best": "top1", "desired_acc": 2},
+    **{"ema": 0, "best": "top1", "desired_acc": 2, "mix_group": None, "bce_threshold": None},
 }
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -63,7 +63,8 @@ def training_image(args, epoch, path, key):
     if mirrored and args.flip != "off":
         image = functional.horizontal_flip(image)
     if args.auto_augment != "off":
-        policy = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}[args.auto_augment]()
+        policy = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}[args.auto_augment]
+        policy = policy(interpolation=functional.InterpolationMode.BILINEAR)
         torch.manual_seed(rng.getrandbits(63))
         image = functional.pil_to_tensor(policy(functional.to_pil_image(image)))
     if rng.random() < args.random_erase:
@@ -106,7 +107,16 @@ def load(samples, keys, image_of):
 
 def mix(args, images, classes, epoch, step):
     """Returns images mixed in pairs, their partners' classes, and the share of each one's own."""
-    rng, partner = random.Random(f"{args.seed} {epoch} {step}"), torch.arange(len(images)) ^ 1
+    size = args.mix_group or len(images) // args.repeated_aug
+    groups = zip(images.split(size), classes.split(size), strict=True)
+    seed = f"{args.seed} {epoch} {step}"
+    seeds = [f"{seed} {n}" if n else seed for n in range(len(images) // size)]
+    mixed = [mix_group(args, *group, seed) for group, seed in zip(groups, seeds, strict=True)]
+    return [torch.cat(each) for each in zip(*mixed, strict=True)]
+
+
+def mix_group(args, images, classes, seed):
+    rng, partner = random.Random(seed), torch.arange(len(images)) ^ 1
     cutmix = rng.random() < 0.5 if args.mixup and args.cutmix else args.cutmix > 0
     alpha, size = args.cutmix if cutmix else args.mixup, images.shape[2]
     given = 1 - rng.betavariate(alpha, alpha)
@@ -126,16 +136,19 @@ def mix(args, images, classes, epoch, step):
 def loss_of(args, output, classes, others, share):
     """Returns the sum of the losses of the readable images."""
 
-    def losses(labels):
-        if args.loss == "ce":
-            options = {"ignore_index": -1, "label_smoothing": args.label_smoothing}
-            return nn.functional.cross_entropy(output, labels, reduction="none", **options)
-        wanted = (labels[:, None] == torch.arange(output.shape[1])).float()
-        wanted = wanted * (1 - args.label_smoothing) + args.label_smoothing / output.shape[1]
-        each = nn.functional.binary_cross_entropy_with_logits(output, wanted, reduction="none")
-        return each.mean(1) * (labels >= 0)
-
-    return (share * losses(classes) + (1 - share) * losses(others)).sum()
+    if args.loss == "ce":
+        options = {"ignore_index": -1, "label_smoothing": args.label_smoothing}
+        options["reduction"] = "none"
+        losses = functools.partial(nn.functional.cross_entropy, output, **options)
+        return (share * losses(target=classes) + (1 - share) * losses(target=others)).sum()
+    every = torch.arange(output.shape[1])
+    wanted = share[:, None] * (classes[:, None] == every)
+    wanted = wanted + (1 - share[:, None]) * (others[:, None] == every)
+    wanted = wanted * (1 - args.label_smoothing) + args.label_smoothing / output.shape[1]
+    if args.bce_threshold is not None:
+        wanted = (wanted > args.bce_threshold).float()
+    each = nn.functional.binary_cross_entropy_with_logits(output, wanted, reduction="none")
+    return (each.mean(1) * (classes >= 0)).sum()
 
 
 def warmup(args):
@@ -296,10 +309,18 @@ CASES = {
         **{"wd": 0.3, "norm_wd": 0.1, "loss": "bce", "label_smoothing": 0.1, "val_resize": 50},
         **{"repeated_aug": 2, "flip": "alternate", "random_erase": 0.5, "min_crop": 0.3},
         **{"auto_augment": "trivial", "optimizer": "adamw"},
+        **{"mixup": 0.8, "bce_threshold": 0.2},
     },
     "base rate, cutmix": {
         **{"arch": "vit_b_16", "image_size": 32, "batch_size": 4, "accumulation": 3, "epochs": 5},
-        **{"base_lr": 0.05, "cutmix": 0.7, "flip": "off", "auto_augment": "rand", "best": "loss"},
+        **{
+            "mix_group": 6,
+            "base_lr": 0.05,
+            "cutmix": 0.7,
+            "flip": "off",
+            "auto_augment": "rand",
+            "best": "loss",
+        },
     },
     "two ranks": {
         **{"ranks": 2, "arch": "mobilenet_v3_small", "image_size": 32, "batch_size": 4},

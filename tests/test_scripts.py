@@ -235,8 +235,9 @@ TASK = {
         "dummy": False, "max_bad_images": 0.001, "arch": "resnet18", "pretrained": False,
         "weights": None, "channels_last": False, "desired_acc": None, "start_size": None,
         "val_size": None, "min_crop": 0.08, "flip": "random", "auto_augment": "off",
-        "random_erase": 0, "repeated_aug": 1, "mixup": 0, "cutmix": 0, "freeze": False,
-        "zero_init": False, "loss": "ce", "label_smoothing": 0, "best": "top1",
+        "random_erase": 0, "repeated_aug": 1, "mixup": 0, "cutmix": 0, "mix_group": None,
+        "freeze": False, "zero_init": False, "loss": "ce", "bce_threshold": None,
+        "label_smoothing": 0, "best": "top1",
     },
     "text": {
         "dir": None, "task": "lm", "tokenizer": None, "max_length": 128, "pad_to_max": False,
