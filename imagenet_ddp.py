@@ -1216,7 +1216,7 @@ def criterion(output, target, smoothing=0.0, per_class=False, threshold=None):
         options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
         return nn.functional.cross_entropy(output, classes, **options)
 
-    def shares(classes):
+    def one_hot(classes):
         return nn.functional.one_hot(classes.clamp(min=0), output.shape[1]).float()
 
     # Not the mean over readable images: how many there are is known on all ranks only after an
@@ -1225,15 +1225,14 @@ def criterion(output, target, smoothing=0.0, per_class=False, threshold=None):
     if target.ndim > 1:
         (target, other), kept = target[:, :2].long().T, target[:, 2]
     if per_class:
-        wanted = shares(target)
+        wanted = one_hot(target)
         if other is not None:
-            wanted = wanted.lerp(shares(other), 1 - kept[:, None])
+            wanted = wanted.lerp(one_hot(other), 1 - kept[:, None])
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
         wanted = wanted if threshold is None else (wanted > threshold).float()
-        by_class = nn.functional.binary_cross_entropy_with_logits
-        loss = (
-            by_class(output.float(), wanted, reduction="none").mean(dim=1) @ (target >= 0).float()
-        )
+        bce = nn.functional.binary_cross_entropy_with_logits
+        loss = bce(output.float(), wanted, reduction="none").mean(dim=1)
+        loss = (loss * (target >= 0)).sum()
     elif other is None:
         loss = losses(target).sum()
     else:

@@ -421,7 +421,7 @@ def files(folder, trials, seed=0):
             while True:
                 job = Job([*words, "--epochs", 1, *resume], folder)
                 assert job.wait() == 0, job.text()
-                (taken,) = re.findall(r"Going on from (\S+)", job.text())
+                (taken,) = re.findall(r"Validation of (\S+), epoch", job.text())
                 if Path(taken).parent.name == "good":
                     break
                 same = not differences(load(taken), reference)

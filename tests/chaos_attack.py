@@ -435,6 +435,7 @@ def handmade_checkpoints(saved):
         "partial": ("x", [1], {"sums": [1.0], "seconds": 0.0}, {"sums": "abcdef", "seconds": 0.0}),
         "model_options": ("x", ["x"], {"x": 1}, {"norm_layer": "x"}, {"checkpoint_path": "x.bin"}),
         "classes": (3, [1, 2]),
+        "val_resize": ("x", 0, 10**9),
         "args": ({},),
         "ema": ([1],),
         "state_dict": ({}, dict(enumerate(weights.values()))),

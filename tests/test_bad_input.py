@@ -335,6 +335,8 @@ BY_HAND = {  # names of a checkpoint and what they are made to hold
     "another file": {"model_options": {"checkpoint_path": "x.bin"}},
     "an option of another type": {"model_options": {"image_size": "32"}},
     "options in a list": {"model_options": [1]},
+    "a size of text": {"image_size": "32"},
+    "a size beyond all memory": {"val_resize": 10**6},
     "what JSON cannot hold": {"classes": torch.zeros(2)},
     "options that are tensors": {"args": {"epochs": 9, "lr": torch.zeros(2)}},
     "sums by name": {"partial": {"sums": dict.fromkeys(range(6), 0), "seconds": 1.0}},

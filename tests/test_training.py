@@ -433,15 +433,29 @@ def test_wait_is_the_mean_of_all_ranks():
 
 
 def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
-    """Of a checkpoint, by another script; of its weights as pytorch/examples saves them."""
+    """Of a checkpoint, by another script, at the sizes that it was validated at; of its weights as
+    pytorch/examples saves them; and that of random weights is called so."""
     path = checkpoint(whole[0] / "runs")
     saved = load(path)
     theirs = {f"module.{name}": each for name, each in saved["state_dict"].items()}
     torch.save({"epoch": 3, "arch": "vit_b_16", "state_dict": theirs}, tmp_path / "theirs.pt")
     top1, top5 = (scalars(whole[0] / "runs", f"Top{top}/val")[3] for top in (1, 5))
-    for script, source in ("imagenet_dp.py", ["--resume", path]), (ND, ["--weights", "theirs.pt"]):
-        words = [*command(script), *RUN, "-b", "50", "--evaluate", *source, demo]
-        assert f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in run(words, tmp_path)
+    net, held = (
+        ["-a", "vit_b_16", "-b", "50", "-j", "0", "--no-accel"],
+        f"{path}, epoch 3, at 32 of ",
+    )
+    size = ["--image-size", "32"]
+    for script, words, what in (
+        ("imagenet_dp.py", ["--resume", path], f"{held}37"),
+        ("imagenet_dp.py", ["--resume", path, "--val-resize", "48"], f"{held}48"),
+        (ND, ["--weights", "theirs.pt", *size], "theirs.pt weights, at 32 of 37"),
+        (ND, [*size, "--val-resize", "50"], "random weights, at 32 of 50"),
+    ):
+        output = run([*command(script), *net, "--evaluate", *words, demo], tmp_path)
+        assert f"Validation of {what} pixels\n" in output
+        assert not re.search("Going on|learning rate|other options", output)
+        same = f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in output
+        assert same == what.endswith("37")
     assert {path.name for path in tmp_path.iterdir()} == {"theirs.pt"}, "no run is begun"
 
 
