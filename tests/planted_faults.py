@@ -87,7 +87,7 @@ tests/test_reference.py -k cosine
   shares of a mixed loss swapped => (kept * losses(target) + (1 - kept) * losses(other)) => (kept * losses(other) + (1 - kept) * losses(target))
   neighbours in a ring, not pairs => device=target.device) ^ 1 => device=target.device).roll(1)
   mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
-  the same mixing each step => random.Random(f"{args.seed} {epoch} {step}") => random.Random(f"{args.seed} {epoch}")
+  the same mixing each step => seed = f"{args.seed} {epoch} {step}" + => seed = f"{args.seed} {epoch}" +
   images mixed with unreadable ones => both = ((target >= 0) & (other >= 0)).float() => both = (target >= 0).float()
   size grows an epoch early => 5 * epoch // args.epochs - 1 => 5 * (epoch + 1) // args.epochs - 1
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
@@ -98,15 +98,20 @@ tests/test_reference.py -k linear
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
   smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / output.shape[1] => wanted * (1 - smoothing) + smoothing
-  sum over classes => .mean(dim=1) * (classes >= 0) => .sum(dim=1) * (classes >= 0)
-  binary loss of unreadable images => reduction="none").mean(dim=1) * (classes >= 0) => reduction="none").mean(dim=1)
+  sum over classes => wanted, reduction="none").mean(dim=1) => wanted, reduction="none").sum(dim=1)
+  binary loss of unreadable images => loss = (loss * (target >= 0)).sum() => loss = loss.sum()
+  targets rounded up at a higher share => (wanted > threshold) => (wanted > 2 * threshold)
+  repeats mixed alike => mix_group = args.mix_group or each_once => mix_group = args.mix_group or global_batch
+  policies by the nearest pixel => (interpolation=preset.interpolation) => ()
   repeats are one crop => [items + len(order) * n for n in => [items for n in
   sides alternate by three => != bool(epoch % 2) => != bool(epoch % 3)
   erased too often => if rng.random() < args.random_erase => if rng.random() < 1.2 * args.random_erase
   erased area => rng, 0.02, 0.33, 3.3) => rng, 0.02, 0.4, 3.3)
   erased in black => left : left + width] = self.mean => left : left + width] = 0
-  policy drawn from the seed alone => manual_seed(rng.getrandbits(63)) => manual_seed(args.seed)
+  policy drawn from the seed alone => seed = rng.getrandbits(63) => seed = args.seed
 tests/test_reference.py -k base
+  groups mixed alike => + f" {group}" * bool(group) => + ""
+  groups counted from each batch => step, first = divmod(position, data.global_batch) => step, first = position // data.global_batch, 0
   --base-lr for 256 images => args.base_lr * global_batch / args.batch_size => args.base_lr * global_batch / 256
   --flip off still mirrors => if mirrored and args.flip != "off": => if mirrored:
   best by the largest loss => better = max if worst < best else min => better = max
@@ -115,7 +120,7 @@ tests/test_reference.py -k base
 tests/test_reference.py -k two
   statistics of the last rank => if run.place.data_rank:\n => if run.place.data_rank + 1 < run.place.data_ranks:\n
   dropout the same on all ranks => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, 0)
-  ranks interleaved, not sliced => keys[place.data_rank * mine : (place.data_rank + 1) * mine] => keys[place.data_rank :: place.data_ranks]
+  ranks interleaved, not sliced => keys[first : first + at_once] => keys[place.data_rank :: place.data_ranks][first % mine :][:at_once]
 tests/test_data.py -k "whoever or epochs or every_image or distributed"
   central crop's side, where no draw fits => min(width, round(height * longest)) => min(width, height)
   steps share images => items = order[step * distinct : (step + 1) * distinct] => items = order[step : step + distinct]
@@ -152,6 +157,10 @@ tests/test_training.py -k "watch or wait"
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
   no margin to save in => - min(60, 0.1 * seconds) => - min(60, 0 * seconds)
   saved every second => now > self.saved + 60 * minutes => now > self.saved + minutes
+tests/test_training.py -k evaluate_gives
+  evaluated at the architecture's own size => held.get("image_size") or (64 => (64
+  evaluated with another resize => or held.get("val_resize") => or None
+  evaluated at the checkpoint's size in spite of another => and not (args.image_size or args.val_size) else {} => else {}
 tests/test_training.py -k shorter
   every epoch is saved => or not from_rank_0(young): => or True:
   the last epoch is not saved => if is_best or ends or not => if is_best or not

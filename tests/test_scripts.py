@@ -92,6 +92,20 @@ def old_names(text):
     ]
 
 
+def test_others_options_have_a_table_and_are_none_here():
+    """One that is an option here too would never be refused."""
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` \| `?([^|`]+?)`? \|$", page, re.MULTILINE)
+    scripts = [importlib.import_module(name) for name in ("imagenet_nd", "text_nd")]
+    assert dict(rows) == scripts[0].ELSEWHERE
+    for script in scripts:
+        parser, *_ = script.make_parser()
+        own = {word for action in parser._actions for word in action.option_strings}
+        assert not own & script.ELSEWHERE.keys()
+        for here in script.ELSEWHERE.values():
+            assert not here.startswith("-") or here.split()[0] in own
+
+
 @pytest.mark.parametrize("script", ALL)
 def test_old_names_stay_out(script):
     assert old_names(TEXTS[script]) == []
