@@ -13,8 +13,9 @@ from reporting.text import escape
 COLOURS = ("#440154", "#21918c", "#d95f02", "#3b528b")  # told apart in grey, by the colour-blind
 
 
-# Options in which runs of a study differ though they train by the same recipe.
-TUNED = {"lr", "seed", "log_dir", "dir", "resume", "local_rank"}
+# Options in which runs of a study differ though they train by the same recipe. What a recipe's file
+# held is in the other options: the file may hold something else by now.
+TUNED = {"lr", "seed", "log_dir", "dir", "resume", "local_rank", "recipes", "global_batch"}
 
 
 def recipes_of(runs):
@@ -27,10 +28,9 @@ def recipes_of(runs):
     }
     found = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        files = run.options.get("recipes") or {}
         mine = [name for name in names if name in run.options]  # older scripts had fewer
         odd = [name for name in mine if str(run.options[name]) != usual[name].most_common(1)[0][0]]
-        added = " ".join(files) or " ".join(typed(name, run.options[name]) for name in odd)
+        added = " ".join(typed(name, run.options[name]) for name in odd)
         found[added][run.options["lr"]].append(run)
     return {added: max(rates.values(), key=mean_final) for added, rates in found.items()}
 

@@ -396,8 +396,14 @@ def test_option_files_are_what_their_sources_say():
         },
     }  # fmt: skip
     expected["cifar10"] = {
-        "arch": "resnet18", "epochs": 30, "batch_size": 64, "global_batch": 128, "lr": 0.2,
-        "lr_schedule": "cosine", "image_size": 64, "val_resize": 64, "min_crop": 0.35,
+        "arch": "resnet18", "epochs": 25, "batch_size": 128, "global_batch": 256, "lr": 0.2,
+        "lr_schedule": "cosine", "wd": 5e-4, "label_smoothing": 0.1, "start_size": 48,
+        "image_size": 80, "val_size": 88, "val_resize": 88, "min_crop": 0.4,
+        "flip": "alternate", "optimizer": "nesterov", "zero_init": True,
+    }  # fmt: skip
+    expected["cifar10-first"] = {
+        "arch": "resnet18", "epochs": 5, "batch_size": 64, "global_batch": 128, "lr": 0.2,
+        "lr_schedule": "cosine", "image_size": 32, "val_resize": 32, "min_crop": 0.35,
         "flip": "alternate", "optimizer": "nesterov", "zero_init": True,
     }  # fmt: skip
     for epochs in 16, 88:
