@@ -40,6 +40,10 @@ PARTS = ("train", "val")
 PER_IMAGE = ("offset", "length", "target")  # arrays of index.npz; the others are per tar file
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MOST_CLASSES = 1_000_000  # of them the index has a list of names
+# ILSVRC2012's classes in their order, as meta.mat of its devkit and Kaggle's LOC_synset_mapping.txt
+# have them: that of their WordNet ids.
+IMAGENET = Path(__file__).with_name("imagenet_classes.txt")
+WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")  # in n01440764_10026.JPEG
 
 
 def convert(encoded, size, quality, raw):
@@ -59,21 +63,33 @@ def convert(encoded, size, quality, raw):
     return ".jpg", file.getvalue()
 
 
-def write_tar(path, first, source, change):
-    """Writes the images of a source, of which the first has this number, changed by a function
-    unless it is None; returns what read_tar() does, and the checksum."""
+def changed(first, source, change):
+    """Yields what write_tar() takes of a source, of which the first image has this number, changed
+    by a function unless it is None."""
     torch.set_num_threads(1)
+    for index, target in enumerate(source.target.tolist()):
+        suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
+        try:
+            suffix, content = change(content) if change else (suffix, content)
+        except OSError as error:  # training passes over it, as it would in DIR
+            why = f"is written as it is, unreadable: {nd.first_line(error)}"
+            nd.print_line(f"{source.path(index)} {why}", sys.stderr)
+        yield f"{first + index:08}", suffix, content, target
+
+
+def write_shard(path, first, source, change):
+    """Writes a tar file of a source, as changed() and write_tar() say."""
+    return write_tar(path, changed(first, source, change))
+
+
+def write_tar(path, samples):
+    """Writes samples (key, suffix, content, class); returns what read_tar() does, and the
+    checksum."""
     with open(path, "xb") as file:
         with tarfile.open(fileobj=file, mode="w") as tar:
-            for index, target in enumerate(source.target.tolist()):
-                suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
-                try:
-                    suffix, content = change(content) if change else (suffix, content)
-                except OSError as error:  # training passes over it, as it would in DIR
-                    why = f"is written as it is, unreadable: {nd.first_line(error)}"
-                    nd.print_line(f"{source.path(index)} {why}", sys.stderr)
+            for key, suffix, content, target in samples:
                 for ending, inside in (suffix, content), (".cls", b"%d" % target):
-                    member = tarfile.TarInfo(f"{first + index:08}{ending}")
+                    member = tarfile.TarInfo(f"{key}{ending}")
                     member.size = len(inside)
                     tar.addfile(member, io.BytesIO(inside))
         file.flush()
@@ -82,14 +98,18 @@ def write_tar(path, first, source, change):
 
 
 def read_tar(path):
-    """Returns {size: bytes, offset, length, target: arrays over a tar's images in its order}."""
-    images, targets = {}, {}
+    """Returns {size: bytes, offset, length, target: arrays over a tar's images in its order, ids:
+    pairs (class, WordNet id) of names and .json members that have one id}."""
+    images, targets, words = {}, {}, {}
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
                 # WebDataset's convention: what belongs together has one name up to the first dot.
                 named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
                 suffix = named[2].lower() if named and member.isreg() else ""
+                if suffix == ".json":  # as timm's: {"filename": "n01440764_10026.JPEG", ...}
+                    text = tar.extractfile(member).read().decode(errors="replace")
+                    words[named[1]] = f"{named[1]} {text}"
                 if suffix not in (*IMG_EXTENSIONS, ".cls"):
                     continue
                 found = targets if suffix == ".cls" else images
@@ -107,7 +127,10 @@ def read_tar(path):
     if alone := sorted(images.keys() ^ targets.keys()):
         raise nd.BadInput(f"{path}: {len(alone)} without an image or a .cls, as {alone[0]}")
     rows = np.array([[*images[key], targets[key]] for key in images], np.int64).reshape(-1, 3)
-    return {"size": path.stat().st_size, **dict(zip(PER_IMAGE, rows.T, strict=True))}
+    named = {key: {*WORDNET_ID.findall(words.get(key, key))} for key in images}
+    ids = {(targets[key], *names) for key, names in named.items() if len(names) == 1}
+    size = path.stat().st_size
+    return {"size": size, "ids": ids, **dict(zip(PER_IMAGE, rows.T, strict=True))}
 
 
 def checksum(path):
@@ -117,6 +140,18 @@ def checksum(path):
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def class_names(count, tars):
+    """Returns the names of so many classes: the WordNet ids of their images' names, if each has
+    one; else ImageNet's, if there are as many; else numbers."""
+    pairs = set().union(*(tar["ids"] for tar in tars))
+    ids, imagenet = dict(pairs), IMAGENET.read_text().split()
+    if len(pairs) == len(ids) == len({*ids.values()}) == count:
+        return [ids[label] for label in range(count)]
+    if count == len(imagenet) and all(imagenet[label] == name for label, name in pairs):
+        return imagenet
+    return [str(label) for label in range(count)]
 
 
 def write_index(folder, classes, paths, tars):
@@ -167,7 +202,7 @@ def make(args, pool):
                 share = {name: getattr(source, name)[some] for name in ("file", *PER_IMAGE)}
                 share |= {"names": source.names[share["file"]], "file": np.arange(args.images)}
                 share = source._replace(**share)
-                jobs.append(pool.submit(write_tar, paths[-1], first, share, change))
+                jobs.append(pool.submit(write_shard, paths[-1], first, share, change))
             written[part] = paths, [job.result() for job in tqdm(jobs, part, disable=None)]
         for part in PARTS:
             write_index(unfinished / part, classes, *written[part])
@@ -180,28 +215,29 @@ def make(args, pool):
     return sum(len(source.target) for source in sources.values())
 
 
-def make_index(args, pool):
+def make_index(args, pool, parts=PARTS):
     """Writes the index of tar files that exist; returns the number of images."""
-    found, largest = {}, 0
-    for part in PARTS:
+    found = {}
+    for part in parts:
         paths = sorted((args.out / part).glob("*.tar"))
         if not paths or (args.out / part / "index.npz").exists():
             why = "has an index.npz already: remove it first" if paths else "has no *.tar"
             raise nd.BadInput(f"{args.out / part} {why}")
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
-        largest = max([largest, *(tar["target"].max(initial=0) for tar in tars)])
-    classes = [str(label) for label in range(largest + 1)]
+    every = [tar for _, tars in found.values() for tar in tars]
+    count = 1 + max(tar["target"].max(initial=0) for tar in every)
+    classes = class_names(count, every)
     if args.classes:
         try:
             classes = args.classes.read_text("utf-8").splitlines()
         except UnicodeDecodeError:
             raise nd.BadInput(f"{args.classes} is no text in UTF-8") from None
-        if len(set(classes)) < len(classes) or len(classes) <= largest:
-            raise nd.BadInput(f"{args.classes} needs {largest + 1} names or more, no two alike")
-    for part in PARTS:
-        write_index(args.out / part, classes, *found[part])
-    return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
+        if len(set(classes)) < len(classes) or len(classes) < count:
+            raise nd.BadInput(f"{args.classes} needs {count} names or more, no two alike")
+    for part, (paths, tars) in found.items():
+        write_index(args.out / part, classes, paths, tars)
+    return sum(len(tar["target"]) for tar in every)
 
 
 def check(out):
@@ -250,7 +286,9 @@ def main():
     add_one("--check", action="store_true", help="compare OUT with its index, write nothing")
     quality = "of --resize's JPEGs, 1 to 95 (%(default)s)"
     add("--quality", type=nd.number(int, 1, 95), default=90, help=quality)
-    add("--classes", type=Path, help="of --index: a name on each line (default: the numbers)")
+    names = "of --index: a name on each line (default: the WordNet ids in the images' names or in "
+    names += ".json members; of a thousand classes, ImageNet's; else the numbers)"
+    add("--classes", type=Path, help=names)
     add("--images", type=count, default=10_000, help="per tar file (%(default)s)")
     processes = nd.number(int, 1, 1024)
     add("-j", "--workers", type=processes, help="processes (default: as many as cores)")
