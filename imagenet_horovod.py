@@ -505,7 +505,9 @@ def list_sources(args, place):
             what = "a tar file: unpack it first" if path.suffix == ".tar" else "no folder"
             if path.name == "val" and (folder / "validation").is_dir():
                 what += "; rename validation/ to val/"
-            raise BadInput(f"{path} is {what}: DIR holds train/<class>/ and val/<class>/")
+            # Where DIR holds what one got: tar files, Kaggle's folder, parquet.
+            how = "tools/prepare_imagenet.py makes them of ImageNet in any form"
+            raise BadInput(f"{path} is {what}: DIR holds train/<class>/ and val/<class>/ ({how})")
     train, val = open_source(folder / "train"), open_source(folder / "val")
     if lone := sorted(set(train.classes) ^ set(val.classes)):
         raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes, as {lone[0]}")

@@ -294,6 +294,12 @@ def test_index_of_bad_tars(content, message, tmp_path, tool):
 CLASSES = {1: "n02119789", 2: "n02100735", 3: "n02110185"}  # as in ILSVRC2012: not in sorted order
 TRUTH = [2, 3, 1, 1, 2, 3, 3]  # of the validation images
 
+# The same as Kaggle has it.
+SOLUTION = "ImageId,PredictionString\n" + "".join(
+    f"ILSVRC2012_val_{number:08},{CLASSES[label]} 1 2 30 40 {CLASSES[label]} 5 6 70 80 \n"
+    for number, label in enumerate(TRUTH, 1)
+)
+
 
 def write_archives(folder, classes=CLASSES, truth=TRUTH):
     """Writes small tars in ILSVRC2012's layout; returns ({path: bytes} of train/, of val/)."""
@@ -373,7 +379,7 @@ def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, tool):
     assert content_of(folder) == val
     shutil.rmtree(folder / CLASSES[1])
     line = tool("prepare_imagenet", tmp_path / "tars", tmp_path / "data", "--only", "val", status=2)
-    assert f"val and the devkit differ in 1 classes, as {CLASSES[1]}" in line
+    assert f"val and ILSVRC2012_devkit_t12.tar.gz differ in 1 classes, as {CLASSES[1]}" in line
 
 
 def test_a_class_cut_off_between_two_images(tmp_path, tool):
@@ -387,7 +393,7 @@ def test_a_class_cut_off_between_two_images(tmp_path, tool):
     classes["n02110185.tar"] = classes["n02110185.tar"][:third]
     write_tar(path, classes)
     line = tool("prepare_imagenet", path.parent, data, "--only", "train", status=2)
-    assert line.endswith("img_train.tar: n02110185.tar in it is cut off or damaged")
+    assert line.endswith("img_train.tar: n02110185.tar in it is cut off or damaged: get it again")
     assert len([*data.glob("train.unfinished/n02110185/*.JPEG")]) == 2
     path.write_bytes(whole)
     tool("prepare_imagenet", path.parent, data, "--only", "train")
@@ -450,7 +456,15 @@ def test_tars_that_lack_something_end_in_one_line(tmp_path, tool):
     assert {path.name for path in words[2].iterdir()} == {"train.unfinished", "val.unfinished"}
     (tmp_path / "tars" / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(b"no tar")
     assert tool(*words, status=2).startswith("prepare_imagenet.py: error: ")
-    assert "No such file" in tool("prepare_imagenet", tmp_path / "absent", tmp_path, status=2)
+    assert "absent is no folder" in tool(
+        "prepare_imagenet", tmp_path / "absent", tmp_path, status=2
+    )
+    (tmp_path / "tars" / "ILSVRC2012_devkit_t12.tar.gz").unlink()
+    line = tool(*words, status=2)
+    assert "has no ILSVRC2012_devkit_t12.tar.gz, which names the classes: image-net.org has" in line
+    (tmp_path / "tars" / "LOC_val_solution.csv").write_text(SOLUTION)
+    (tmp_path / "tars" / "ILSVRC2012_img_train.tar").unlink()
+    assert "img_train.tar: --only val" in tool(*words, status=2)
 
 
 # ---------------------------------------------------------------------------------------- profiles
