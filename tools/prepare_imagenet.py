@@ -16,9 +16,9 @@ SOURCE is one of four:
 - timm's imagenet1k-train-*.tar and imagenet1k-validation-*.tar, or WebDataset's tar files of other
   names with train and val in them: DIR has links to them, and their index.
 
-A part is named train.unfinished or val.unfinished until it is whole: if this program is
-interrupted, start it again, and it goes on. In the end, train/ has 1,281,167 images, val/ 50,000;
-where it does not, a line says so.
+A part is named train.unfinished or val.unfinished until it is whole (of links to tar files,
+index.npz comes last): if this program is interrupted, start it again, and it goes on. In the end,
+train/ has 1,281,167 images, val/ 50,000; where it does not, a line says so.
 """
 
 import argparse
@@ -249,7 +249,8 @@ def open_parquet(path):
     except ImportError:
         raise BadInput(f"{path.parent} holds parquet: pip install pyarrow") from None
     try:
-        file = ParquetFile(path, buffer_size=1 << 20)  # else a row group is read as a whole
+        # By default all row groups are read ahead.
+        file = ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except (OSError, ValueError) as error:
         why = f"is cut off or damaged ({str(error).splitlines()[0]}): get it again"
         raise BadInput(f"{path} {why}") from None
@@ -266,7 +267,7 @@ def read_parquet(path, file, first, suffixes):
     The key has the file's name, and so its WordNet id."""
     number = first
     try:
-        for batch in file.iter_batches(64, columns=["image", "label"]):
+        for batch in file.iter_batches(16, columns=["image", "label"]):
             for image, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 if not (image and image["bytes"]) or label is None or label < 0:
                     raise BadInput(f"{path}: row {number - first} has no image or no class")
@@ -298,13 +299,15 @@ def copy_parquet(source, folder, parts, shards):
         unfinished.mkdir(parents=True, exist_ok=True)
         for path, count in tqdm(counts.items(), part, disable=None):
             tar, whole = unfinished / "unfinished", unfinished / f"{path.stem}.tar"
-            if not whole.exists():
+            if whole.exists():
+                about = shards.read_tar(whole) | {"sha256": shards.checksum(whole)}
+            else:
                 tar.unlink(missing_ok=True)
                 samples = read_parquet(path, open_parquet(path), first, shards.IMG_EXTENSIONS)
-                shards.write_tar(tar, samples)
+                about = shards.write_tar(tar, samples)
                 tar.rename(whole)
-            made[part][whole] = shards.read_tar(whole) | {"sha256": shards.checksum(whole)}
-            if len(made[part][whole]["target"]) != count:
+            made[part][whole] = about
+            if len(about["target"]) != count:
                 raise BadInput(f"{whole} is of another {path.name}: remove it")
             first += count
     tars = [tar for each in made.values() for tar in each.values()]
@@ -348,7 +351,8 @@ def from_shards(source, folder, parts):
             make(source, folder, todo, shards)
         for part in parts:
             made = shards.nd.open_source(folder / part)
-            print(f"{folder / part}: classes {made.classes[0]} to {made.classes[-1]}")
+            if part == parts[0]:
+                print(f"{folder}: classes {made.classes[0]} to {made.classes[-1]}")
             report(part, folder / part, len(made.target), len(made.classes))
     except shards.nd.BadInput as error:
         raise BadInput(str(error)) from None
