@@ -1355,7 +1355,7 @@ def make_parser():
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="cut each epoch short, for trials")
+    add("--steps-per-epoch", type=positive_int, help="train no more, for trials; validation is whole")
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
@@ -2391,7 +2391,7 @@ def open_log(run, head):
                     break
         # Open as long as the process: however it ends, the kernel frees the lock. Two runs in one
         # folder would take turns in overwriting each other's checkpoints.
-        lock = os.open(run.folder / ".lock", os.O_CREAT | os.O_RDWR)
+        lock = os.open(run.folder / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
@@ -2484,7 +2484,7 @@ def log_epoch(run, done, train, val):
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
-        f"{done:g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
+        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
         f"{train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
 
@@ -2596,10 +2596,10 @@ def print_header(run, head):
         print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
-    accumulated = f"{data.accumulation_steps} accumulated"
+    sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
     print_line(
-        f"{data.device_batch} {SUMS[-1]} x {devices} devices x {accumulated} = global batch "
-        f"{data.global_batch}; {typed} -> peak learning rate {peak:g}"
+        f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
+        f"{typed} -> peak learning rate {peak:g}"
     )
     if head:
         before = f"epoch {head['epoch']} step {head.get('step', 0)}"
@@ -2649,7 +2649,8 @@ def train(run):
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        print_line(f"{reason}: best {shown(run.best, 3)}, {done:g} epochs in {took} (h:m:s)")
+        epochs = f"{round(done, 2):g}/{args.epochs} epochs"
+        print_line(f"{reason}: best {shown(run.best, 3)}, {epochs} in {took} (h:m:s)")
 
 
 def train_rank(args):

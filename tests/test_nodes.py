@@ -360,8 +360,7 @@ def test_host_that_is_cut_off(lines, cluster, ssh, demo):
 def at_work(job, devices, times):
     """Waits until the run has been started with so many devices so many times, and has done a
     number of steps."""
-    accumulated = f"{2 // devices} accumulated"
-    job.says(f"32 images x {devices} devices x {accumulated} = global batch 64;", 300, times)
+    job.says(f"= 32 x {devices} x {2 // devices} = global batch 64;", 300, times)
     job.says(r"  step ", 100, job.output().count("  step ") + 30)
 
 

@@ -72,6 +72,8 @@ def test_log_and_output_agree(whole, demo):
     name = r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.+_vit_b_16_gpux1_b16_cpu0_optfloat32"
     assert re.fullmatch(name, logs.name)
     files = {path.name for path in logs.iterdir() if "tfevents" not in path.name}
+    modes = {(logs / name).stat().st_mode for name in (".lock", "run.json")}
+    assert len(modes) == 1, "the lock is a file as others are"
     assert files - {".lock"} == {
         "checkpoint.pt",
         "checkpoint-1.pt",
@@ -119,9 +121,9 @@ def test_log_and_output_agree(whole, demo):
     assert values["Steps/skipped"] == [0, 0, 0]
     best = {tag: max(values[f"{tag}/val"]) for tag in ("Top1", "Top5")}
     line = f"all epochs are done: best top-1 {best['Top1']:.3f} %, top-5 {best['Top5']:.3f} %, "
-    assert f"{line}3 epochs in 0:" in output
-    header = "16 images x 1 devices x 1 accumulated = global batch 16; --lr 2.0 linear -> peak"
-    assert f"\n{header} learning rate 0.125\n" in output
+    assert f"{line}3/3 epochs in 0:" in output
+    header = "images x devices x accumulated = 16 x 1 x 1 = global batch 16; --lr 2.0 linear"
+    assert f"\n{header} -> peak learning rate 0.125\n" in output
     texts = {
         tag.removesuffix("/text_summary"): event.tensor_proto.string_val[0].decode()
         for tag in log.Tags()["tensors"]
@@ -229,7 +231,7 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     output = run([*command(ND), *words, "--desired-acc", "0.001"], tmp_path)
     assert re.search(rf"Going on from .* at epoch 0 step {marker['step']}\b", output)
     assert "--resume auto keeps the global batch, 16" in output
-    assert "8 images x 1 devices x 2 accumulated = global batch 16" in output
+    assert "images x devices x accumulated = 8 x 1 x 2 = global batch 16" in output
     assert "what is desired is reached: " in output
     (second,) = set((tmp_path / "runs").iterdir()) - {first}
     assert "_gpux1_b8_" in second.name, "a folder's name says how many devices"
@@ -403,6 +405,21 @@ def test_counters_go_on_in_mid_epoch(whole, demo, tmp_path):
     assert after["seconds"] > 7.2e6 and after["best_loss"] == 0.001
     assert after["best_acc1"] == pytest.approx(values["Top1/val"])
     assert not checkpoint(tmp_path / "runs", "model_best.pt").exists()
+
+
+def test_a_spent_budget_ends_in_mid_epoch(whole, demo, tmp_path):
+    """The epoch under way is validated; lines have two decimals of it, the log has all."""
+    saved = load(checkpoint(whole[0] / "runs", "checkpoint-2.pt"))
+    sums = [100.0, 8.0, 16.0, 32.0, 32.0, 0.0]
+    saved |= {"step": 3, "partial": {"sums": sums, "seconds": 9.0}}
+    torch.save(saved, tmp_path / "edited.pt")
+    words = [*command(ND), *RUN, "-b", "16", "--steps-per-epoch", "7", "--budget-hours", "1e-9"]
+    output = run([*words, "--resume", tmp_path / "edited.pt", demo], tmp_path)
+    assert re.search(r"^1\.43/3  loss 3\.12  val top-1 ", output, re.MULTILINE), output
+    assert re.search(r"^the budget is spent: best .*, 1\.43/3 epochs in ", output, re.MULTILINE)
+    (text,) = events(the_run(tmp_path / "runs")).Tensors("end/text_summary")
+    end = json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
+    assert end["epochs"] == pytest.approx(10 / 7, rel=1e-12)
 
 
 @pytest.mark.parametrize(("hours", "end"), [(1, 3540), (0.1, 324)])
@@ -585,7 +602,7 @@ def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, t
     assert top1[-1] >= 40
     assert all(value < 40 for value in top1[:-1])
     assert re.search(
-        rf"what is desired is reached: .*, {len(top1)} epochs in \d+:\d\d:\d\d", output
+        rf"what is desired is reached: .*, {len(top1)}/40 epochs in \d+:\d\d:\d\d", output
     )
     assert load(checkpoint(tmp_path / "runs"))["epoch"] == len(top1) < 40
 
