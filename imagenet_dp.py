@@ -1234,7 +1234,7 @@ def make_parser():
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="train no more, for trials; validation is whole")
+    add("--steps-per-epoch", type=positive_int, help="train no more, for trials; validate all")
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
@@ -2303,7 +2303,7 @@ def describe(run, head):
     launch = ["OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
     launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
     return {
-        "command": [Path(sys.executable).name, *sys.argv],
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
         "options": vars(args),
         "steps_per_epoch": data.steps,

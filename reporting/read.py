@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -595,6 +596,8 @@ def make_run(name, inside, points, texts, warnings):
                 if len(text) > LARGEST_TEXT:
                     raise ValueError(f"longer than {LARGEST_TEXT:,} characters")
                 content = read_json(text.strip("`json\n"))
+                if isinstance(content.get("command"), str):  # in older logs a list of its words
+                    content["command"] = shlex.split(content["command"])
                 check_text(tag, content)
                 parsed[tag].append(content)
             except Exception as error:

@@ -592,14 +592,15 @@ def test_run_resumed_in_another_folder(tmp_path):
 def test_all_starts_of_a_run_are_told(tmp_path):
     first, second = about("ddp_apex", 2), about("ddp_apex", 2)
     first["command"] += ["--epochs", "4", "--local-rank=0"]
-    second["command"] += ["--resume", "run/checkpoint.pt"]
+    # Today's logs have a line; older ones, as the first, a list of words.
+    second["command"] = "python imagenet_ddp_apex.py --resume 'my run/checkpoint.pt'"
     for each in first, second:
         each["environment"] = {"TORCHELASTIC_RUN_ID": "none"}
     write_run(tmp_path / "run", usual(2), about=first)
     write_run(tmp_path / "run", usual(2), began=2e9, first=3, about=second)
     text = in_full("run", tmp_path)
     start = "torchrun --nproc_per_node=2 imagenet_ddp_apex.py"
-    assert f"```bash\n{start} --epochs 4\n{start} --resume run/checkpoint.pt\n```" in text
+    assert f"```bash\n{start} --epochs 4\n{start} --resume 'my run/checkpoint.pt'\n```" in text
     assert "Started 2 times." in text
 
 

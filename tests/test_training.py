@@ -133,7 +133,7 @@ def test_log_and_output_agree(whole, demo):
     about = json.loads(texts["about"].strip("`json\n"))
     assert about["options"]["batch_size"] == about["global_batch"] == 16
     assert about["torch"] == torch.__version__
-    assert about["command"][-1] == str(demo)
+    assert about["command"].endswith(f" -b 16 {demo}"), "one line, to be copied"
     assert about["data"] == str(demo)
     assert (ROOT / ND).read_text() in texts["script"]
     end = json.loads(texts["end"].strip("`json\n"))
