@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 
+import matplotlib.figure
 import numpy as np
 import PIL.Image
 import pytest
@@ -26,6 +27,19 @@ def look(call_tool, monkeypatch, tmp_path):
     """look(*words, status=0) in tmp_path: returns (stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     return functools.partial(call_tool, "look")
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """A list to which each figure is added as it is saved."""
+    saved, savefig = [], matplotlib.figure.Figure.savefig
+
+    def save(figure, *words, **options):
+        saved.append(figure)
+        savefig(figure, *words, **options)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", save)
+    return saved
 
 
 def make(arch="resnet18", seed=0, classes=4):
@@ -118,7 +132,7 @@ def test_foreign_checkpoints(tmp_path, look):
     assert "give -a" in look("predict", "c.pth", path, status=2)[1]
 
 
-def test_classes_are_counted_as_validation_counts(tmp_path, look):
+def test_classes_are_counted_as_validation_counts(tmp_path, look, figures):
     model, folder = make(seed=3), tmp_path / "data"
     paths = write_pictures(folder / "val", each=20)
     write_pictures(folder / "train", each=1)
@@ -141,7 +155,15 @@ def test_classes_are_counted_as_validation_counts(tmp_path, look):
         key=lambda each: each[1],
     )
     assert f"confused:\n  {label} taken for {other}: {most} of 20" in output
-    assert PIL.Image.open(tmp_path / "matrix.png").size == (1200, 1050)
+    picture = np.asarray(PIL.Image.open(tmp_path / "matrix.png").convert("L"))
+    assert picture.shape == (1050, 1200)
+    frame = picture.copy()
+    frame[15:-15, 15:-15] = 255
+    assert frame.min() == 255, "no label touches an edge"
+    (axes, _), shares = figures[0].axes, {each: 5 * count for each, count in pairs.items()}
+    wanted = [f"{shares.get((row, column), 0)}" for row in CLASSES for column in CLASSES]
+    assert [text.get_text() for text in axes.texts] == wanted
+    assert axes.get_title() == f"top-1 {5 / 4 * sum(right.values()):.2f} %; images: 80"
     words = [sys.executable, ROOT / "imagenet_nd.py", "-a", "resnet18", "--evaluate", "-j", 0]
     theirs = tmp_path / "theirs.pth"  # as torchvision's references write it
     torch.save({"model": model.state_dict(), "args": argparse.Namespace(lr=0.1)}, theirs)
@@ -202,7 +224,7 @@ def test_nothing_is_saved_of_what_cannot_be_measured(tmp_path, look):
     (tmp_path / "tar" / "test" / "x.tar").write_text("")
     for folder, message in (
         ("absent", "absent/test is no folder: DIR holds test/<class>/"),
-        ("other", "other/test: 1 classes, as eel, are not those of"),
+        ("other", "other/test: classes that are none of"),
         ("bad", "bad/test has no picture that can be read"),
         ("tar", "tar/test holds tar files, no index"),
     ):
@@ -216,7 +238,7 @@ def test_nothing_is_saved_of_what_cannot_be_measured(tmp_path, look):
     assert json.loads((tmp_path / "test.json").read_text())["count"] == 4
 
 
-def test_some_of_the_classes_by_name(tmp_path, look):
+def test_some_of_the_classes_by_name(tmp_path, look, figures):
     """A folder may have fewer classes than the checkpoint; others it does not know."""
     checkpoint = write(tmp_path / "model_best.pt", make())
     write_pictures(tmp_path / "few" / "test", ["dog", "bee"], 2)
@@ -225,11 +247,17 @@ def test_some_of_the_classes_by_name(tmp_path, look):
     one = write(tmp_path / "one.pt", make(classes=1), num_classes=1, classes=["dog"])
     write_pictures(tmp_path / "one" / "val", ["dog"], 2)
     assert (
-        "one/val: top-1 100.000 %, top-5 100.000 %, loss 0.0000, of 2 images"
+        "one/val: top-1 100.000 %, top-5 100.000 %, loss 0.0000; images: 2"
         in look("classes", one, "one")[0]
     )
     write_pictures(tmp_path / "other" / "val", ["dog", "eel"], 1)
-    assert "1 classes, as eel, are not those" in look("classes", checkpoint, "other", status=2)[1]
+    error = look("classes", checkpoint, "other", status=2)[1]
+    assert "model_best.pt: 1, as eel; it has those as ant\n" in error
+    names = [f"c{number:02}" for number in range(21)]
+    write_pictures(tmp_path / "many" / "val", names, 1)
+    write(checkpoint, make(classes=21), num_classes=21, classes=names)
+    look("classes", checkpoint, "many")
+    assert not figures[-1].axes[0].texts, "no numbers where cells are small"
     assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]
 
 
@@ -246,7 +274,7 @@ def test_names_send_a_terminal_no_commands(tmp_path, look):
     assert re.search(r"^b\\nee +3 +\d", output, re.M)
     write_pictures(tmp_path / "other" / "val", ["e\x1bl"], 1)
     (line,) = look("classes", checkpoint, "other", status=2)[1].splitlines()
-    assert r"as e\x1bl, are not those of" in line and line.endswith(r"as a\x1b[2Jt")
+    assert line.endswith(r"model.pt: 1, as e\x1bl; it has those as a\x1b[2Jt")
 
 
 def test_a_checkpoint_names_no_other_file(tmp_path, look):
@@ -272,7 +300,7 @@ def test_maps_are_the_features_weighted(arch, tmp_path, look):
     checkpoint = write(tmp_path / f"{arch}.pt", model, arch)
     output, errors = look("cam", checkpoint, checkpoint, *paths, paths[0], "--class", "bee")
     assert output == "class activation maps: cam.png\n" and not errors
-    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 3 * 510)
+    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 3 * 540 + 45)
     tool = importlib.import_module("look")
     trained, images = tool.open_checkpoint(checkpoint), torch.randn(2, 3, SIZE, SIZE)
     logits, maps = tool.activation_maps(trained, images)
@@ -300,7 +328,7 @@ def test_maps_are_the_features_weighted(arch, tmp_path, look):
         for path, chances, cell in zip(paths, likely, drawn, strict=True):
             one = int(chances.argmax()) if label is None else label
             assert cell[0] == path and cell[1].shape == (SIZE, SIZE, 3)
-            assert cell[2].startswith(f"{arch}: {CLASSES[one]}, ")
+            assert cell[2].startswith(f"{CLASSES[one]}, ")
             assert float(cell[2].split()[-2]) == pytest.approx(100 * float(chances[one]), abs=1)
             crop = torch.from_numpy(cell[1])[None]
             _, of_all = tool.activation_maps(trained, tool.normalised(trained, crop))
@@ -349,7 +377,51 @@ def test_maps_of_what_can_be_read(tmp_path, look):
     paths[0].write_text("no picture")
     _, errors = look("cam", checkpoint, checkpoint, *paths, status=2)
     assert len(errors.splitlines()) == 1 and f"{paths[0]} cannot be read" in errors
-    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 510)
+    assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 540 + 45)
+
+
+def test_maps_at_a_larger_size(tmp_path, look, figures):
+    """At 32 pixels ResNet's last map has one position."""
+    small = {"image_size": 32, "val_resize": 36}
+    checkpoint = write(tmp_path / "model.pt", make(), **small)
+    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    (line,) = look("cam", checkpoint, path, status=2)[1].splitlines()
+    assert "no class activation maps of resnet18 at 32 pixels" in line
+    assert line.endswith("it may have some at --size 128") and not figures
+    look("cam", checkpoint, path, "--size", 128)
+    picture, drawn = figures[0].axes
+    title = drawn.get_title().splitlines()
+    assert picture.get_title() == "0.png" and title[0] == "resnet18 at 128 pixels"
+    assert figures[0].get_supxlabel().startswith("bright: what speaks most for the class")
+    # The same part of the picture, and the map's own mean and bias make the logit.
+    tool = importlib.import_module("look")
+    trained = tool.resized(tool.open_checkpoint(checkpoint), 128)
+    assert (trained.size, trained.resize) == (128, 144)
+    ((crops, _),) = tool.crops(trained, [path])
+    logits, maps = tool.activation_maps(trained, tool.normalised(trained, crops))
+    assert np.array_equal(drawn.images[0].get_array(), crops[0])
+    assert maps.shape == (1, 4, 4, 4)
+    torch.testing.assert_close(maps.mean(dim=(2, 3)) + trained.model.fc.bias, logits)
+    share, label = logits.softmax(dim=1)[0].max(dim=0)
+    assert title[1] == f"{CLASSES[label]}, {100 * share:.1f} %"
+
+
+def test_columns_have_names_that_differ(tmp_path, look, figures):
+    """By architecture, or by file where one stands twice: less the folders of all, in lines."""
+    long = "Nov23_08-34-15_host_resnet18_gpux1_b32_cpu1_optfloat32"
+    paths = [tmp_path / "runs" / name / "model_best.pt" for name in ("a$b$", long, "c")]
+    for path, arch in zip(paths, ["resnet18", "resnet18", "squeezenet1_1"], strict=True):
+        path.parent.mkdir(parents=True)
+        write(path, make(arch), arch)
+    (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    for some, names in (
+        (paths, ["a$b$/model_best.pt", f"{long}/model_best.pt", "c/model_best.pt"]),
+        (paths[1:], ["resnet18", "squeezenet1_1"]),
+    ):
+        look("cam", *some, picture)
+        titles = [axes.get_title().splitlines() for axes in figures[-1].axes[1:]]
+        assert ["".join(title[:-1]) for title in titles] == names
+        assert all(len(line) <= 40 for title in titles for line in title)
 
 
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
@@ -453,6 +525,8 @@ def test_bad_checkpoints(content, message, tmp_path, look):
         ("cam model.pt", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
         ("cam a.jpg", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
         ("cam model.pt a.jpg --class eel", "model.pt has no class eel"),
+        ("cam model.pt a.jpg --size 1", "--size 1: squeezenet1_1 takes no such crops: "),
+        ("cam model.pt a.jpg --size 2000", "2000 is not from 1 to 1024"),
         ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
         ("export model.pt absent/out.pt2", "absent/out.pt2: there is no folder absent"),
         ("average model.pt model.pt absent/out.pt", "there is no folder absent"),

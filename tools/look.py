@@ -4,6 +4,7 @@
     python tools/look.py classes model_best.pt DIR                    # accuracy class by class
     python tools/look.py classes runs/NAME/model_best.pt DIR --part test --save
     python tools/look.py cam resnet18.pt resnet50.pt cat.jpg dog.jpg  # where models see a class
+    python tools/look.py cam model_best.pt cat.jpg --size 128         # one trained at 32 pixels
     python tools/look.py export model_best.pt model.pt2               # or model.onnx
     python tools/look.py average A/model_best.pt B/model_best.pt mean.pt
 
@@ -22,6 +23,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -199,8 +201,9 @@ def classes(args):
     if not trained.saved.get("classes") and len(source.classes) == len(trained.classes):
         known = {name: label for label, name in enumerate(source.classes)}  # in their order
     if strange := [name for name in source.classes if name not in known]:
-        what = f"{len(strange)} classes, as {shown(strange[0])}, are not those"
-        raise nd.BadInput(f"{folder}: {what} of {args.checkpoint}, as {shown_name(trained, 0)}")
+        what = f"classes that are none of {args.checkpoint}: {len(strange)}"
+        known = f"as {shown(strange[0])}; it has those as {shown_name(trained, 0)}"
+        raise nd.BadInput(f"{folder}: {what}, {known}")
     target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
     paths = [source.path(index) for index in range(len(target))]
     reads = [functools.partial(source.read, index) for index in range(len(target))]
@@ -220,7 +223,7 @@ def classes(args):
     names = [shown_name(trained, label) for label in range(len(matrix))]
     wide = max(len(name) for name in names)
     accuracy = "top-1 {top1:.3f} %, top-5 {top5:.3f} %, loss {loss:.4f}".format(**found)
-    nd.print_line(f"{folder}: {accuracy}, of {total:,.0f} images")
+    nd.print_line(f"{folder}: {accuracy}; images: {total:,.0f}")
     nd.print_line(f"{'class':{wide}}  images  top-1, %")
     there = [label for label in range(len(matrix)) if images[label]]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
@@ -233,14 +236,20 @@ def classes(args):
         if number := wrong[label, other]:
             nd.print_line(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
     figure = matplotlib.figure.Figure(figsize=(8, 7), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.15, h_pad=0.15)  # inches, around all
     axes = figure.add_subplot()
     shares = 100 * matrix[np.ix_(there, there)] / images[there, None]
-    drawn = axes.imshow(shares, cmap="Blues", vmin=0, interpolation="nearest")
+    drawn = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
     figure.colorbar(drawn, label="of a class's images, %")
     if len(there) <= 50:
         labels = [names[label] for label in there]
         axes.set_xticks(range(len(there)), labels, rotation=90)
         axes.set_yticks(range(len(there)), labels)
+    if len(there) <= 20:
+        for (row, column), share in np.ndenumerate(shares):
+            colour = "white" if share > 50 else "black"
+            axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=colour)
+    axes.set_title(f"top-1 {found['top1']:.2f} %; images: {total:,.0f}")
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(args.out, dpi=150)
     nd.print_line(f"confusion matrix: {args.out}")
@@ -284,7 +293,10 @@ def activation_maps(trained, images):
                     found = features
     if found is None:
         why = "its last layer does not take the mean of features over several positions"
-        raise nd.BadInput(f"{trained.path}: no class activation maps of {trained.arch}: {why}")
+        if trained.size < nd.preset_of(trained.arch).crop_size[0]:
+            why += f"; it may have some at --size {4 * trained.size}"
+        what = f"{trained.arch} at {trained.size} pixels"
+        raise nd.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")
     return logits, torch.einsum("nkhw,ck->nchw", found, last.weight) if linear else found
 
 
@@ -299,11 +311,23 @@ def cells(trained, paths, label):
             if number < 0:
                 continue
             one = trained.classes.index(label) if label else int(chances.argmax())
-            title = f"{trained.arch}: {shown_name(trained, one)}, {100 * chances[one]:.1f} %"
+            title = f"{shown_name(trained, one)}, {100 * chances[one]:.1f} %"
             whole = nn.functional.interpolate(
                 of_classes[None, one : one + 1], image.shape[:2], mode="bilinear"
             )
             yield paths[number], image.numpy(), title, whole[0, 0].numpy()
+
+
+def resized(trained, size):
+    """Returns a Trained that takes larger or smaller crops, of the same part of a picture."""
+    trained = trained._replace(size=size, resize=round(size * trained.resize / trained.size))
+    try:
+        with torch.no_grad():
+            trained.model(torch.zeros(1, 3, size, size))
+    except Exception as error:  # whatever a model does with what it is not made for
+        why = f"{trained.arch} takes no such crops: {nd.first_line(error)}"
+        raise nd.BadInput(f"--size {size}: {why}") from None
+    return trained
 
 
 def cam(args):
@@ -313,24 +337,35 @@ def cam(args):
     if not (paths and pictures):
         raise nd.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
     models, rows = [open_checkpoint(path, args.arch) for path in paths], {}
+    names = [trained.arch for trained in models]
+    if len({*names}) < len(names):  # by file, less the folders that all are in
+        above = os.path.commonpath([path.absolute().parent for path in paths])
+        names = [shown(str(path.absolute().relative_to(above))) for path in paths]
+    if args.size:
+        models = [resized(trained, args.size) for trained in models]
+        names = [f"{name} at {args.size} pixels" for name in names]
+    names = [textwrap.fill(name, 40) for name in names]
+    lines = 1 + max(name.count("\n") + 1 for name in names)  # of titles
     for trained in models:
         if args.label and args.label not in trained.classes:
             raise nd.BadInput(f"{trained.path} has no class {args.label}")
         for path, *cell in cells(trained, [*rows] or pictures, args.label):
             rows.setdefault(path, []).append(cell)
     if rows:
-        size = 3.2 * (1 + len(models)), 3.4 * len(rows)
+        size = 3.2 * (1 + len(models)), (3.2 + 0.2 * lines) * len(rows) + 0.3
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(rows), 1 + len(models), squeeze=False)
         for path, (first, *others), row in zip(rows, grid, rows.values(), strict=True):
             first.imshow(row[0][0])
             first.set_title(path.name, fontsize=9)
-            for axes, (image, title, of_class) in zip(others, row, strict=True):
+            for axes, name, (image, title, of_class) in zip(others, names, row, strict=True):
                 axes.imshow(image)
                 axes.imshow(of_class, cmap="inferno", alpha=0.55)
-                axes.set_title(title, fontsize=9)
+                axes.set_title(f"{name}\n{title}", fontsize=9)
         for axes in grid.flat:
             axes.set_axis_off()
+        bright = "bright: what speaks most for the class named above; dark: least; map by map"
+        figure.supxlabel(bright, fontsize=9)
         figure.savefig(args.out, dpi=150)
         nd.print_line(f"class activation maps: {args.out}")
     return len(pictures) - len(rows)
@@ -440,6 +475,8 @@ def main():
     adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
+    larger = "pixels of the crops; maps of more positions than at the size trained at (default)"
+    adds[cam]("--size", type=nd.number(int, 1, 1024), help=larger)
     adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     adds[export]("checkpoint", **checkpoint)
     adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")
