@@ -145,7 +145,8 @@ def crops(trained, paths, reads=None):
     reads = reads or [functools.partial(Path.read_bytes, Path(path)) for path in paths]
     workers = min(os.cpu_count(), len(reads) // 64)
     pictures = Pictures(trained, paths, reads)
-    yield from torch.utils.data.DataLoader(pictures, batch_size=64, num_workers=workers)
+    batch = max(1, 64 // max(1, trained.size // 224) ** 2)  # of large crops as much memory
+    yield from torch.utils.data.DataLoader(pictures, batch_size=batch, num_workers=workers)
 
 
 def normalised(trained, images):
