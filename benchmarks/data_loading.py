@@ -3,6 +3,7 @@
     python benchmarks/data_loading.py DIR                      # has train/<class>/*.JPEG
     python benchmarks/data_loading.py DIR --only DALI timm     # these, and the baseline
     python benchmarks/data_loading.py DIR --checkout FOLDER    # and another commit of this project
+    ATEN_CPU_CAPABILITY=avx2 python benchmarks/data_loading.py DIR --out OUT  # without AVX-512
 
 All ways read the same --images random training images of DIR (the same ones again where it has
 fewer), from page cache, with as many loader processes or threads, and give crops of 224 pixels,
@@ -18,6 +19,7 @@ import functools
 import importlib.util
 import itertools
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -325,8 +327,11 @@ def main():
         parser.error(str(error))
     title = f"Data loading, {args.workers} workers"
     note = NOTE.format(workers=args.workers, images=args.images, batch=args.batch_size)
-    packages = ("timm", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
-    common.write(args.out, title, "images/s", rows, BASELINE, common.about(*packages), note)
+    about = common.about("timm", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
+    if held := os.environ.get("ATEN_CPU_CAPABILITY"):  # torch's; DALI and Pillow have no switch
+        title += f", held to {held.upper()}"
+        about["ATEN_CPU_CAPABILITY"] = held
+    common.write(args.out, title, "images/s", rows, BASELINE, about, note)
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ def draw_bars(axes, bars):
     axes.bar_label(drawn, texts, padding=4, fontsize=9)
     axes.set_yticks(range(len(bars)), names)
     axes.tick_params(axis="y", length=0, labelsize=9)
-    axes.set(xlim=(0, 1.25 * max(lengths)), xticks=[])
+    axes.set(xlim=(0, 1.4 * max(lengths)), xticks=[])
     axes.spines["bottom"].set_visible(False)
     axes.invert_yaxis()
 
@@ -322,7 +322,7 @@ def draw_panel(figure, axes, panel):
         axes.set_ylim(bottom=0)
     for x, y, text in panel.get("notes", []):
         shift = {"xytext": panel.get("aside", (6, -12)), "textcoords": "offset points"}
-        axes.annotate(text, (x, y), fontsize=8, **shift)
+        axes.annotate(text, (x, y), fontsize=9, **shift)
     if "legend" not in panel:
         label_ends(figure, axes, panel)
     elif panel["legend"]:
@@ -330,7 +330,7 @@ def draw_panel(figure, axes, panel):
         if len(labels) > MOST_NAMES:
             labels[MOST_NAMES - 1] = f"... and {len(labels) - MOST_NAMES + 1} more"
         if labels:
-            axes.legend(handles[:MOST_NAMES], labels[:MOST_NAMES], fontsize=8, framealpha=0.6)
+            axes.legend(handles[:MOST_NAMES], labels[:MOST_NAMES], fontsize=9, framealpha=0.6)
 
 
 def line_range(lines, name):

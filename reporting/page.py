@@ -1,6 +1,5 @@
 """RESULTS.md as a page: what the logs say in sentences, tables and figures, most needed first."""
 
-import re
 import shlex
 from collections import defaultdict
 from pathlib import Path
@@ -29,10 +28,12 @@ from reporting.report import (
     precision_table,
     run_section,
     runs_table,
+    same_as,
     study_section,
     table,
 )
 from reporting.scaling import study_scaling
+from reporting.speed import SPEED_NOTE, speed_panels, speed_sentences
 from reporting.text import code, escape, file_name, image, reason
 from reporting.training import recipe_section, transfer_section
 
@@ -54,11 +55,6 @@ TRIALS = {
 # The benchmarks that the page has a section of.
 SENT = [TITLES[kind] for kind in ("exchange", "memory", "bubble")]
 
-SPEED_NOTE = (
-    "Bars in colour are this project's. Medians of rounds, in which all are measured in turn; the "
-    "tables below say whose batches are uint8, and whose are normalised already."
-)
-
 
 def cluster_runs(runs):
     """Returns the runs of the study with most GPUs, by number of GPUs; [] where none has three."""
@@ -71,64 +67,16 @@ def cluster_runs(runs):
     return [best[size] for size in sorted(best)] if len(best) > 2 else []
 
 
-def rates(benchmarks, title):
-    """Returns ({row: median}, baseline, about) of the benchmark whose title begins so, if any."""
-    for each in benchmarks:
-        if each["title"].startswith(title) and "rows" in each:
-            found = {row["name"]: np.median(row["values"]) for row in each["rows"] if row["values"]}
-            return found, each["baseline"], each["about"]
-    return {}, None, {}
-
-
-# The benchmarks that README.md's first screen shows, by how their titles begin; and of their rows
-# those that read the same files.
-SPEED = {
-    "Data loading": "Loading JPEGs",
-    "Training resnet18 on JPEGs": "Training ResNet-18 on JPEGs",
-}
-SPEED_ROWS = (
-    r"pytorch/examples|timm|DALI|torchvision|FFCV|(this project(?!.*(pixels|raw))|imagenet_nd\.py)"
-)
-
-
-def speed_panels(benchmarks):
-    """Returns the panels of figures/speed: images/s beside pytorch/examples'."""
-    panels = []
-    for begin, what in SPEED.items():
-        measured, base, about = rates(benchmarks, begin)
-        found = {name: re.search(SPEED_ROWS, name) for name in measured}
-        rows = [(name, measured[name], bool(found[name][1])) for name in found if found[name]]
-        own = max(
-            (rate for name, rate, ours in rows if ours and "shards" not in name), default=None
-        )
-        base = measured.get(base)
-        if own and base:
-            timm = max((rate for name, rate, _ in rows if "timm" in name), default=None)
-            plain = measured.get("imagenet_nd.py")  # by what pytorch/examples trains in
-            alike = f" ({plain / base:.1f} times in float32)" if plain else ""
-            title = f"{what}{alike}:\n{own / base:.1f} times pytorch/examples"
-            title += f", {own / timm:.2f} times timm" if timm else ""
-            bars = []
-            for name, rate, ours in sorted(rows, key=lambda row: -row[1]):
-                name = name.replace(" reference preset", "").replace(", ", ",\n", 1)
-                colour = "#21918c" if ours else "#b0b0b0"
-                text = f"{rate:,.0f}  ({rate / base:.1f} x)"
-                bars.append((name.replace(" --", "\n--", 1), rate, colour, text))
-            where = f"images/s, medians; {about.get('cores')} cores of {about.get('processor')}"
-            axes = {"title": title, "xlabel": where, "ylabel": "", "lines": [], "bars": bars}
-            panels.append(axes)
-    return panels
-
-
 def sentences(cluster, benchmarks):
     """Returns the Markdown list of what the logs say, a line each; what is not logged is absent."""
     lines = []
     if cluster:
         first, last = cluster[0], cluster[-1]
+        whose = f" ({escape(first.facts['whose'])})" if "whose" in first.facts else ""
         share = efficiency(last, first)
         gain = share * last.devices / first.devices
         lines.append(
-            f"**{last.throughput[0]:,.0f} images/s**: "
+            f"**{last.throughput[0]:,.0f} images/s**{whose}: "
             + escape(
                 f"{last.arch} on {last.devices} {last.hardware}, {gain:.1f} times {first.devices} "
                 f"of them, {100 * share:.0f} % of ideal ({last.data}, {last.precision})."
@@ -136,14 +84,12 @@ def sentences(cluster, benchmarks):
         )
         best = max(cluster, key=lambda run: run.values("Top1/val").max())
         lines.append(
-            f"**{best.values('Top1/val').max():.1f} % top-1**, the best of {best.epochs} epochs on "
-            f"{best.devices} GPUs in {clock(best.training_seconds)} (h:m:s); "
+            f"**{best.values('Top1/val').max():.1f} % top-1**{whose}, the best of {best.epochs} "
+            f"epochs on {best.devices} GPUs in {clock(best.training_seconds)} (h:m:s); "
             f"{last.values('Top1/val').max():.1f} % on {last.devices} in "
             f"{clock(last.training_seconds)}."
         )
-    for each in speed_panels(benchmarks):
-        title = each["title"].replace("\n", " ")
-        lines.append(f"**{escape(title)}** ({escape(each['xlabel'])}).")
+    lines += speed_sentences(benchmarks)
     if trials := count_trials(benchmarks):
         tried, held = (sum(each[place] for each in trials) for place in (1, 2))
         lines.append(
@@ -247,6 +193,10 @@ def scaling_charts(cluster):
     texts = [clock(run.training_seconds) for run in whole]
     title = f"{whole[-1].epochs} epochs in {texts[-1]} on {sizes[-1]} GPUs"
     axes |= {"xticks": sizes, "notes": [*zip(sizes, hours, texts, strict=True)], "aside": (6, 4)}
+    ended = [
+        f"of {run.devices}, ended at epoch {run.epochs}" for run in cluster if run not in whole
+    ]
+    axes["xlabel"] += f" (not shown: {'; '.join(ended)})" if ended else ""
     time = {**axes, "title": title, "ylabel": "hours", "lines": lines}
     return [rate, time]
 
@@ -496,12 +446,15 @@ def _make(runs, warnings, command, benchmarks, ios):
                 figures[path] = panels
                 about += [image(name, f"{path}.png"), ""]
             lines += more([*about, *precision_table(members)], name)
+    titles = {each["title"] for each in benchmarks}
     lines += ["## Benchmarks", ""] if any(name_of(b) not in shown for b in benchmarks) else []
     for benchmark in benchmarks:
         name = name_of(benchmark)
         sections[name] += benchmark_section(benchmark)
-        if name not in shown:
-            lines += more(benchmark_part(benchmark), name)
+        others = [each for each in benchmarks if same_as(each) == benchmark["title"]]
+        if name not in shown and same_as(benchmark) not in titles:
+            names = [name, *map(name_of, others)]
+            lines += more(benchmark_part(benchmark, others), *names)
     # Of a study with a section of its own, --show prints the runs.
     rest = [run for run in runs if not run.study or run.study not in shown]
     note = ["Those of sections above are printed by their `--show`.", ""] if rest != runs else []
@@ -513,11 +466,22 @@ def _make(runs, warnings, command, benchmarks, ios):
     return "\n".join(lines), figures, sections
 
 
-def benchmark_part(benchmark):
-    """Returns the Markdown lines of a benchmark on the page: its first rows, and its note."""
-    rows = benchmark_table(benchmark, MOST)
-    note = escape(note_of(benchmark, "| ratio |" in rows[0]))
-    return [f"### {escape(benchmark['title'])}", "", *rows, "", note, ""]
+def benchmark_part(benchmark, others):
+    """Returns the Markdown lines of a benchmark on the page: its first rows, with the medians of
+    `others`, which are the same held to fewer instructions, and its note."""
+    rows, notes = [dict(row) for row in benchmark["rows"]], []
+    for other in others:
+        how = other["title"].removeprefix(f"{benchmark['title']}, ")
+        medians = {row["name"]: np.median(row["values"]) for row in other["rows"] if row["values"]}
+        for row in rows:
+            row[f"{other['unit']}, {how}"] = float(medians.get(row["name"], 0)) or ""
+        by = [f"{name}={value}" for name, value in other["about"].items() if name.isupper()]
+        notes.append(
+            f"{how[0].upper()}{how[1:]} by {' '.join(by)}; what has no switch is as it was."
+        )
+    lines = benchmark_table({**benchmark, "rows": rows}, MOST)
+    note = " ".join([note_of(benchmark, "| ratio |" in lines[0]), *notes])
+    return [f"### {escape(benchmark['title'])}", "", *lines, "", escape(note), ""]
 
 
 def in_full(name, runs, sections):

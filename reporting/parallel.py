@@ -50,8 +50,9 @@ def exchange_part(benchmarks, figures):
         return []
     apart = [f"{spread_of_losses(of_size[size], many):.1e} with {size}" for size in smaller]
     others = f" ({', '.join(apart)})" if apart else ""
-    (about,) = (each["about"] for each in benchmarks if each["title"] == TITLES["exchange"])
-    cores = escape(str(about["cores"]))
+    (of,) = (each for each in benchmarks if each["title"] == TITLES["exchange"])
+    cores = escape(str(of["about"]["cores"]))
+    model = escape(of["note"].partition(";")[0])
     (alone,) = [row["median"] for row in rows if row["ranks"] == "1"] or [None]
     cells, links, speeds = [], [], []
     several = sorted((row for row in rows if row["ranks"] != "1"), key=lambda r: int(r["ranks"]))
@@ -90,10 +91,25 @@ def exchange_part(benchmarks, figures):
         charts += [{**axes, "title": title, "ylabel": "images/s, of one rank's", "lines": speeds}]
     figures["figures/exchange"] = charts
     header = ["way", "busiest link, MB/step", "by formula", "all ranks sent", "ms a step"]
+    most = {row["way"]: row for row in several if int(row["ranks"]) == many}
+    size, why = "", ""
+    if "gather" in most:  # by formula its link carries the gradients (ranks - 1) times
+        sent = most["gather"]["by formula, MB/step"] / (many - 1)
+        size = f" ({sent:.1f} MB of gradients, which `--list-tensors` lists)"
+    if {"gather", "all_reduce"} <= most.keys():
+        ahead = most["gather"]["median"] < most["all_reduce"]["median"]
+        more = most["gather"]["busiest link, MB/step"] > most["all_reduce"]["busiest link, MB/step"]
+        if ahead and more:
+            why = (
+                " gather sends most over one link, and is still faster than all_reduce: both send "
+                "tensor by tensor, and wait for each message before the next; all_reduce's ring "
+                f"has {2 * (many - 1)} in turn for each tensor, gather 2, to rank 0 and back. "
+                "Between namespaces of one machine a wait costs more than bytes do."
+            )
     note = (
-        f"Gradients averaged by hand, `imagenet_exchange.py` on {many} ranks in a network "
-        f"namespace each, on one machine of {cores} cores, a global batch of {batch}; bars from "
-        "least to most. The first losses of all ways are within "
+        f"Gradients of {model}{size}, averaged by hand: `imagenet_exchange.py` on {many} ranks in "
+        f"a network namespace each, on one machine of {cores} cores, a global batch of {batch}; "
+        f"bars from least to most.{why} The first losses of all ways are within "
         f"{spread_of_losses(rows, many):.1e} of each other{others}: they differ by the order of "
         "sums alone, which BatchNorm and ReLU amplify, the more the fewer images a rank has."
     )
@@ -111,8 +127,6 @@ def memory_part(benchmarks):
         "MB that a rank holds of weights, gradients and momentum: 12 bytes a parameter in float32, "
         f"under FSDP2 its share, within {100 * apart:.1f} %."
     )
-    for row in rows:
-        row["name"] = row["name"].replace(" 1 ranks", " 1 rank")
     return [note, "", *grid_table(rows, MOST), ""]
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from reporting.draw import baseline, clock, device_word, efficiency, groups_of, rate_word
 from reporting.read import IMAGES, NETWORK, PER_EPOCH, TEXT, read_text, walk
 from reporting.scaling import by_script, file_of, prediction_errors, study_scaling
-from reporting.text import Markdown, code, escape, fence, read_json, reason
+from reporting.text import Markdown, code, escape, fence, read_json, reason, singular
 
-MOST = 12  # rows of a table on the page; --show prints all
+MOST = 13  # rows of a table on the page; --show prints all
 
 
 def read_benchmarks(paths):
@@ -50,7 +50,7 @@ def table(header, rows):
     kept = [place for place in range(len(header)) if any(row[place] != "–" for row in rows)]
     lines = [[line[place] for place in kept] for line in (header, *rows)]
     lines = [
-        [cell if isinstance(cell, Markdown) else escape(str(cell)) for cell in line]
+        [cell if isinstance(cell, Markdown) else escape(singular(str(cell))) for cell in line]
         for line in lines
     ]
     lines.insert(1, ["---"] * len(kept))
@@ -170,6 +170,18 @@ def precision_rank(precision):
     return precision not in FULL, precision
 
 
+def within(value, limit, places):
+    """Returns a value as text, to the digits that its 95 % limits leave: to at most so many decimal
+    places, with the limit where it can be seen in them; or that it is not known at all."""
+    if value is None:
+        return "–"
+    if limit and limit >= abs(value):
+        return "not identified"
+    places = min(places, -math.floor(math.log10(limit))) if limit else places
+    seen = f" ± {digits(round(limit, places), max(0, places))}" if round(limit, places) else ""
+    return f"{digits(round(value, places), max(0, places))}{seen}"
+
+
 def scaling_lines(scaling):
     """Returns the Markdown lines about a scaling model."""
     fit, small, large, model = scaling
@@ -178,16 +190,22 @@ def scaling_lines(scaling):
     fits = []
     for each, used in (fit, small), (model, runs):
         counts = ", ".join(str(size) for size in sorted({run.devices for run in used}))
-        bandwidth = gradient_bytes / each.volume / 1e9 if gradient_bytes and each.volume else None
-        row = [counts, digits(1000 * each.compute, 3), digits(1000 * each.volume, 2)]
-        row += [digits(bandwidth, 2), digits(1e6 * each.latency, 1)]
-        fits.append([*row, digits(100 * each.spread, 1, " %") if each.spare else "–"])
+        compute, volume, latency = each.terms_limits()
+        bandwidth = None
+        if gradient_bytes and volume < each.volume:
+            bandwidth = gradient_bytes / each.volume / 1e9
+        row = [counts, within(1e3 * each.compute, 1e3 * compute, 3)]
+        row += [within(1e3 * each.volume, 1e3 * volume, 2)]
+        row += [within(bandwidth, bandwidth and bandwidth * volume / each.volume, 2)]
+        row += [within(1e6 * each.latency, 1e6 * latency, 1)]
+        fits.append([*row, digits(100 * each.spread, 1, " %") if each.spare > 1 else "–"])
     predicted = []
     for run, error in zip(large, prediction_errors(fit, large), strict=True):
         rates = [digits(run.throughput[0]), digits(run.throughput[0] * (1 + error))]
         predicted.append([run.devices, *rates, f"{100 * error:+.1f} %"])
     header = [f"fitted on {word}", "compute, ms/image", "volume, ms", "bandwidth, GB/s"]
     lines = table([*header, "latency, µs/message", "relative residual"], fits)
+    lines += ["", "± is the 95 % limit by the residuals, as far as the model holds."]
     lines += ["", f"Fitted on {small[0].devices} to {small[-1].devices} {word}, it predicts:", ""]
     header = [word, "measured, images/s", "predicted, images/s", "error"]
     lines = ["", *lines, *table(header, predicted), ""]
@@ -221,15 +239,14 @@ def significant(number):
 
 def benchmark_table(benchmark, most=None):
     """Returns the Markdown table of a benchmark, as benchmarks/common.py writes it; of more rows
-    than `most` a grid of medians, or those that were measured first."""
+    than `most` a grid of medians, or the first."""
     rows, baseline = benchmark["rows"], benchmark["baseline"]
     medians = [np.median(row["values"]) if row["values"] else None for row in rows]
     base = dict(zip([row["name"] for row in rows], medians, strict=True)).get(baseline)
     if most and len(rows) > most:
         if grid := grid_table(rows, most):
             return grid
-        rows = [row for row in rows if row["values"]][:most]
-        medians = [np.median(row["values"]) for row in rows]
+        rows, medians = rows[:most], medians[:most]
     further = dict.fromkeys(name for row in rows for name in row if name not in ("name", "values"))
     lines = []
     for row, median in zip(rows, medians, strict=True):
@@ -266,12 +283,18 @@ def grid_table(rows, most):
 HOLDS = {True: "yes", False: Markdown("**no**"), None: "not tried"}
 
 
+def same_as(benchmark):
+    """Returns the title of the benchmark that this one repeats, its libraries held to fewer of the
+    CPU's instructions; "" where it is none."""
+    return benchmark["title"].rpartition(", held to ")[0]
+
+
 def note_of(benchmark, ratios=True):
     """Returns what stands below a benchmark's table, which has ratios or not."""
     if "trials" in benchmark:
         return benchmark["note"]
     rounds = max(len(row["values"]) for row in benchmark["rows"])
-    beside = f"; ratios to {benchmark['baseline']}" if ratios else ""
+    beside = f"; ratios to {singular(benchmark['baseline'])}" if ratios else ""
     return f"Medians of {rounds}{beside}. {benchmark['note']}"
 
 
@@ -300,7 +323,10 @@ def repeat(about):
     place, env, options = about["place"], about.get("environment", {}), about.get("options", {})
     local, nodes = place["local_ranks"], place["ranks"] // place["local_ranks"]
     spawned = any(options.get(name) is not None for name in ("nproc_per_node", "world_size"))
-    words = [word for word in about["command"][1:] if not re.match("--local[-_]rank=", word)]
+    held, words = options.get("recipes", {}), []
+    for word in about["command"][1:]:  # an option file by what it held: it may have changed since
+        if not re.match("--local[-_]rank=", word):
+            words += shlex.split(held[word]) if word in held else [word]
     start = ["python"]
     if "TORCHELASTIC_RUN_ID" in env:
         start = ["torchrun", f"--nproc_per_node={local}"]
@@ -348,7 +374,11 @@ def run_section(run):
             known = "; ".join(f"{name} {value}" for name, value in named.items())
             lines += ["", f"From its name: {escape(known)}."]
     if run.end:
-        ended = "; ".join(f"{name} {value}" for name, value in run.end.items())
+        ended = (
+            (name, round(value, 2) if isinstance(value, float) else value)
+            for name, value in run.end.items()
+        )
+        ended = "; ".join(f"{name} {value}" for name, value in ended)
         lines += ["", f"At the end: {escape(ended)}."]
     others = IMAGES if run.items == "sequences" else TEXT
     wanted = [tag for tag in PER_EPOCH if tag.split("/")[0] not in (*others, "F1", "MCC")]

@@ -28,6 +28,12 @@ class ScalingModel:
         """Returns a step's seconds from devices and images per device."""
         return ring_terms(devices, images) @ [self.compute, self.volume, self.latency]
 
+    def terms_limits(self):
+        """Returns how far each of the three may be off, by its 95 % limits; 0 without a spare run,
+        since nothing then says it."""
+        errors = np.sqrt(np.diag(self.covariance))
+        return errors * scipy.stats.t.ppf(0.975, self.spare) if self.spare else errors
+
     def limits(self, devices, images):
         """Returns the 95 % prediction limits, a fraction of what is predicted (Draper and Smith
         1998, section 8.2); needs a spare run."""

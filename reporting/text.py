@@ -34,6 +34,12 @@ def escape(text):
     return re.sub(r"^(\d*)([-+=.)])(?=\s|[-=\s]*$)", r"\1\\\2", text)  # list, line, heading
 
 
+def singular(text):
+    """Returns a text in which no number 1 has a plural, as in "1 ranks"."""
+    things = "core|device|epoch|file|GPU|image|node|part|rank|round|stage|step|thread|worker"
+    return re.sub(rf"(?<![\w.,-])1 ({things})s\b", r"1 \1", text)
+
+
 def code(text):
     """Returns a text as code, or escaped where a renderer could see more than code in it."""
     return escape(text) if re.search("[`<&]", text) else f"`{text}`"
