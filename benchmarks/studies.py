@@ -3,6 +3,7 @@
     python benchmarks/studies.py scaling_cpu --dir cifar10     # also: make study-scaling_cpu
     python benchmarks/studies.py parity_cpu                    # on the demo set
     python benchmarks/studies.py text_cpu                      # on the demos of text
+    python benchmarks/studies.py lessons_cpu                   # the runs of docs/lessons.md
     python benchmarks/studies.py precision_gpu --list          # only prints the commands
     python benchmarks/studies.py precision_gpu --logs /tmp/trial -- --no-accel --epochs 1 -b 8
 
@@ -56,6 +57,12 @@ def demo_of_text(*options):
     """A demo of text_nd.py's, as its docstring has it."""
     words = [*start("nd", 1, family="text"), "--no-accel", "--seed", "0"]
     return [*words, *" ".join(options).split()]
+
+
+def lesson(script, ranks, *options, family="images"):
+    """A run of docs/lessons.md, on the demo set."""
+    start_words = start(script, ranks, "text" if family == "text" else "imagenet")
+    return [*start_words, f"@recipes/lessons/{family}.txt", *" ".join(options).split()]
 
 
 def to_90_percent(arch, level):
@@ -148,6 +155,9 @@ def link(images, folder):
         os.symlink(image.resolve(), folder / f"{number:05}{image.suffix}")
 
 
+# float16, so that gradients overflow; of a small model, since CPUs emulate it.
+OVERFLOW = "-a shufflenet_v2_x0_5 --opt-level O2 --half-dtype float16 --steps-per-epoch 10 -p 1"
+OF_TEXT = ("ddp", "horovod", "fsdp", "pipeline", "exchange")
 ARCHS, BATCHES = ("resnet18", "resnet50"), (32, 64, 128, 256, 512, 1024)
 STUDIES = {
     "scaling_cpu": [
@@ -174,6 +184,23 @@ STUDIES = {
     "text_cpu": [
         demo_of_text("--max-length 64 -b 16"),
         demo_of_text("--task cola -a bert --dropout 0 --lr 1e-3 --epochs 4 --desired-acc 0.9"),
+    ],
+    "lessons_cpu": [
+        lesson("nd", 1),
+        lesson("nd", 1, "-b 64"),
+        lesson("nd", 1, "-j 0"),
+        lesson("ddp", 2),
+        lesson("exchange", 2, "--exchange ring"),
+        lesson("fsdp", 2),
+        lesson("pipeline", 2, "-b 64 --microbatches 2"),
+        lesson("ddp_apex", 2, OVERFLOW),
+        lesson("nd", 1, "--epochs 3"),
+        lesson("nd", 1, "--epochs 3 --global-batch 256"),
+        lesson("nd", 1, family="text"),
+        *(lesson(way, 2, family="text") for way in OF_TEXT),
+        lesson("nd", 1, "--epochs 3 --lr 0.05"),
+        lesson("nd", 1, "--epochs 3 --lr 0.05 --global-batch 256"),
+        lesson("nd", 1, "--epochs 3 --lr 0.0125 --lr-scaling none --global-batch 256"),
     ],
     "recipe_cifar10": [
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),
@@ -213,7 +240,7 @@ def main():
     folder = args.logs.absolute() / args.study
     commands = []
     for words in STUDIES[args.study]:
-        own = "--dummy" in words or args.study.startswith(("parity", "transfer", "text"))
+        own = "--dummy" in words or args.study.startswith(("parity", "transfer", "text", "lessons"))
         data = [] if own else [args.dir]
         commands.append([*words, *more, *data])
     if args.list:
@@ -222,12 +249,12 @@ def main():
         return
     if folder.exists() and args.first == 1:
         parser.error(f"{folder} is there already: move it away, and its runs are made anew")
-    needs_data = not args.study.startswith(("throughput", "parity", "text"))
+    needs_data = not args.study.startswith(("throughput", "parity", "text", "lessons"))
     if needs_data and not (ROOT / args.dir / "train").is_dir():
         parser.error(f"--dir {args.dir} holds no train/: see the top of benchmarks/studies.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    if args.study.startswith(("parity", "text")):  # the demo set
+    if args.study.startswith(("parity", "text", "lessons")):  # the demo set
         env = {name: env[name] for name in env if name not in ("IMAGENET_DIR", "TEXT_DIR")}
     if args.study.startswith("transfer") and not (ROOT / BEFORE).parent.exists():
         split_cifar10(ROOT / args.dir)

@@ -60,11 +60,11 @@ def place(benchmark):
 
 def reached(script, runs):
     """Returns [(what the run of a script reached that trained on most images, of equals the
-    quickest, where)], [] where there is none; runs of parity train too little to count."""
+    quickest, where)], [] where there is none; runs of parity and lessons train too little."""
     wanted = {"data", "image_size", "steps_per_epoch", "device"}
     mine = [run for run in runs if run.learns and run.file == script]
     mine = [run for run in mine if "Top1/val" in run.series and wanted <= run.about.keys()]
-    mine = [run for run in mine if not run.study.startswith("parity")]
+    mine = [run for run in mine if not run.study.startswith(("parity", "lessons"))]
     if not mine:
         return []
     steps = [run.epochs * run.about["steps_per_epoch"] for run in mine]

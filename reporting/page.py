@@ -52,6 +52,8 @@ TRIALS = {
     "nodes lost, leaving, joining; Slurm's time limit and scancel": "nodes slurm",
 }
 
+LESSONS = "lessons_cpu"  # the study whose place is docs/lessons.md, not this page
+
 # The benchmarks that the page has a section of.
 SENT = [TITLES[kind] for kind in ("exchange", "memory", "bubble")]
 
@@ -322,7 +324,7 @@ def page(runs, benchmarks, ios, figures, more):
     """Returns (Markdown lines on what a reader needs most, names of the studies and benchmarks that
     they show); adds their figures. `ios` are the studies' counters of file systems; more() adds to
     lines how what is so called is printed in full."""
-    cluster, shown = cluster_runs(runs), set()
+    cluster, shown = cluster_runs(runs), {run.study for run in runs if run.study == LESSONS}
     files = {name_of(each): each for each in benchmarks}
     lines, accurate, scales = sentences(cluster, benchmarks), [], []
     lines += [""] if lines else []

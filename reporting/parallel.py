@@ -38,6 +38,38 @@ def spread_of_losses(rows, ranks):
     return float(np.max(np.ptp(losses, axis=0) / losses.min(axis=0)))
 
 
+def ring_panels(ranks=4):
+    """Returns the panels of the first turns of `_add_up_in_a_ring()`: what each rank's chunks are
+    the sums of before a turn, and which chunk each rank sends to the next one in it."""
+    chunks = [[[rank] for _ in range(ranks)] for rank in range(ranks)]  # the ranks that are in
+    dark, panels = ["#b0b0b0", "#5ec962", "#21918c", "#440154"], []
+    for turn in range(ranks):
+        titles = ["each rank sends its own chunk", *["the sum so far"] * (ranks - 2)]
+        title = [*titles, "whole sums go round"][turn]
+        lines, notes, arrow = [], [], {"color": "#d95f02", "label": ""}
+        for rank in range(ranks):
+            for chunk, within in enumerate(chunks[rank]):
+                look = {"color": dark[len(within) * len(dark) // ranks - 1], "marker": "s"}
+                lines.append({"x": [chunk], "y": [-rank], "label": "", **look})
+                notes.append((chunk, -rank, " + ".join(map(str, sorted(within)))))
+            sent = (rank - turn) % ranks
+            ends = [(-rank - 0.15, -rank - 0.75)]
+            ends += [(0.85, 0.25)] if rank == ranks - 1 else []  # to rank 0, from above
+            for begin, end in ends:
+                lines.append({"x": [sent, sent], "y": [begin, end], **arrow})
+                lines.append({"x": [sent], "y": [end], "marker": "v", **arrow})
+        before = [[list(within) for within in mine] for mine in chunks]
+        for rank in range(ranks):
+            taken = (rank - turn - 1) % ranks
+            received = before[rank - 1][taken]
+            chunks[rank][taken] = received + before[rank][taken] * (turn < ranks - 1)
+        axes = {"title": f"Turn {turn + 1} of {2 * (ranks - 1)}: {title}", "ylabel": ""}
+        axes |= {"xlabel": "chunk", "xticks": [*range(ranks)], "legend": False}
+        axes |= {"yticks": [(-rank, f"rank {rank}") for rank in range(ranks)], "aside": (6, -3)}
+        panels.append({**axes, "lines": lines, "notes": notes})
+    return panels
+
+
 def exchange_part(benchmarks, figures):
     """Returns the Markdown lines on what exchanging gradients takes, of the largest batch."""
     rows = rows_of(benchmarks, TITLES["exchange"])
@@ -90,6 +122,7 @@ def exchange_part(benchmarks, figures):
         axes |= {"xticks": [1, *ticks]}
         charts += [{**axes, "title": title, "ylabel": "images/s, of one rank's", "lines": speeds}]
     figures["figures/exchange"] = charts
+    figures["figures/ring"] = ring_panels()  # of docs/lessons.md
     header = ["way", "busiest link, MB/step", "by formula", "all ranks sent", "ms a step"]
     most = {row["way"]: row for row in several if int(row["ranks"]) == many}
     size, why = "", ""
