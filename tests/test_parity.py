@@ -87,6 +87,50 @@ def test_same_loss_curve(way, steps, curve):
     assert min(expected.values()) < 0.95 * expected[0], "it must learn, or equality says little"
 
 
+MIXED = ["--mixup", "0.4", "--cutmix", "1", "--mix-group", "6"]
+# Ways to take 24 images, four groups: (script, ranks, batch of a device, further options).
+GROUPED = {
+    "nd": ("imagenet_nd.py", 1, 24, []),
+    "ddp, 3 ranks": ("imagenet_ddp.py", 3, 8, []),  # of which two begin inside a group
+    "nd, 2 parts": ("imagenet_nd.py", 1, 12, ["--accumulation", 2]),
+    "nd, 6 parts": ("imagenet_nd.py", 1, 4, ["--accumulation", 6]),
+    "dp": ("imagenet_dp.py", 1, 24, []),
+    "ddp, 2 ranks": ("imagenet_ddp.py", 2, 12, []),
+    "ddp, 2 ranks, 3 parts": ("imagenet_ddp.py", 2, 4, ["--accumulation", 3]),
+    "ddp, 4 ranks": ("imagenet_ddp.py", 4, 6, []),
+    "exchange, 3 ranks, 2 parts": ("imagenet_exchange.py", 3, 4, ["--accumulation", 2]),
+    "fsdp, 3 ranks": ("imagenet_fsdp.py", 3, 8, []),
+    "pipeline, 2 stages": ("imagenet_pipeline.py", 2, 24, []),
+}
+
+
+@pytest.fixture(scope="module")
+def grouped(demo, tmp_path_factory):
+    """Returns a function that gives {step: loss} of one of these ways."""
+    folder, known = tmp_path_factory.mktemp("grouped"), {}
+
+    def measure(way):
+        script, ranks, batch, more = GROUPED[way]
+        if way not in known:
+            words = [*OPTIONS, *MIXED, "-b", batch, *more, "-j", 1, "--steps-per-epoch", 5]
+            run([*command(script, ranks), *words, "--log-dir", folder / way, demo], folder)
+            known[way] = scalars(folder / way, "Loss/step")
+        return known[way]
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["ddp, 3 ranks", *(pytest.param(way, marks=pytest.mark.slow) for way in [*GROUPED][2:])],
+)
+def test_same_loss_curve_mixed_by_groups(way, grouped):
+    """Wherever ranks' shares and parts begin."""
+    expected = grouped("nd")
+    assert list(expected) == list(range(5))
+    assert grouped(way) == pytest.approx(expected, rel=1e-5)
+
+
 def test_another_seed_gives_another_curve(curve):
     other, _ = curve(("imagenet_nd.py", 1, 1, 0, ["--seed", "4"]), 8)
     assert other[7] != pytest.approx(curve(REFERENCE, 8)[0][7], rel=1e-3)

@@ -370,8 +370,8 @@ def test_option_files_are_what_their_sources_say():
         "arch": "resnet50", "epochs": 600, "batch_size": 128, "global_batch": 1024, "lr": 0.5,
         "lr_scaling": "none", "lr_schedule": "cosine", "warmup_epochs": 5, "wd": 2e-5, "norm_wd": 0,
         "image_size": 176, "val_size": 224, "val_resize": 232, "auto_augment": "trivial",
-        "random_erase": 0.1, "mixup": 0.2, "cutmix": 1, "label_smoothing": 0.1, "repeated_aug": 4,
-        "ema": 0.998908,
+        "random_erase": 0.1, "mixup": 0.2, "cutmix": 1, "mix_group": 128, "label_smoothing": 0.1,
+        "repeated_aug": 4, "ema": 0.998908,
     }  # fmt: skip
     expected = {
         "pytorch-examples": {
@@ -386,13 +386,15 @@ def test_option_files_are_what_their_sources_say():
             "arch": "vit_b_16", "epochs": 300, "batch_size": 64, "global_batch": 4096,
             "optimizer": "adamw", "lr": 3e-3, "lr_scaling": "none", "lr_schedule": "cosine",
             "warmup_epochs": 30, "wd": 0.3, "clip_grad": 1, "auto_augment": "rand", "mixup": 0.2,
-            "cutmix": 1, "label_smoothing": 0.11, "repeated_aug": 4, "ema": 0.991262,
+            "cutmix": 1, "mix_group": 64, "label_smoothing": 0.11, "repeated_aug": 4,
+            "ema": 0.991262,
         },
         "rsb-a3": {
             "arch": "resnet50", "epochs": 100, "global_batch": 2048, "optimizer": "lamb",
             "lr": 8e-3, "lr_scaling": "none", "lr_schedule": "cosine", "warmup_epochs": 5,
             "wd": 0.02, "norm_wd": 0, "image_size": 160, "val_size": 224, "val_resize": 236,
-            "auto_augment": "rand", "mixup": 0.1, "cutmix": 1, "loss": "bce",
+            "auto_augment": "rand-m6-mstd0.5-inc1", "mixup": 0.1, "cutmix": 1, "mix_group": 512,
+            "loss": "bce", "bce_threshold": 0.2, "zero_init": True,
         },
     }  # fmt: skip
     expected["cifar10"] = {
