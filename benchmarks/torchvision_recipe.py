@@ -1,5 +1,5 @@
-"""torchvision's second recipe by imagenet_nd.py, and by a plain loop of torchvision's own parts: how
-far both train a ResNet-18 on CIFAR-10 in the same number of steps.
+"""torchvision's second recipe by imagenet_nd.py, and by a plain loop of torchvision's own parts:
+how far both train a ResNet-18 on CIFAR-10 in the same number of steps.
 
     python benchmarks/torchvision_recipe.py --dir cifar10    # DIR: see benchmarks/studies.py
 

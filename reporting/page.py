@@ -52,7 +52,7 @@ TRIALS = {
     "nodes lost, leaving, joining; Slurm's time limit and scancel": "nodes slurm",
 }
 
-LESSONS = "lessons_cpu"  # the study whose place is docs/lessons.md, not this page
+LESSONS = "lessons_cpu"  # the study whose numbers stand in docs/lessons.md
 
 # The benchmarks that the page has a section of.
 SENT = [TITLES[kind] for kind in ("exchange", "memory", "bubble")]
@@ -324,7 +324,7 @@ def page(runs, benchmarks, ios, figures, more):
     """Returns (Markdown lines on what a reader needs most, names of the studies and benchmarks that
     they show); adds their figures. `ios` are the studies' counters of file systems; more() adds to
     lines how what is so called is printed in full."""
-    cluster, shown = cluster_runs(runs), {run.study for run in runs if run.study == LESSONS}
+    cluster, shown = cluster_runs(runs), set()
     files = {name_of(each): each for each in benchmarks}
     lines, accurate, scales = sentences(cluster, benchmarks), [], []
     lines += [""] if lines else []
@@ -357,7 +357,9 @@ def page(runs, benchmarks, ios, figures, more):
     titles = [name for name in files if files[name]["title"] in SENT]
     lines += whole(parallel_section(benchmarks, figures), titles)
     titles = [name for name in files if files[name]["title"] in OF_TEXT.values()]
-    return lines + whole(language_section(runs, benchmarks), [*studies("text"), *titles]), shown
+    lines += whole(language_section(runs, benchmarks), [*studies("text"), *titles])
+    lessons = ["## Lessons", "", "Runs of [docs/lessons.md](docs/lessons.md), on demo sets.", ""]
+    return lines + whole(lessons if studies(LESSONS) else [], studies(LESSONS)), shown
 
 
 METHODS = [

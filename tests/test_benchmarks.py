@@ -94,11 +94,11 @@ def test_section_tells_how_to_repeat_it(tmp_path):
 
 
 def test_a_table_on_the_page_is_short():
-    """Rows that are a grid become one, of medians; of others the first that were measured."""
+    """Rows that are a grid become one, of medians; of others it has the first."""
     grid = [
         {"name": f"{model}, {ranks} ranks, {kind}", "values": [ranks, 9]}
         for model in ("a", "b")
-        for ranks in (1, 2, 4)
+        for ranks in (2, 4, 8)
         for kind in ("x", "y")
     ]
     assert report.benchmark_table(benchmark(rows=grid), 6) == [
@@ -107,14 +107,14 @@ def test_a_table_on_the_page_is_short():
         *(
             f"| {m}, {n} ranks | {(n + 9) / 2:.2f} | {(n + 9) / 2:.2f} |"
             for m in "ab"
-            for n in (1, 2, 4)
+            for n in (2, 4, 8)
         ),
     ]
     assert report.grid_table(grid[:-1], 6) == [], "a cell is missing"
     assert report.grid_table(grid, 2) == [], "six columns are too wide"
     rows = [{"name": f"row {n}", "values": [n] * (n != 2)} for n in range(1, 9)]
     lines = report.benchmark_table(benchmark(rows=rows, baseline="row 1"), 3)
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| row 1", "| row 3", "| row 4"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| row 1", "| row 2", "| row 3"]
     assert len(report.benchmark_table(benchmark(rows=rows))) == 10
 
 
@@ -383,6 +383,14 @@ def test_the_page_says_what_ways_to_be_parallel_send():
         rows.append({**rows[-1], "batch": "32", "first losses": losses})
     text = "\n".join(parallel_section(benchmarks, {}))
     assert "within 4.3e-02 of each other (2.0e-01 with 32)" in text
+    assert "wait for each message" not in text
+    assert "(14.9 MB of gradients, which `--list-tensors` lists)" in text  # a third of gather's
+    rows += [{**rows[2], "way": "all_reduce", "name": "all_reduce, 4 ranks", "values": [81]}]
+    rows[-1]["busiest link, MB/step"] = 67.5
+    text = "\n".join(parallel_section(benchmarks, {}))
+    assert "all_reduce's ring has 6 in turn for each tensor, gather 2, to rank 0 and back." in text
+    rows[-1]["values"] = [79]
+    assert "wait for each message" not in "\n".join(parallel_section(benchmarks, {}))
     assert parallel_section([benchmark()], {}) == []
 
 

@@ -67,7 +67,7 @@ def test_what_was_not_measured_is_said():
     name, rate, _, text = panel["bars"][-1]
     assert (name, rate, text) == ("FFCV,\nJPEGs of quality 90", 0, "not measured")
     assert speed.speed_sentences([loading(project=[])]) == []
-    assert speed.speed_sentences([loading(examples=[])]) == []
+    assert speed.speed_sentences([loading(**{"pytorch/examples": []})]) == []
 
 
 def test_bars_are_of_the_same_files_and_say_their_type():
@@ -115,7 +115,7 @@ def test_training_is_compared_in_the_same_precision_first():
 
 def test_libraries_held_back_are_a_column_and_no_claim():
     """Whichever file is read first."""
-    whole, held = loading(), loading("AVX2", folder=[1], examples=[250], project=[])
+    whole, held = loading(), loading("AVX2", project=[], **{"pytorch/examples": [250]})
     assert speed.speed_sentences([held, whole]) == speed.speed_sentences([whole])
     lines = page.benchmark_part(whole, [held])
     header, _, first, *_ = (line.split(" | ") for line in lines[2:])
@@ -125,11 +125,11 @@ def test_libraries_held_back_are_a_column_and_no_claim():
     assert "Held to AVX2 by ATEN_CPU_CAPABILITY=avx2; " in lines[-2]
 
 
-def test_libraries_held_back_are_named_so(demo, tmp_path, monkeypatch):
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+def test_libraries_held_back_are_named_so(demo, tmp_path):
     words = ["-b", 4, "--images", 32, "--workers", 1, "--rounds", 1, "--only", "project, raw"]
     words += ["--out", tmp_path / "x.json"]
-    run(["python", data_loading.__file__, demo, *words], tmp_path)
+    env = {"ATEN_CPU_CAPABILITY": "avx2"}
+    run(["python", data_loading.__file__, demo, *words], tmp_path, env=env)
     assert read_rows(tmp_path / "x.json")["this project, raw 256"]["values"]
     text = (tmp_path / "x.json").read_text()
     assert '"title": "Data loading, 1 workers, held to AVX2"' in text
