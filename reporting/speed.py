@@ -1,6 +1,7 @@
 """Images/s beside others': what the first screen says, and its figure."""
 
 import re
+import textwrap
 
 import numpy as np
 
@@ -50,9 +51,9 @@ def bars_of(rows, base, is_ours):
             text = f"{significant(rate)}  ({rate / np.median(base):.1f} x)"
             text += f"  {row['batches']}" if row.get("batches") else ""
         name = name.replace(" reference preset", "").replace("Pillow", "without nvImageCodec")
-        name = name.replace("full-size JPEGs", "JPEGs of quality 90").replace(", ", ",\n", 1)
+        name = name.replace("full-size JPEGs", "JPEGs of quality 90")
         colour = "#21918c" if is_ours(name) else "#b0b0b0"
-        bars.append((name.replace(" --", "\n--", 1), rate, colour, text))
+        bars.append((textwrap.fill(name, 28, break_on_hyphens=False), rate, colour, text))
     return sorted(bars, key=lambda bar: -bar[1])
 
 
@@ -64,6 +65,7 @@ def beside(ours, peers):
 
 def panel(title, where, bars):
     """Returns a panel of bars, as draw() takes it."""
+    title = textwrap.fill(title, 46, break_on_hyphens=False)
     return {"title": title, "xlabel": where, "ylabel": "", "lines": [], "bars": bars}
 
 
@@ -93,7 +95,7 @@ def loading(benchmarks):
     for peer in (peer for peer, name in names.items() if name in rows and peer not in peers):
         claim += f"; {peer} not measured"
     bars = bars_of(rows, values[base], lambda name: name.startswith("this project"))
-    title = f"Loading JPEGs: {(',' + chr(10)).join(parts)}"
+    title = f"Loading JPEGs: {', '.join(parts)}"
     return [(panel(title, where, bars), f"{claim} ({escape(where)}).")]
 
 
@@ -113,8 +115,8 @@ def training(benchmarks):
     last = beside({"values": half}, {"timm": timm}) if timm else ""
     claim = [first, f"{times} by two options that it lacks ({options})"]
     claim += [f"{last} with the same"] if last else []
-    lines = [first, f"{times} in bfloat16, channels-last" + (f"; there {last}" if last else "")]
-    title = f"Training ResNet-18: {(',' + chr(10)).join(filter(None, lines))}"
+    short = [first, f"{times} in bfloat16", f"there {last}" if last else ""]
+    title = f"Training ResNet-18: {', '.join(filter(None, short))}"
     bars = bars_of(rows, values[base], lambda name: name.startswith("imagenet"))
     claim = escape(", ".join(filter(None, claim)))
     claim = f"**Training ResNet-18 on JPEGs: {claim}** ({escape(where)})."

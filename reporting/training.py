@@ -70,6 +70,12 @@ def study_runs(runs, begin):
     ]
 
 
+def in_short(added):
+    """Returns what was added to a recipe, or how many options where it is more than one."""
+    count = added.count("--")
+    return f"{count} options together" if count > 1 else added
+
+
 def recipe_section(runs, figures, full=False):
     """Returns the Markdown lines on what each component of a recipe gains; adds its figure."""
     study = study_runs(runs, "recipe")
@@ -92,9 +98,9 @@ def recipe_section(runs, figures, full=False):
         {"x": [x for x, _ in dots], "y": [y for _, y in dots], "label": "", "color": "#21918c"},
     ]
     lines[0]["linestyle"], lines[1]["marker"], lines[1]["linestyle"] = ":", "o", "none"
-    title = f"{best} gains {np.mean(gains[best]):+.1f} points"
+    title = f"{in_short(best)}: {np.mean(gains[best]):+.1f} points"
     axes = {"title": title, "xlabel": "top-1 against plain, points", "ylabel": "", "lines": lines}
-    axes["yticks"] = [*zip(places, names, strict=True)]
+    axes["yticks"] = [*zip(places, map(in_short, names), strict=True)]
     shown = {"plain": plain[0], best: found[best][0]}
     longer = {f"{run.epochs} epochs, {run.about['image_size']} pixels": run for run in others}
     shown |= dict([*longer.items()][: len(COLOURS) - len(shown)])
@@ -102,7 +108,8 @@ def recipe_section(runs, figures, full=False):
     for (name, run), colour in zip(shown.items(), COLOURS, strict=False):
         series = run.series["Top1/val"]
         line = {"x": series.seconds / 60, "y": series.values, "color": colour}
-        curves.append({**line, "label": f"{name}: {mean_final(seeds.get(name, [run])):.1f} %"})
+        label = f"{in_short(name)}: {mean_final(seeds.get(name, [run])):.1f} %"
+        curves.append({**line, "label": label})
     highest = max(curves, key=lambda line: line["y"][-1])
     times = {"title": f"{highest['y'][-1]:.1f} % in {highest['x'][-1]:.0f} minutes"}
     times |= {"xlabel": "minutes of training", "ylabel": "validation top-1, %", "lines": curves}
