@@ -35,7 +35,7 @@ from reporting.report import (
 from reporting.scaling import study_scaling
 from reporting.speed import SPEED_NOTE, speed_panels, speed_sentences
 from reporting.text import code, escape, file_name, image, reason
-from reporting.training import recipe_section, transfer_section
+from reporting.training import BY_PARTS, by_parts, recipe_section, transfer_section
 
 # What tests/chaos.py tries, in the words of a reader.
 TRIALS = {
@@ -347,6 +347,8 @@ def page(runs, benchmarks, ios, figures, more):
         accurate, scales = cluster_section(cluster, ios.get(study), figures)
         scales = whole(scales, {study} - {""})
     accurate += whole(recipe_section(runs, figures), studies("recipe"))
+    titles = [name for name in files if files[name]["title"] == BY_PARTS]
+    accurate += whole(by_parts(benchmarks), titles)
     accurate += whole(transfer_section(runs, figures), studies("transfer_cpu"))
     lines += ["## How accurate", "", *accurate] if accurate else []
     lines += ["## How it scales", "", *scales] if scales else []

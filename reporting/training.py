@@ -76,6 +76,22 @@ def in_short(added):
     return f"{count} options together" if count > 1 else added
 
 
+# What benchmarks/torchvision_recipe.py writes.
+BY_PARTS = "torchvision's second recipe"
+
+
+def by_parts(benchmarks):
+    """Returns the Markdown lines on recipes by these scripts, and by torchvision's own parts."""
+    for each in benchmarks:
+        if each["title"] == BY_PARTS:
+            found = []
+            for row in each["rows"]:
+                values = ", ".join(digits(value, 1) for value in row["values"])
+                found.append(f"{row['name']}: {values} %")
+            return [escape(f"{each['note']} {'; '.join(found)}."), ""]
+    return []
+
+
 def recipe_section(runs, figures, full=False):
     """Returns the Markdown lines on what each component of a recipe gains; adds its figure."""
     study = study_runs(runs, "recipe")

@@ -185,7 +185,7 @@ def test_what_came_of_each_form_is_trained_on(tmp_path, prepare, call_tool):
         lines = call_tool("look", *words)[0].splitlines()
         found.add((lines[0].partition(": ")[2], *lines[1:-1]))
     ((first, *rest),) = found
-    assert "of 6 images" in first and all(any(each in line for line in rest) for each in IDS)
+    assert first.endswith("; images: 6") and all(any(each in line for line in rest) for each in IDS)
 
 
 def test_kaggle_sorted_in_place(tmp_path, prepare):
