@@ -192,8 +192,6 @@ ELSEWHERE = {
     "--model": "-a",
     "--data-path": "DIR, without an option",
     "--data-dir": "DIR, without an option",
-    "--train-dir": "DIR, which holds train/ and val/",
-    "--val-dir": "DIR, which holds train/ and val/",
     "--opt": "--optimizer",
     "--sched": "--lr-schedule",
     "--lr-scheduler": "--lr-schedule",
@@ -217,7 +215,6 @@ ELSEWHERE = {
     "--val-resize-size": "--val-resize",
     "--test-only": "--evaluate",
     "--output-dir": "--log-dir",
-    "--no-cuda": "--no-accel",
 }
 # --auto-augment: torchvision's, with the interpolation that its references give them.
 POLICIES = {
@@ -277,7 +274,7 @@ def add_task_options(parser):
     losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
     above = "of mixed targets: above it 1, else 0 (timm's 0.2; default: as mixed)"
-    add("--bce-threshold", type=zero_to_1, metavar="SHARE", help=above)
+    add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
     add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
@@ -297,14 +294,17 @@ def check_task_options(args, parser):
         timm = importlib.import_module("timm")
         known = timm.list_models() + timm.list_pretrained()
     if name not in known:
-        near = ", ".join(difflib.get_close_matches(name, known, cutoff=0.4) or known[:20])
+        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
         parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
     if args.auto_augment not in ("off", *POLICIES):
-        if not re.fullmatch(r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?)+", args.auto_augment):
+        if not re.fullmatch(r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+", args.auto_augment):
             known = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
             parser.error(f"--auto-augment {args.auto_augment}: there is {known}")
         if not importlib.util.find_spec("timm"):
             parser.error(f"--auto-augment {args.auto_augment} is timm's: pip install timm")
+    mixes = args.mixup or args.cutmix
+    if (args.bce_threshold and args.loss != "bce") or (args.mix_group and not mixes):
+        parser.error("--bce-threshold is for --loss bce, --mix-group for --mixup and --cutmix")
     if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
         parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
     if "" in (args.resume, args.weights):
@@ -666,6 +666,9 @@ class Images(torch.utils.data.Dataset):
             timms = importlib.import_module("timm.data.auto_augment")
             mean = {"img_mean": tuple(self.mean.tolist())}
             self.policy = timms.rand_augment_transform(args.auto_augment, mean)
+            for each in self.policy.ops:  # a noisy magnitude may keep no bit, which Pillow refuses
+                if each.name.startswith("Posterize"):
+                    each.level_fn = lambda *drawn, bits=each.level_fn: (max(1, *bits(*drawn)),)
 
     def __getitem__(self, job):
         """Loads (buffer, split, epoch, position, keys), and returns (buffer, split, epoch,

@@ -74,7 +74,7 @@ def sentences(cluster, benchmarks):
     lines = []
     if cluster:
         first, last = cluster[0], cluster[-1]
-        whose = f" ({escape(first.facts['whose'])})" if "whose" in first.facts else ""
+        whose = f" ({escape(first.facts['whose'])})" if first.facts.get("whose") else ""
         share = efficiency(last, first)
         gain = share * last.devices / first.devices
         lines.append(
@@ -452,13 +452,12 @@ def _make(runs, warnings, command, benchmarks, ios):
                 figures[path] = panels
                 about += [image(name, f"{path}.png"), ""]
             lines += more([*about, *precision_table(members)], name)
-    titles = {each["title"] for each in benchmarks}
     lines += ["## Benchmarks", ""] if any(name_of(b) not in shown for b in benchmarks) else []
     for benchmark in benchmarks:
         name = name_of(benchmark)
         sections[name] += benchmark_section(benchmark)
-        others = [each for each in benchmarks if same_as(each) == benchmark["title"]]
-        if name not in shown and same_as(benchmark) not in titles:
+        others = [each for each in benchmarks if is_held(each, benchmark)]
+        if name not in shown and not any(is_held(benchmark, each) for each in benchmarks):
             names = [name, *map(name_of, others)]
             lines += more(benchmark_part(benchmark, others), *names)
     # Of a study with a section of its own, --show prints the runs.
@@ -470,6 +469,12 @@ def _make(runs, warnings, command, benchmarks, ios):
     if warnings:
         lines += ["## Warnings", "", *(f"- {escape(warning)}" for warning in warnings), ""]
     return "\n".join(lines), figures, sections
+
+
+def is_held(one, other):
+    """Whether a benchmark is another one, held to fewer instructions, of which it has rows."""
+    rows = [{row["name"] for row in each.get("rows", [])} for each in (one, other)]
+    return same_as(one) == other["title"] and bool(rows[0] & rows[1])
 
 
 def benchmark_part(benchmark, others):

@@ -36,7 +36,10 @@ def find(benchmarks, begin, pattern):
         if each["title"].startswith(begin) and "rows" in each and not same_as(each):
             rows = {row["name"]: row for row in each["rows"] if re.search(pattern, row["name"])}
             about = each["about"]
-            where = f"images/s, medians; {about.get('cores')} cores of {about.get('processor')}"
+            cores = (
+                f"; {about['cores']} cores of {about.get('processor')}" if "cores" in about else ""
+            )
+            where = f"images/s, medians{cores}"
             return rows, each["baseline"], where
     return {}, "", ""
 

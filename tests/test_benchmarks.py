@@ -19,7 +19,7 @@ import torchvision
 from conftest import ROOT, run
 from test_results import NAME, cli, results, write_run
 
-from reporting import claims, read, report
+from reporting import claims, read, report, training
 from reporting.language import TITLES as OF_TEXT
 from reporting.language import language_section
 from reporting.parallel import TITLES, parallel_section
@@ -31,6 +31,7 @@ import decoders  # noqa: E402
 import parallel  # noqa: E402
 import recipe_memory  # noqa: E402
 import text as of_text  # noqa: E402
+import torchvision_recipe  # noqa: E402
 
 ABOUT = {"command": ["python", "benchmarks/x.py", "a b"], "processor": "CPU", "commit": ""}
 ROWS = [
@@ -313,6 +314,31 @@ def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
     assert loss.isfinite() and row["state, GB"] == pytest.approx(state / 1e9)
     found = 1e9 * row["values"][0] - state
     assert found == pytest.approx(sum(kept.values()), rel=1e-3)
+
+
+def test_the_page_says_what_torchvisions_parts_train_to():
+    rows = [
+        {"name": "v2, theirs", "values": [40.04, 41.0]},
+        {"name": "v2, ours", "values": [39.96]},
+    ]
+    lines = training.by_parts([benchmark(), benchmark(title=training.BY_PARTS, rows=rows)])
+    assert lines == ["Noted. v2, theirs: 40.0, 41.0 %; v2, ours: 40.0 %.", ""]
+    assert training.by_parts([benchmark()]) == []
+
+
+def test_torchvisions_parts_need_a_folder_of_images(tmp_path, monkeypatch, capsys):
+    line = complaint(torchvision_recipe, f"--dir {tmp_path}", monkeypatch, capsys)
+    assert f"{tmp_path} has no train/ and val/: give --dir a folder that has" in line
+
+
+@pytest.mark.slow
+def test_a_recipe_is_trained_by_torchvisions_parts(demo, tmp_path):
+    words = "--steps 2 --seeds 1 --val 20 --only v2 --dir".split()
+    run([sys.executable, torchvision_recipe.__file__, *words, demo, "--out", "x.json"], tmp_path)
+    content = json.loads((tmp_path / "x.json").read_text())
+    assert content["title"] == training.BY_PARTS and "after 2 epochs of 2 steps" in content["note"]
+    assert [len(row["values"]) for row in content["rows"]] == [1, 1]
+    assert report.read_benchmarks([tmp_path])[1] == []
 
 
 def test_data_loading_takes_more_than_is_loaded_ahead(demo, monkeypatch, capsys):

@@ -207,6 +207,76 @@ def test_kaggle_sorted_in_place(tmp_path, prepare):
     assert all((tmp_path / "data" / part).is_symlink() for part in ("train", "val"))
 
 
+def test_what_was_missing_in_place_is_added(tmp_path, prepare):
+    data = write_kaggle(tmp_path / "kaggle")
+    name, _, content = PICTURES["val"][1]
+    (data / "val" / name).unlink()
+    assert f"val lacks 1 images, as {name}: get it again" in prepare(data, data, status=2)
+    (data / "val").mkdir()
+    (data / "val" / name).write_bytes(content)
+    prepare(data, data)
+    assert held(data, "val") == wanted("val")
+
+
+def test_a_flat_val_of_others_is_never_moved(tmp_path, prepare):
+    """Where DIR's val/ is a link to it."""
+    data = write_kaggle(tmp_path / "kaggle")
+    before = files(data)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "val").symlink_to(data / "val")
+    line = prepare(data, tmp_path / "data", "--only", "val", status=2)
+    assert "val and LOC_val_solution.csv differ in 3 classes" in line and files(data) == before
+    for part in "train", "val":
+        line = prepare(data, data / part / "new", status=2)
+        assert f"new lies in {data / part}: give a folder beside it" in line
+    assert files(data) == before
+
+
+def test_a_solution_saved_by_excel(tmp_path, prepare):
+    write_kaggle(tmp_path / "kaggle")
+    table = tmp_path / "kaggle" / CSV
+    lines = table.read_text().splitlines()
+    table.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, lines[-1]]).encode())
+    prepare(tmp_path / "kaggle", tmp_path / "data")
+    assert held(tmp_path / "data", "val") == wanted("val")
+
+
+@pytest.mark.parametrize("name", ["interval-{}-0.tar", "trainval_{}.tar", "{}0.tar", "a.{}.tar"])
+def test_parts_of_tar_files_are_words_of_their_names(name, tmp_path, prepare):
+    source = write_timm(tmp_path / "source")
+    for word, part in ("train", "train"), ("validation", "val"):
+        first, second = sorted(source.glob(f"*-{word}-*"))
+        first.rename(source / name.format(part))
+        second.rename(source / name.format(f"1-{part}"))
+    prepare(source, tmp_path / "data")
+    for part in "train", "val":
+        assert held(tmp_path / "data", part) == wanted(part)
+
+
+@pytest.mark.parametrize("form", ["parquet", "timm"])
+def test_parts_made_one_by_one_have_the_same_classes(form, tmp_path, prepare):
+    """Where the second's names say less."""
+    with pytest.MonkeyPatch.context() as patch:
+        val = [(f"{number}.JPEG", *rest) for number, (_, *rest) in enumerate(PICTURES["val"])]
+        patch.setattr(sys.modules[__name__], "PICTURES", PICTURES | {"val": val})
+        FORMS[form](tmp_path / "source")
+    for part in "train", "val":
+        prepare(tmp_path / "source", tmp_path / "data", "--only", part)
+        assert held(tmp_path / "data", part) == wanted(part)
+    shutil.rmtree(tmp_path / "data" / "train")
+    with pytest.MonkeyPatch.context() as patch:
+        other = [(name.replace(*IDS[:2]), *rest) for name, *rest in PICTURES["train"]]
+        patch.setattr(sys.modules[__name__], "PICTURES", PICTURES | {"train": other})
+        FORMS[form](tmp_path / "other")
+    line = prepare(tmp_path / "other", tmp_path / "data", "--only", "train", status=2)
+    assert "val has other classes than train: make both in one run" in line
+
+
+@pytest.mark.parametrize("words", [("", "data"), (".", "")])
+def test_an_empty_word_names_no_folder(words, prepare):
+    assert prepare(*words, status=2).endswith(": it is empty")
+
+
 def test_tar_files_of_one_folder_stay_where_they_are(tmp_path, prepare):
     source = write_timm(tmp_path / "source")
     before = {path.name for path in source.iterdir()}
@@ -291,6 +361,8 @@ FAULTS = {
         "csv of another competition": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
         "other columns": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
         "csv of nothing": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
+        "two classes": "LOC_val_solution.csv has two classes for 1 images: get it again",
+        "an empty val": "val holds neither classes nor *.JPEG: unzip Kaggle's file anew",
         "csv of bytes": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
         "a missing image": "val lacks 1 images, as ILSVRC2012_val_00000014.JPEG: get it again",
         "a missing class": "train and LOC_val_solution.csv differ in 1 classes, as n02110185",
@@ -302,14 +374,19 @@ FAULTS = {
         "other columns": "has the columns img, fine_label; needed are image, a struct of",
         "image is a path": "has the columns image, label; needed are image, a struct of",
         "labels are words": "has the columns image, label; needed are image, a struct of",
+        "bytes are lists": "has the columns image, label; needed are image, a struct of",
+        "too large a class": "parquet: row 1 has no image or no class",
+        "no images": "there is no image in the files of train",
+        "a file twice": "has train-00000-of-00002 (1).parquet, none of the 2 train-*.parquet: move",
         "no class": "parquet: row 1 has no image or no class",
         "no bytes": "parquet: row 1 has no image or no class",
-        "a missing file": "has 1 of 2 of the train*.parquet: get the rest, or --only",
-        "no val": "has none of the val*.parquet: get the rest, or --only",
+        "a missing file": "has 1 of the 2 train-*.parquet: get the rest, or --only",
+        "no val": "has none of the val*.parquet: get them, or --only",
         "a folder in the way": "data/train is there, without index.npz: give another DIR",
     },
     "timm": {
         "no classes": "imagenet1k-train-0000.tar: 3 without an image or a .cls, as imagenet1k-",
+        "of both": "train-val.tar: is it of train or of val? Rename it",
         "truncated": "imagenet1k-train-0001.tar is no uncompressed, whole tar file of images",
         "no val": "has no *val*.tar: get them, or --only",
         "a folder in the way": "data/train holds cat, not of ",
@@ -333,6 +410,9 @@ def plant(form, fault, source, monkeypatch):
             "other columns": {"img": [image], "fine_label": [1]},
             "image is a path": {"image": ["a.jpg"], "label": [1]},
             "labels are words": {"image": [image], "label": ["cat"]},
+            "bytes are lists": {"image": [{"bytes": [b"image"]}], "label": [1]},
+            "too large a class": {"image": [image, image], "label": [1, 10**12]},
+            "no images": {"image": pyarrow.array([image])[:0], "label": pyarrow.array([1])[:0]},
             "no class": {"image": [image, image], "label": [1, -1]},
             "no bytes": {"image": [image, more], "label": [1, 1]},
         }
@@ -349,6 +429,17 @@ def plant(form, fault, source, monkeypatch):
         (source / CSV).write_text("id,breed\n000621fb3cbb32d8935728e48679680e,boxer\n")
     if fault == "csv of nothing":
         (source / CSV).write_text("ImageId,PredictionString\n")
+    if fault == "two classes":
+        with open(source / CSV, "a") as file:
+            file.write(f"ILSVRC2012_val_00000013,{IDS[2]} 1 2 3 4\n")
+    if fault == "an empty val":
+        for path in (data / "val").iterdir():
+            path.unlink()
+    if fault == "a file twice":
+        (bad,) = source.rglob("train-00001*")
+        bad.rename(bad.with_name("train-00000-of-00002 (1).parquet"))
+    if fault == "of both":
+        (source / "train-val.tar").touch()
     if fault == "csv of bytes":
         (source / CSV).write_bytes(b"ImageId,PredictionString\n\xff\xfe,\x00\n")
     if fault == "a missing image":
@@ -378,6 +469,7 @@ def test_bad_input_ends_in_one_line(form, fault, tmp_path, prepare, monkeypatch)
     before = files(source) if source.exists() else {}
     assert FAULTS[form][fault] in prepare(source, data, status=2)
     assert not source.exists() or files(source) == before
+    assert not [path for path in data.rglob("*") if path.is_symlink() and form == "timm"]
     if fault == "no val":  # what is there can be had
         assert (
             prepare(source, data, "--only", "train")[-1] == f"{data}/train: 12 images of 3 classes"

@@ -171,6 +171,22 @@ def test_images_get_every_operation_of_timms_equally_often():
     assert alike(shear, scipy.stats.norm(0.3 * 0.6, 0.3 * 0.05).cdf)
 
 
+@pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "rand-m0"])
+def test_a_bit_is_kept_however_large_the_magnitude(policy):
+    """Pillow posterizes to one bit at least."""
+    pytest.importorskip("timm")
+    loader = nd.Images(nd.parse_args(["--auto-augment", policy]), None, None)
+    drawn = []
+    for each in loader.policy.ops:
+        if each.name.startswith("Posterize"):
+            keep = each.aug_fn
+            each.aug_fn = lambda image, bits, keep=keep, **_: (
+                drawn.append(bits) or keep(image, bits)
+            )
+    list(augmented(loader, 8, images=600))
+    assert 20 < len(drawn) and min(drawn) == 1
+
+
 def test_erased_rectangles_are_torchvisions():
     size = 48
     loader = nd.Images(nd.parse_args(["--random-erase", "1"]), None, None)

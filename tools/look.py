@@ -295,7 +295,7 @@ def activation_maps(trained, images):
     if found is None:
         why = "its last layer does not take the mean of features over several positions"
         if trained.size < nd.preset_of(trained.arch).crop_size[0]:
-            why += f"; it may have some at --size {4 * trained.size}"
+            why += f"; it may have some at --size {max(64, 4 * trained.size)}"
         what = f"{trained.arch} at {trained.size} pixels"
         raise nd.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")
     return logits, torch.einsum("nkhw,ck->nchw", found, last.weight) if linear else found

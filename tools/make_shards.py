@@ -100,7 +100,7 @@ def write_tar(path, samples):
 def read_tar(path):
     """Returns {size: bytes, offset, length, target: arrays over a tar's images in its order, ids:
     pairs (class, WordNet id) of names and .json members that have one id}."""
-    images, targets, words = {}, {}, {}
+    images, targets, words, other = {}, {}, {}, {}
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
@@ -110,22 +110,30 @@ def read_tar(path):
                 if suffix == ".json":  # as timm's: {"filename": "n01440764_10026.JPEG", ...}
                     text = tar.extractfile(member).read().decode(errors="replace")
                     words[named[1]] = f"{named[1]} {text}"
+                if suffix.count(".") > 1 and suffix.endswith(IMG_EXTENSIONS):
+                    other[named[1]] = member.name  # such as 1.seg.png beside 1.jpg
                 if suffix not in (*IMG_EXTENSIONS, ".cls"):
                     continue
                 found = targets if suffix == ".cls" else images
                 if named[1] in found:
                     raise nd.BadInput(f"{path}: there are two of {named[1]}")
                 entry = member.offset_data, member.size
-                found[named[1]] = entry if found is images else int(tar.extractfile(member).read())
+                if found is targets:
+                    entry = tar.extractfile(member).read().strip()
+                    if not re.fullmatch(rb"0*\d{1,6}", entry):  # up to MOST_CLASSES
+                        why = f"holds no class, a number from 0 to {MOST_CLASSES - 1}"
+                        raise nd.BadInput(f"{path}: {member.name} {why}")
+                found[named[1]] = entry
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(512) != bytes(512):
                 raise ValueError("it is cut off")
-            if not all(0 <= target < MOST_CLASSES for target in targets.values()):
-                raise ValueError(f"its classes are not all numbers from 0 to {MOST_CLASSES - 1}")
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise nd.BadInput(f"{path} is no uncompressed, whole tar file of images: {error}") from None
+    if dotted := sorted(other.keys() - images.keys()):
+        raise nd.BadInput(f"{path}: {len(dotted)} have a dot in their key, as {other[dotted[0]]}")
     if alone := sorted(images.keys() ^ targets.keys()):
         raise nd.BadInput(f"{path}: {len(alone)} without an image or a .cls, as {alone[0]}")
+    targets = {key: int(target) for key, target in targets.items()}
     rows = np.array([[*images[key], targets[key]] for key in images], np.int64).reshape(-1, 3)
     named = {key: {*WORDNET_ID.findall(words.get(key, key))} for key in images}
     ids = {(targets[key], *names) for key, names in named.items() if len(names) == 1}
@@ -142,10 +150,24 @@ def checksum(path):
     return digest.hexdigest()
 
 
-def class_names(count, tars):
-    """Returns the names of so many classes: the WordNet ids of their images' names, if each has
-    one; else ImageNet's, if there are as many; else numbers."""
+def class_names(out, parts):
+    """Returns the names of the classes of {part: what read_tar() returned}: those of the part that
+    is in `out` already; else the WordNet ids of their images' names, if each has one; else
+    ImageNet's, if there are as many; else numbers."""
+    for part, tars in parts.items():
+        if not sum(len(tar["target"]) for tar in tars):
+            raise nd.BadInput(f"there is no image in the files of {part}")
+    tars = [tar for each in parts.values() for tar in each]
+    count = 1 + max(tar["target"].max() for tar in tars if len(tar["target"]))
     pairs = set().union(*(tar["ids"] for tar in tars))
+    for part in PARTS:
+        if part not in parts and (out / part / "index.npz").exists():
+            names = nd.open_source(out / part).classes
+            known = [*map(str, range(len(names)))]
+            if len(names) < count or names != known and any(names[n] != name for n, name in pairs):
+                why = f"has other classes than {', '.join(parts)}: make both in one run"
+                raise nd.BadInput(f"{out / part} {why}")
+            return names
     ids, imagenet = dict(pairs), IMAGENET.read_text().split()
     if len(pairs) == len(ids) == len({*ids.values()}) == count:
         return [ids[label] for label in range(count)]
@@ -225,10 +247,9 @@ def make_index(args, pool, parts=PARTS):
             raise nd.BadInput(f"{args.out / part} {why}")
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
-    every = [tar for _, tars in found.values() for tar in tars]
-    count = 1 + max(tar["target"].max(initial=0) for tar in every)
-    classes = class_names(count, every)
+    classes = class_names(args.out, {part: tars for part, (_, tars) in found.items()})
     if args.classes:
+        count = len(classes)
         try:
             classes = args.classes.read_text("utf-8").splitlines()
         except UnicodeDecodeError:
@@ -237,7 +258,7 @@ def make_index(args, pool, parts=PARTS):
             raise nd.BadInput(f"{args.classes} needs {count} names or more, no two alike")
     for part, (paths, tars) in found.items():
         write_index(args.out / part, classes, paths, tars)
-    return sum(len(tar["target"]) for tar in every)
+    return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
 
 
 def check(out):

@@ -25,11 +25,13 @@ import argparse
 import concurrent.futures
 import csv
 import functools
+import gzip
 import io
 import os
 import re
 import shutil
 import tarfile
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,9 +53,13 @@ def read_devkit(path):
         from scipy.io import loadmat
     except ImportError:
         raise BadInput("the devkit is a MATLAB file: pip install scipy") from None
-    with tarfile.open(path, "r:gz") as tar:
-        meta = io.BytesIO(tar.extractfile(f"{DATA}/meta.mat").read())
-        truth = tar.extractfile(f"{DATA}/ILSVRC2012_validation_ground_truth.txt").read().split()
+    try:
+        whole = gzip.decompress(path.read_bytes())  # checks its sum, which tarfile would not read
+        with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
+            meta = io.BytesIO(tar.extractfile(f"{DATA}/meta.mat").read())
+            truth = tar.extractfile(f"{DATA}/ILSVRC2012_validation_ground_truth.txt").read().split()
+    except (OSError, EOFError, KeyError, zlib.error, tarfile.TarError) as error:
+        raise BadInput(f"{path} is cut off or damaged ({error}): get it again") from None
     synsets = loadmat(meta, squeeze_me=True)["synsets"]
     leaves = [each for each in synsets if each["num_children"] == 0]  # the rest are groups of them
     names = {int(each["ILSVRC2012_ID"]): str(each["WNID"]) for each in leaves}
@@ -65,9 +71,10 @@ def read_solution(path):
     """Returns what read_devkit() does, of Kaggle's table: ILSVRC2012_val_00000001,n01751748 1 2 3 4
     says a class and its boxes."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             rows = [(row["ImageId"], row["PredictionString"]) for row in csv.DictReader(file)]
-        images = {f"{image}.JPEG": boxes.split()[0] for image, boxes in rows}
+        pairs = {(f"{image}.JPEG", boxes.split()[0]) for image, boxes in rows}
+        images = dict(pairs)
         lines = [f"{image} {label}" for image, label in images.items()]
         if not lines or not all(
             re.fullmatch(r"ILSVRC2012_val_\d{8}.JPEG n\d{8}", x) for x in lines
@@ -76,6 +83,10 @@ def read_solution(path):
     except (ValueError, KeyError, IndexError, AttributeError, csv.Error):
         like = "ImageId,PredictionString and lines as ILSVRC2012_val_00000001,n01751748 1 2 3 4"
         raise BadInput(f"{path} is not ImageNet's, which has {like}") from None
+    if len(images) < len(pairs):
+        raise BadInput(
+            f"{path} has two classes for {len(pairs) - len(images)} images: get it again"
+        )
     return set(images.values()), images
 
 
@@ -156,8 +167,13 @@ def prepare(folder, part, classes, table, fill):
     """Makes folder/part by fill(folder/part.unfinished), unless it is there with all classes of a
     table."""
     whole, unfinished = folder / part, folder / f"{part}.unfinished"
-    if part == "val" and any(whole.glob("*.JPEG")):
-        os.rename(whole, unfinished)
+    if part == "val" and any(whole.glob("*.JPEG")) and not whole.is_symlink():
+        if unfinished.exists():  # what was missing from it
+            for path in whole.iterdir():
+                os.rename(path, unfinished / path.name)
+            whole.rmdir()
+        else:
+            os.rename(whole, unfinished)
     if not whole.exists():
         unfinished.mkdir(parents=True, exist_ok=True)
         try:
@@ -218,6 +234,10 @@ def from_kaggle(source, folder, parts):
     if not table:
         why = f"hold {SOLUTION}, which Kaggle has beside ILSVRC/, and which names val/'s classes"
         raise BadInput(f"neither {data} nor the folders above it {why}")
+    if inside := [
+        part for part in IMAGES if folder.resolve().is_relative_to(data.resolve() / part)
+    ]:
+        raise BadInput(f"{folder} lies in {data / inside[0]}: give a folder beside it")
     classes, truth = read_solution(table)
     in_place = folder.resolve() == data.resolve()
     how = "val/ is sorted in place" if in_place else f"has links to {data}, which must stay"
@@ -227,6 +247,10 @@ def from_kaggle(source, folder, parts):
         if not there.is_dir() and not unfinished.is_dir():
             raise BadInput(f"{there} is no folder: --only makes one part alone")
         if not in_place and not unfinished.exists() and not any(there.glob("*.JPEG")):
+            if not any(each.is_dir() for each in there.iterdir()):
+                raise BadInput(
+                    f"{there} holds neither classes nor *.JPEG: unzip Kaggle's file anew"
+                )
             link(folder / part, there)
         prepare(folder, part, classes, table, functools.partial(link_val, there, truth=truth))
 
@@ -238,8 +262,11 @@ def find_parquet(source, part=""):
 
 
 def find_tars(source, part):
-    """Returns the paths of a part's tar files in WebDataset's format."""
-    return sorted(source.glob(f"*{part}*.tar")) or sorted((source / part).glob("*.tar"))
+    """Returns the paths of a part's tar files in WebDataset's format, of which it is a word."""
+    name = {"train": "train", "val": "val(idation)?"}[part]
+    word = rf"(?<![A-Za-z]){name}(?![A-Za-z])"
+    paths = [path for path in source.glob("*.tar") if re.search(word, path.stem)]
+    return sorted(paths) or sorted((source / part).glob("*.tar"))
 
 
 def open_parquet(path):
@@ -256,23 +283,26 @@ def open_parquet(path):
         raise BadInput(f"{path} {why}") from None
     found = {column.name: str(column.type) for column in file.schema_arrow}
     image, label = found.get("image", ""), found.get("label", "")
-    if not re.match("struct<.*bytes: .*binary", image) or not re.match("u?int", label):
+    binary = re.match("struct<(.*, )?bytes: (large_)?binary(_view)?[,>]", image)
+    if not binary or not re.match("u?int", label):
         need = "image, a struct of bytes and path, and label, a whole number"
         raise BadInput(f"{path} has the columns {', '.join(found)}; needed are {need}")
     return file
 
 
-def read_parquet(path, file, first, suffixes):
+def read_parquet(path, file, first, shards):
     """Yields (key, suffix, encoded image, class) of each row, of which the first has this number.
     The key has the file's name, and so its WordNet id."""
     number = first
     try:
         for batch in file.iter_batches(16, columns=["image", "label"]):
             for image, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if not (image and image["bytes"]) or label is None or label < 0:
+                known = label is not None and 0 <= label < shards.MOST_CLASSES
+                if not (known and image and image["bytes"]):
                     raise BadInput(f"{path}: row {number - first} has no image or no class")
-                name = Path(image.get("path") or "")
-                suffix = name.suffix.lower() if name.suffix.lower() in suffixes else ".jpg"
+                name = Path(str(image.get("path") or ""))
+                suffix = name.suffix.lower()
+                suffix = suffix if suffix in shards.IMG_EXTENSIONS else ".jpg"
                 key = re.sub(r"[^\w-]", "_", f"{number:08}_{name.stem}")
                 yield key, suffix, image["bytes"], label
                 number += 1
@@ -281,15 +311,31 @@ def read_parquet(path, file, first, suffixes):
         raise BadInput(f"{path} {why}") from None
 
 
+def check_numbers(paths):
+    """Ends where files named as train-00000-of-00294 are not all of one set, each once."""
+    names = {path.stem for path in paths}
+    found = filter(None, (re.fullmatch(r"(.*-)(\d+)(-of-)(\d+)", each) for each in sorted(names)))
+    if not (first := next(found, None)):
+        return
+    head, number, of, count = first.groups()
+    if int(count) <= len(paths):
+        wanted = {f"{head}{n:0{len(number)}}{of}{count}" for n in range(int(count))}
+        if odd := sorted(names - wanted):
+            what = f"{odd[0]}.parquet, none of the {int(count)} {head}*.parquet: move it away"
+            raise BadInput(f"{paths[0].parent} has {what}")
+    if int(count) != len(paths):
+        what = f"{len(paths)} of the {int(count)} {head}*.parquet: get the rest, or --only"
+        raise BadInput(f"{paths[0].parent} has {what}")
+
+
 def copy_parquet(source, folder, parts, shards):
     """Writes shards of Hugging Face's parquet: a tar file for each file."""
     rows = {}
     for part in parts:
         paths = find_parquet(source, part)
-        wanted = re.search(r"-of-(\d+)", paths[-1].name if paths else "")
-        if not paths or wanted and int(wanted[1]) != len(paths):
-            there = f"{len(paths)} of {int(wanted[1])}" if wanted else "none"
-            raise BadInput(f"{source} has {there} of the {part}*.parquet: get the rest, or --only")
+        if not paths:
+            raise BadInput(f"{source} has none of the {part}*.parquet: get them, or --only")
+        check_numbers(paths)
         if (folder / part).exists():
             raise BadInput(f"{folder / part} is there, without index.npz: give another DIR")
         rows[part] = {path: open_parquet(path).metadata.num_rows for path in paths}
@@ -303,15 +349,15 @@ def copy_parquet(source, folder, parts, shards):
                 about = shards.read_tar(whole) | {"sha256": shards.checksum(whole)}
             else:
                 tar.unlink(missing_ok=True)
-                samples = read_parquet(path, open_parquet(path), first, shards.IMG_EXTENSIONS)
+                samples = read_parquet(path, open_parquet(path), first, shards)
                 about = shards.write_tar(tar, samples)
                 tar.rename(whole)
             made[part][whole] = about
             if len(about["target"]) != count:
                 raise BadInput(f"{whole} is of another {path.name}: remove it")
             first += count
-    tars = [tar for each in made.values() for tar in each.values()]
-    classes = shards.class_names(1 + max(tar["target"].max(initial=0) for tar in tars), tars)
+    tars = {part: [*each.values()] for part, each in made.items()}
+    classes = shards.class_names(folder, tars)
     for part in made:
         shards.write_index(
             folder / f"{part}.unfinished", classes, [*made[part]], [*made[part].values()]
@@ -323,19 +369,27 @@ def copy_parquet(source, folder, parts, shards):
 def link_tars(source, folder, parts, shards):
     """Links to WebDataset's tar files, and writes their index."""
     print(f"{folder}: has links to the tar files of {source}, which must stay")
-    for part in parts:
-        tars = find_tars(source, part)
+    if both := {*find_tars(source, "train")} & {*find_tars(source, "val")}:
+        raise BadInput(f"{min(both)}: is it of train or of val? Rename it")
+    links, found = [], {part: find_tars(source, part) for part in parts}
+    for part, tars in found.items():
         if not tars:
             raise BadInput(f"{source} has no *{part}*.tar: get them, or --only")
         names = {tar.name for tar in tars}
         if odd := [each.name for each in (folder / part).glob("*") if each.name not in names]:
             raise BadInput(f"{folder / part} holds {odd[0]}, not of {source}: give another DIR")
+    for part, tars in found.items():
         for tar in tars:
+            links += [] if (folder / part / tar.name).exists() else [folder / part / tar.name]
             link(folder / part / tar.name, tar)
     # Threads wait for the disk, and end soon after Ctrl-C.
     pool = concurrent.futures.ThreadPoolExecutor()
     try:
         shards.make_index(SimpleNamespace(out=folder, classes=None), pool, parts)
+    except shards.nd.BadInput:
+        for path in links:
+            path.unlink()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -372,6 +426,13 @@ def find_way(source):
     raise BadInput(f"{source} holds neither {kinds}: --help says what each is")
 
 
+def named(text):
+    """Returns a path, which an empty word, as of an unset variable, does not name."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return Path(text)
+
+
 def main():
     """Reads the options, prepares train/ and val/."""
     parser = argparse.ArgumentParser(
@@ -380,15 +441,16 @@ def main():
         allow_abbrev=False,
     )
     parser.usage = argparse.SUPPRESS  # errors of one line
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="has ImageNet, as above")
-    parser.add_argument("dir", metavar="DIR", type=Path, help="where train/ and val/ are made")
+    parser.add_argument("source", metavar="SOURCE", type=named, help="has ImageNet, as above")
+    parser.add_argument("dir", metavar="DIR", type=named, help="where train/ and val/ are made")
     parser.add_argument("--only", choices=["train", "val"], help="make this one alone")
     args = parser.parse_args()
     try:
         make = find_way(args.source)
         make(args.source, args.dir, [args.only] if args.only else ["train", "val"])
     except (BadInput, OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
-        parser.error(str(error))
+        nowhere = isinstance(error, OSError) and error.filename is None  # such as a full disk
+        parser.error(f"{args.dir}: {error}" if nowhere else str(error))
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted: start it again, and it goes on\n")
 
