@@ -861,9 +861,9 @@ class Images(torch.utils.data.Dataset):
             timms = importlib.import_module("timm.data.auto_augment")
             mean = {"img_mean": tuple(self.mean.tolist())}
             self.policy = timms.rand_augment_transform(args.auto_augment, mean)
-            for each in self.policy.ops:  # a noisy magnitude may keep no bit, which Pillow refuses
-                if each.name.startswith("Posterize"):
-                    each.level_fn = lambda *drawn, bits=each.level_fn: (max(1, *bits(*drawn)),)
+            for op in self.policy.ops:  # 0 bits, which Pillow refuses, become 1
+                if op.name.startswith("Posterize"):
+                    op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
 
     def __getitem__(self, job):
         """Loads (buffer, split, epoch, position, keys), and returns (buffer, split, epoch,
