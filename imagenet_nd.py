@@ -10,7 +10,7 @@ distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*
     python imagenet_nd.py --desired-acc 0.9     # without DIR: a small demo set
 
 Measured: resnet18 to 46.4 % top-1 on cifar10 (32 pixels), 5 x 100 steps in 0:02:05; resnet18 at 224
-pixels: 30.4 images/s in bfloat16, 2.2 times pytorch/examples; 2 cores of AMD EPYC.
+pixels: 28.2 images/s in bfloat16, 2.0 times pytorch/examples; 2 cores of AMD EPYC.
 """
 
 import argparse

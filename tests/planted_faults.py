@@ -157,7 +157,7 @@ tests/test_training.py -k "watch or wait"
   --max-hours in minutes => seconds = args.max_hours * 3600 => seconds = args.max_hours * 60
   no margin to save in => - min(60, 0.1 * seconds) => - min(60, 0 * seconds)
   saved every second => now > self.saved + 60 * minutes => now > self.saved + minutes
-tests/test_training.py -k evaluate_gives
+tests/test_training.py -k "evaluate_gives or at_its_sizes"
   evaluated at the architecture's own size => held.get("image_size") or (64 => (64
   evaluated with another resize => or held.get("val_resize") => or None
   evaluated at the checkpoint's size in spite of another => and not (args.image_size or args.val_size) else {} => else {}

@@ -476,6 +476,25 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"theirs.pt"}, "no run is begun"
 
 
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ([], (40, 50)),
+        (["--image-size", "48"], (48, 55)),
+        (["--val-size", "48"], (48, 55)),
+        (["--val-resize", "60"], (40, 60)),
+        (["--resume", "x.pt"], (224, 256)),  # training, with which this head goes on
+    ],
+)
+def test_a_checkpoint_is_evaluated_at_its_sizes(words, sizes, demo):
+    """Where no size is typed: a resize belongs to a size."""
+    how = [] if "--resume" in words else ["--evaluate"]
+    args, place = nd.parse_args([*how, *words, str(demo)]), nd.Place(torch.device("cpu"))
+    head = {"path": "x.pt", "epoch": 3, "image_size": 40, "val_resize": 50}
+    data = nd.open_data(args, place, nd.list_sources(args, place), (8, 1, 8), head)
+    assert (data.val_size, data.val_resize) == sizes
+
+
 def test_validation_has_the_statistics_that_are_saved(demo, tmp_path):
     """Rank 0's, on all ranks: the logged loss is that of torchvision's model with the checkpoint's
     weights, on images as torchvision prepares them."""
