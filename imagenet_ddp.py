@@ -411,15 +411,8 @@ def leave():
 # ------------------------------------------------------------------------------------------ options
 
 # Defaults of the loop's options (Goyal et al. 2017).
-DEFAULTS = {
-    "epochs": 90,
-    "batch_size": 256,
-    "optimizer": "sgd",
-    "lr": 0.1,
-    "lr_scaling": "linear",
-    "lr_schedule": "step",
-    "wd": 1e-4,
-}
+DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
+DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
 WARMUP = 5, 90  # epochs, of so many
 # Options of torchvision's references, timm and others, and what they are here.
 ELSEWHERE = {
@@ -435,13 +428,16 @@ ELSEWHERE = {
     "--grad-accum-steps": "--accumulation",
     "--model-ema": "--ema DECAY",
     "--aa": "--auto-augment",
-    "ta_wide": "trivial",
-    "ra": "rand",
+    "--auto-augment ta_wide": "--auto-augment trivial",
+    "--auto-augment ra": "--auto-augment rand",
+    "--auto-augment imagenet": "--auto-augment auto",
     "--mixup-alpha": "--mixup",
     "--cutmix-alpha": "--cutmix",
     "--ra-sampler": "--repeated-aug N",
+    "--aug-repeats": "--repeated-aug N",
     "--reprob": "--random-erase",
     "--smoothing": "--label-smoothing",
+    "--bce-loss": "--loss bce",
     "--bce-target-thresh": "--bce-threshold",
     "--img-size": "--image-size",
     "--train-crop-size": "--image-size",
@@ -492,7 +488,7 @@ def add_task_options(parser):
     alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
     add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
     add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
-    groups = "images of a step that are mixed alike (default: each once, a global batch)"
+    groups = "images of a step that are mixed alike (default: all, by one repeat of each)"
     add("--mix-group", type=positive_int, metavar="N", help=groups)
 
     add = parser.add_argument_group("model").add_argument
@@ -507,7 +503,7 @@ def add_task_options(parser):
     add = parser.add_argument_group("loss and what is wanted of it").add_argument
     losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
-    above = "of mixed targets: above it 1, else 0 (timm's 0.2; default: as mixed)"
+    above = "targets, mixed and smoothed: above it 1, else 0 (timm's 0.2; default: as they are)"
     add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
@@ -1429,8 +1425,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Ends in one line with status 2."""
-        there = [word for word in re.findall(r"[\w-]+", message) if word in ELSEWHERE]
-        here = [f"{word} is {ELSEWHERE[word]} here" for word in there]
+        word = r"(?<!\S)%s(?![\w-])"
+        there = [name for name in ELSEWHERE if re.search(word % name, message)]
+        here = [f"{name} is {ELSEWHERE[name]} here" for name in there]
         super().error("; ".join([message, *here]))
 
 
@@ -1471,7 +1468,11 @@ def make_parser():
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="train no more, for trials; validate all")
+    add(
+        "--steps-per-epoch",
+        type=positive_int,
+        help="end an epoch after so many; validation is whole",
+    )
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
@@ -2707,8 +2708,9 @@ def print_header(run, head):
         print_line(EMULATED)
     if args.evaluate:
         return
-    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov")
-    if args.lr == DEFAULTS["lr"] and (usual in family) != (args.optimizer in family):
+    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
+    other = (usual in family) != (args.optimizer in family)
+    if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
         print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices

@@ -1284,8 +1284,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Ends in one line with status 2."""
-        there = [word for word in re.findall(r"[\w-]+", message) if word in ELSEWHERE]
-        here = [f"{word} is {ELSEWHERE[word]} here" for word in there]
+        word = r"(?<!\S)%s(?![\w-])"
+        there = [name for name in ELSEWHERE if re.search(word % name, message)]
+        here = [f"{name} is {ELSEWHERE[name]} here" for name in there]
         super().error("; ".join([message, *here]))
 
 
@@ -1326,7 +1327,11 @@ def make_parser():
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="train no more, for trials; validate all")
+    add(
+        "--steps-per-epoch",
+        type=positive_int,
+        help="end an epoch after so many; validation is whole",
+    )
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
@@ -2562,8 +2567,9 @@ def print_header(run, head):
         print_line(EMULATED)
     if args.evaluate:
         return
-    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov")
-    if args.lr == DEFAULTS["lr"] and (usual in family) != (args.optimizer in family):
+    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
+    other = (usual in family) != (args.optimizer in family)
+    if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
         print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices

@@ -201,6 +201,7 @@ STUDIES = {
         lesson("nd", 1, "--epochs 3 --lr 0.05"),
         lesson("nd", 1, "--epochs 3 --lr 0.05 --global-batch 256"),
         lesson("nd", 1, "--epochs 3 --lr 0.0125 --lr-scaling none --global-batch 256"),
+        lesson("nd", 1, "--epochs 3 --global-batch 256 --warmup-epochs 1"),
     ],
     "recipe_cifar10": [
         *(recipe(lr=lr) for lr in (0.1, 0.2, 0.4)),

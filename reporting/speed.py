@@ -90,8 +90,8 @@ def loading(benchmarks):
     kinds = sorted({row.get("batches", "") for row in peers.values()})
     for kind in sorted(kinds, key=lambda kind: kind != own.get("batches")):
         same = {peer: row for peer, row in peers.items() if row.get("batches", "") == kind}
-        too = " too" if kind == own.get("batches") else ""
-        parts.append(beside(own, same) + (f" ({kind}{too})" if kind else ""))
+        here = ", as here" if kind == own.get("batches") else ""
+        parts.append(beside(own, same) + (f" ({kind} batches{here})" if kind else ""))
     claim = f"**Loading JPEGs: {escape(', '.join(parts))}**"
     if values.get("this project, folder, Pillow"):
         claim += f"; without nvImageCodec {beside(rows['this project, folder, Pillow'], peers)}"

@@ -176,8 +176,7 @@ def facts(logs):
     most = max(max(page.differences(each, vits[0])[1]) for each in vits[1:])
     yield 1, f"within {most:.0e} over 20 steps"
     sent = row("exchange", "gather, 4 ranks, batch 64")["by formula, MB/step"]
-    yield 2, f"ResNet-18 has {sent / 3:.1f} MB of gradients"
-    yield 2, f"the first would send and take {sent:.0f} MB a step"
+    yield 2, f"{sent / 3:.1f} MB of weights leave the first device"
     again = [
         ddp,
         lesson["imagenet_exchange.py --exchange ring"],
@@ -206,12 +205,15 @@ def facts(logs):
         ("--lr 0.05 --global-batch 256", 256, 0.05),
         ("--lr 0.0125 --lr-scaling none --global-batch 256", 256, 0.0125),
         ("--global-batch 256", 256, 0.2),
+        ("--global-batch 256 --warmup-epochs 1", 256, 0.2),
     ):
         run = lesson[f"imagenet_nd.py --epochs 3 {words}"]
         assert run.global_batch == batch
         losses = ", ".join(f"{loss:.2f}" for loss in run.values("Loss/train"))
         steps = 3 * run.about["steps_per_epoch"]
-        yield 6, f"| {batch} | {steps} | {rate:g} | {losses} | {top1(run):.1f} |"
+        typed = re.sub("--global-batch 256|--lr-scaling none", "", words).strip()
+        typed = f" `{typed}`" if typed else ""
+        yield 6, f"| {batch} | {steps} |{typed} | {rate:g} | {losses} | {top1(run):.1f} |"
     v100 = {each.devices: each for each in logs.studies["v100_imagenet"]}
     best = {number: v100[number].values("Top1/val").max() for number in (8, 64)}
     batch = {number: f"{v100[number].global_batch:,}" for number in best}
@@ -251,9 +253,9 @@ def facts(logs):
     yield 11, f"{texts[0].values('Loss/val')[-1]:.2f} in validation"
     assert apart(texts) < 1e-6
     yield 11, "the same losses six times, within 1e-06"
-    stages = [median("text_stages", name) for name in ("one device", "DDP, 2 ranks")]
-    stages += [median("text_stages", "two stages, 4 micro-batches")]
-    yield 11, f"{stages[0]:.0f} ms on one device, {stages[1]:.0f} by DDP and {stages[2]:.0f} in two"
+    rates = {run.script: run.throughput[0] for run in texts}
+    yield 11, f"{rates['nd']:.0f} sequences/s on one device, {rates['ddp']:.0f} by DDP"
+    yield 11, f"{rates['pipeline']:.0f} in two stages"
 
 
 def missing(text, logs):

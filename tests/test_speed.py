@@ -51,9 +51,9 @@ def loading(held="", **changed):
 def test_those_that_give_the_same_type_come_first():
     (claim,) = speed.speed_sentences([loading()])
     assert claim == (
-        "**Loading JPEGs: 1.4 times DALI, as fast as FFCV (uint8 too), 2.5 times "
-        "pytorch/examples, 2.4 times timm (float32)**; without nvImageCodec as fast as DALI, "
-        "0.8 times FFCV, 1.8 times pytorch/examples, 1.8 times timm "
+        "**Loading JPEGs: 1.4 times DALI, as fast as FFCV (uint8 batches, as here), "
+        "2.5 times pytorch/examples, 2.4 times timm (float32 batches)**; without nvImageCodec "
+        "as fast as DALI, 0.8 times FFCV, 1.8 times pytorch/examples, 1.8 times timm "
         "(images/s, medians; 2 cores of CPU)."
     )
 
