@@ -98,7 +98,7 @@ def loading(benchmarks):
     for peer in (peer for peer, name in names.items() if name in rows and peer not in peers):
         claim += f"; {peer} not measured"
     bars = bars_of(rows, values[base], lambda name: name.startswith("this project"))
-    title = f"Loading JPEGs: {', '.join(parts)}"
+    title = f"Loading JPEGs: {', '.join(parts).replace(' batches', '')}"
     return [(panel(title, where, bars), f"{claim} ({escape(where)}).")]
 
 

@@ -59,6 +59,7 @@ def read(path, rounds, measured=True):
 
 
 @needs_bfloat16
+@pytest.mark.slow
 def test_training_measures_ours_and_the_peers(tmp_path):
     images = write_images(tmp_path / "images", train=3)  # 6 in all, and more are wanted
     only = ["--only", "imagenet_nd.py --amp", *(["timm"] if training.timm else [])]
@@ -93,6 +94,7 @@ def test_training_measures_the_overhead(tmp_path):
     assert rows[2]["added, % (range)"] == added
 
 
+@pytest.mark.slow
 def test_bottleneck_measures_loader_model_and_both(tmp_path):
     images = write_images(tmp_path / "images", train=40)
     words = [

@@ -42,8 +42,9 @@ def begin(tmp_path):
         job.end()
 
 
-WAYS = [("plain", "imagenet_nd.py"), ("own spawn", "imagenet_ddp.py")]
-WAYS += [pytest.param("torchrun", script, marks=pytest.mark.slow) for script in BY_TORCHRUN]
+WAYS = [("plain", "imagenet_nd.py")]
+OF_RANKS = [("own spawn", "imagenet_ddp.py"), *(("torchrun", script) for script in BY_TORCHRUN)]
+WAYS += [pytest.param(*way, marks=pytest.mark.slow) for way in OF_RANKS]
 
 
 @pytest.mark.parametrize(("way", "script"), WAYS)
@@ -84,10 +85,12 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
     assert chaos.lost(whole, cut) == []
 
 
+@pytest.mark.slow
 def test_full_disk(tmp_path):
     hold(chaos.disk(tmp_path, ["full"], "plain"))
 
 
+@pytest.mark.slow
 def test_loader_that_is_stuck_ends_the_run(tmp_path):
     hold(chaos.frozen(tmp_path, [("imagenet_nd.py", "stuck loader worker", "training")], 1))
 

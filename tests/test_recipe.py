@@ -447,7 +447,8 @@ def test_an_option_file_is_printed_and_logged_and_what_follows_it_counts(demo, t
     "way",
     [
         pytest.param([*command("imagenet_ddp_apex.py"), "--opt-level", "O2"], marks=needs_bfloat16),
-        command("imagenet_fsdp.py", 2),  # of whose ranks one loads the weights
+        # Of its ranks one loads the weights.
+        pytest.param(command("imagenet_fsdp.py", 2), marks=pytest.mark.slow),
     ],
     ids=["apex", "fsdp"],
 )
@@ -476,7 +477,7 @@ def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
     preset = nd.preset_of("timm/vit_tiny_patch16_224")
     assert preset.mean == (0.5,) * 3 and preset.crop_size == [224] and preset.resize_size == [249]
     words = ["-a", "timm/resnet10t", "--image-size", "32", "-b", "8", "--optimizer", "lamb"]
-    words += ["--steps-per-epoch", "2", "--epochs", "2", "-j", "0", "--no-accel", "--ema", "0.5"]
+    words += ["--steps-per-epoch", "4", "--epochs", "1", "-j", "0", "--no-accel", "--ema", "0.5"]
     run([*command("imagenet_nd.py"), *words, demo], tmp_path)
     path = checkpoint(tmp_path / "runs")
     assert "_timm-resnet10t_gpux1_b8_" in path.parent.name

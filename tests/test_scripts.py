@@ -386,8 +386,8 @@ def alone(script, ranks, folder):
     [
         ("imagenet_nd.py", 1, ["--amp", "float16", "--channels-last"]),
         ("imagenet_ddp.py", 2, ["--amp", "bfloat16"]),
-        ("imagenet_ddp_apex.py", 1, ["--opt-level", "O2"]),
-        ("imagenet_fsdp.py", 1, ["--amp", "bfloat16"]),
+        pytest.param("imagenet_ddp_apex.py", 1, ["--opt-level", "O2"], marks=pytest.mark.slow),
+        pytest.param("imagenet_fsdp.py", 1, ["--amp", "bfloat16"], marks=pytest.mark.slow),
     ],
 )
 def test_alone_in_an_empty_folder_it_trains_an_epoch(script, ranks, options, tmp_path):
@@ -479,13 +479,12 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "script",
     [
-        "imagenet_nd.py",
         "imagenet_ddp.py",
-        pytest.param("imagenet_horovod.py", marks=needs_horovod),
+        pytest.param("imagenet_horovod.py", marks=[pytest.mark.slow, needs_horovod]),
         *(
             pytest.param(script, marks=pytest.mark.slow)
             for script in SCRIPTS
-            if not re.search("_(nd|ddp|horovod).py", script)
+            if not re.search("_(ddp|horovod).py", script)
         ),
     ],
 )

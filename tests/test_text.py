@@ -78,7 +78,7 @@ def assert_same_curve(found, expected, tags):
 @pytest.mark.parametrize(
     ("script", "ranks", "options"),
     [
-        way("nd in parts", 1, "-b", "6"),
+        way("nd in parts", 1, "-b", "6", slow=True),
         way("ddp in parts", 2, "-b", "4"),
         way("horovod", 2),
         way("fsdp", 2),

@@ -536,11 +536,16 @@ def test_a_profile_is_of_the_same_ten_steps(script, demo, tmp_path):
     ("words", "message"),
     [
         ("--from 4 imagenet_nd.py", "--from 4 needs ten steps: 13 are left of this epoch"),
-        ("--from 0 imagenet_nd.py", "--from 0 needs ten steps: 13 are left"),
-        ("imagenet_nd.py --evaluate", "--evaluate trains no steps"),
         ("imagenet_ddp.py --nproc-per-node 2 --evaluate", "--evaluate trains no steps"),
-        ("--from 1 imagenet_nd.py --budget-hours 1e-9", "over after 2 steps"),
-        ("--from 3 imagenet_nd.py --log-dir /dev/null/runs", "--log-dir /dev/null/runs: "),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("--from 0 imagenet_nd.py", "--from 0 needs ten steps: 13 are left"),
+                ("imagenet_nd.py --evaluate", "--evaluate trains no steps"),
+                ("--from 1 imagenet_nd.py --budget-hours 1e-9", "over after 2 steps"),
+                ("--from 3 imagenet_nd.py --log-dir /dev/null/runs", "--log-dir /dev/null/runs: "),
+            )
+        ),
     ],
 )
 def test_a_profile_that_cannot_be_ends_as_the_script_would(words, message, tmp_path):
