@@ -509,6 +509,29 @@ def test_validation_has_the_statistics_that_are_saved(demo, tmp_path):
     assert scalars(tmp_path / "runs", "Loss/val")[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--optimizer adamw", True),
+        ("--optimizer lamb", True),
+        ("--optimizer nesterov", False),
+        ("--optimizer lars", False),
+        ("--optimizer adamw --lr 0.001", False),
+        ("--optimizer adamw --base-lr 0.001", False),
+    ],
+)
+def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
+    run = types.SimpleNamespace(
+        args=nd.parse_args(["--no-accel", *words.split()]),
+        data=types.SimpleNamespace(device_batch=8, accumulation_steps=2, global_batch=16),
+        place=nd.Place(torch.device("cpu")),
+        trains={"options": {"precision": "float32"}},
+        folder=None,
+    )
+    nd.print_header(run, None)
+    assert ("\n--lr 0.1 is meant for sgd, not for " in capsys.readouterr().out) == named
+
+
 def test_loss_that_is_not_finite_leaves_the_checkpoint_before(whole, demo, tmp_path):
     """Going on in the run's folder, with a learning rate beyond reason."""
     shutil.copytree(whole[0] / "runs", tmp_path / "runs")
