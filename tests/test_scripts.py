@@ -106,6 +106,14 @@ def test_others_options_have_a_table_and_are_none_here():
             assert not here.startswith("-") or here.split()[0] in own
 
 
+def test_what_is_named_otherwise_here_is_said(complaint_here):
+    """Of options, also with `=`, and of --auto-augment's values; not of other words."""
+    line = complaint_here("imagenet_nd.py", "--model=x", "--data-path", "ra", "ra", "--model-emas")
+    assert line.endswith("; --model is -a here; --data-path is DIR, without an option here")
+    line = complaint_here("imagenet_nd.py", "--auto-augment", "ta_wide")
+    assert line.endswith("; --auto-augment ta_wide is --auto-augment trivial here")
+
+
 @pytest.mark.parametrize("script", ALL)
 def test_old_names_stay_out(script):
     assert old_names(TEXTS[script]) == []
