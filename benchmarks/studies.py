@@ -208,7 +208,7 @@ STUDIES = {
         *(recipe(component) for component in COMPONENTS),
         recipe(seed=1),
         *(recipe(GAINED, seed=seed) for seed in (0, 1)),
-        *(option_file(name) for name in ("cifar10-first", "cifar10")),  # 5 and 90 minutes
+        *(option_file(name) for name in ("cifar10-first", "cifar10")),  # 10 minutes, 2 hours
     ],
     "transfer_cpu": [
         transfer(2, "before", WAYS["scratch"], "--lr-schedule cosine"),

@@ -398,9 +398,9 @@ def test_option_files_are_what_their_sources_say():
         },
     }  # fmt: skip
     expected["cifar10"] = {
-        "arch": "resnet18", "epochs": 25, "batch_size": 128, "global_batch": 256, "lr": 0.2,
-        "lr_schedule": "cosine", "wd": 5e-4, "label_smoothing": 0.1, "start_size": 48,
-        "image_size": 80, "val_size": 88, "val_resize": 88, "min_crop": 0.4,
+        "arch": "resnet18", "epochs": 18, "batch_size": 128, "global_batch": 256, "lr": 0.2,
+        "lr_schedule": "cosine", "wd": 5e-4, "label_smoothing": 0.1, "start_size": 64,
+        "image_size": 128, "val_size": 144, "val_resize": 144, "min_crop": 0.5,
         "flip": "alternate", "optimizer": "nesterov", "zero_init": True,
     }  # fmt: skip
     expected["cifar10-first"] = {
