@@ -51,6 +51,11 @@ def level(script):
     return ["--opt-level", "O0"] if "apex" in script else []
 
 
+def one_data_rank(script):
+    """Returns the words that start `script` with one data rank, of two stages in a pipeline."""
+    return command(script, 2 if "pipeline" in script else 1)
+
+
 def load(path):
     """Returns a checkpoint, read as anyone would who does not trust it."""
     return torch.load(path, map_location="cpu", weights_only=True)
@@ -258,13 +263,13 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
 def test_checkpoints_go_from_any_script_to_any_other(script, whole, demo, tmp_path):
     words = [*RUN, "-b", "16", demo, "--log-dir"]
     end = ["--desired-acc", "0.001"]
-    run([*command(script), *level(script), *words, "first", *end], tmp_path)
+    run([*one_data_rank(script), *level(script), *words, "first", *end], tmp_path)
     expected = scalars(whole[0] / "runs", "Loss/step")
     for other in (param.values[0] for param in EACH):
         if other == "imagenet_horovod.py" and needs_horovod.args[0]:
             continue
         resume = ["--resume", checkpoint(tmp_path / "first")]
-        run([*command(other), *level(other), *words, other, *resume], tmp_path)
+        run([*one_data_rank(other), *level(other), *words, other, *resume], tmp_path)
         losses = scalars(tmp_path / other, "Loss/step")
         assert list(losses) == list(range(4, 12))
         for step, loss in losses.items():
@@ -593,7 +598,16 @@ def test_layout_may_change_on_resuming(before, demo, tmp_path):
 @pytest.mark.parametrize("precision", [pytest.param("bfloat16", marks=needs_bfloat16), "float16"])
 def test_amp(script, precision, demo, tmp_path):
     options = ["--image-size", "32", "-b", "8", "--epochs", "1", "--steps-per-epoch", "3"]
-    words = [*command(script), *options, "--amp", precision, "--channels-last", "-p", "1", demo]
+    words = [
+        *one_data_rank(script),
+        *options,
+        "--amp",
+        precision,
+        "--channels-last",
+        "-p",
+        "1",
+        demo,
+    ]
     run(words, tmp_path)
     losses = scalars(tmp_path / "runs", "Loss/step")
     assert all(0 < loss < 10 for loss in losses.values())
@@ -604,8 +618,8 @@ def test_amp(script, precision, demo, tmp_path):
 @pytest.mark.parametrize("script", EACH)
 def test_compile(script, demo, tmp_path):
     """The same curve but for rounding, and a checkpoint that says nothing of it."""
-    if script == "imagenet_dp.py":
-        pytest.skip("DataParallel refuses --compile")
+    if script in ("imagenet_dp.py", "imagenet_pipeline.py"):
+        pytest.skip("DataParallel and pipelines refuse --compile")
     words = [*command(script), *RUN, *level(script), "--epochs", "1", "-b", "16", demo]
     run([*words, "--log-dir", "plain"], tmp_path)
     run([*words, "--compile", "--log-dir", "compiled"], tmp_path, timeout=580)
