@@ -286,9 +286,9 @@ def test_a_pipeline_of_one_rank_is_refused(complaint_here):
 @pytest.mark.parametrize(
     ("script", "pair", "name"),
     [
-        (FSDP, (["--hybrid", "1"], ["--hybrid", "2"]), "--hybrid"),
+        (FSDP, (["--hybrid", "1"], ["--hybrid", "2"]), "hybrid"),
         (PIPELINE, (["--schedule", "gpipe"], ["--schedule", "1f1b"]), "--schedule"),
-        (EXCHANGE, (["--exchange", "ring"], ["--exchange", "gather"]), "--exchange"),
+        (EXCHANGE, (["--exchange", "ring"], ["--exchange", "gather"]), "exchange"),
     ],
 )
 def test_ranks_started_otherwise_are_refused(script, pair, name, demo, tmp_path):
