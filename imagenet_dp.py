@@ -1234,11 +1234,7 @@ def make_parser():
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add(
-        "--steps-per-epoch",
-        type=positive_int,
-        help="end an epoch after so many; validation is whole",
-    )
+    add("--steps-per-epoch", type=positive_int, help="end an epoch after so many; validate all")
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"

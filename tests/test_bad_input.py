@@ -97,7 +97,6 @@ OPTIONS = {
         ("--opt adamw --sched cosine", "--opt is --optimizer here; --sched is --lr-schedule"),
         ("--lr-scheduler cosineannealinglr --mixup-alpha 0.2", "--mixup-alpha is --mixup here"),
         ("--model-ema --ra-sampler --norm-weight-decay 0", "--norm-weight-decay is --norm-wd"),
-        ("--auto-augment ta_wide", "--auto-augment ta_wide is --auto-augment trivial here"),
         ("--auto-augment rand-m6-q3", "rand-m6-mstd0.5-inc1"),
         ("--bce-threshold 2", "--bce-threshold"),
         ("--gpu 0 --no-accel", "exclude each other"),

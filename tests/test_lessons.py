@@ -19,7 +19,6 @@ PARTS = re.split(r"^## (\d+) ", TEXT, flags=re.M)
 LESSONS = dict(zip(map(int, PARTS[1::2]), PARTS[2::2], strict=True))
 # Those whose first loss is lesson 1's; the others train another model, batch or text.
 EQUAL = 1, 2, 3, 4, 7, 8, 9, 10
-CHEAP = (1,)
 
 
 def section(number, name):
@@ -81,10 +80,7 @@ def copy(request, tmp_path, demo):
 
 @pytest.mark.parametrize(
     "number",
-    [
-        number if number in CHEAP else pytest.param(number, marks=pytest.mark.slow)
-        for number in LESSONS
-    ],
+    [number if number == 1 else pytest.param(number, marks=pytest.mark.slow) for number in LESSONS],
 )
 def test_commands_run_as_typed(number, copy):
     command = fenced(number, "Run")

@@ -598,16 +598,8 @@ def test_layout_may_change_on_resuming(before, demo, tmp_path):
 @pytest.mark.parametrize("precision", [pytest.param("bfloat16", marks=needs_bfloat16), "float16"])
 def test_amp(script, precision, demo, tmp_path):
     options = ["--image-size", "32", "-b", "8", "--epochs", "1", "--steps-per-epoch", "3"]
-    words = [
-        *one_data_rank(script),
-        *options,
-        "--amp",
-        precision,
-        "--channels-last",
-        "-p",
-        "1",
-        demo,
-    ]
+    options += ["--amp", precision, "--channels-last", "-p", "1"]
+    words = [*one_data_rank(script), *options, demo]
     run(words, tmp_path)
     losses = scalars(tmp_path / "runs", "Loss/step")
     assert all(0 < loss < 10 for loss in losses.values())
