@@ -88,6 +88,22 @@ def study_scaling(runs):
     return sizes, (fit_scaling(small), small, large, fit_scaling(usable))
 
 
+def baseline(runs):
+    """Returns the run with the fewest devices, of several the fastest; None without two sizes."""
+    measured = [run for run in runs if run.throughput and run.devices]
+    if len({run.devices for run in measured}) < 2:
+        return None
+    return min(measured, key=lambda run: (run.devices, -run.throughput[0]))
+
+
+def efficiency(run, runs):
+    """Returns a run's throughput per device over that of the baseline of runs that it may be
+    compared with; None where either is missing."""
+    base = baseline(runs)
+    if base and run.throughput and run.devices:
+        return run.throughput[0] / base.throughput[0] * base.devices / run.devices
+
+
 def by_script(runs):
     """Returns {script: runs} of those that reduce gradients between ranks; nd, which has nobody to
     reduce with, is the start of all."""
