@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from imagenet_nd import BadInput, Place, cores_per_rank, device_name  # noqa: E402
-from reporting.report import benchmark_table  # noqa: E402
+from reporting.tables import benchmark_table  # noqa: E402
 
 
 def whole(text, least=0):
@@ -201,12 +201,13 @@ def interleave(ways, rounds):
     return values
 
 
-def write(path, title, unit, rows, baseline, about, note=""):
+def write(path, title, unit, rows, baseline, about, facts):
     """Prints the table of RESULTS.md, and writes the JSON file that make_results.py makes it from.
 
-    A row is {"name": str, "values": [float, ...] in `unit`, and further columns: str or float}.
+    A row is {"name": str, "values": [float, ...] in `unit`, and further columns: str or float};
+    facts are {name: a number or a few words}, of what was measured.
     """
-    content = {"title": title, "unit": unit, "baseline": baseline, "note": note}
+    content = {"title": title, "unit": unit, "baseline": baseline, "facts": facts}
     content |= {"about": about, "rows": rows}
     print("\n".join([f"{title}:", "", *benchmark_table(content)]), flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,11 +27,7 @@ TRAINING = (
     *(PLAIN, "--mixup 0.2", "--cutmix 1", "--label-smoothing 0.1", "--loss bce", "--norm-wd 0"),
     *("--clip-grad 1", "--ema 0.999", "--optimizer adamw"),
 )
-NOTE = (
-    "{rounds} rounds in turn, of {images} images each in batches of {batch}; a component's cost is "
-    "what it takes from the first row."
-)
-SMALL = "Images of 64 pixels, which are soon trained: at 224 they cost a smaller part. {note}"
+SIZE = 64  # pixels in training, which is soon done: at 224 components cost a smaller part
 
 
 def serve(connection, kind, words, folder, args):
@@ -43,7 +39,7 @@ def serve(connection, kind, words, folder, args):
             begin = common.loader_of(nd, [*words, "-b", args.batch_size, "-j", 1, folder])
             batches = itertools.chain.from_iterable(begin(serial) for serial in itertools.count())
         else:
-            options = ["--dummy", "-a", args.arch, "-b", args.batch_size, "--image-size", 64]
+            options = ["--dummy", "-a", args.arch, "-b", args.batch_size, "--image-size", SIZE]
             run = common.start("imagenet_nd", [*words, *options, "--log-dir", folder])[1]
 
         def work(steps):
@@ -108,13 +104,13 @@ def main():
                 chosen = select(dict.fromkeys(LOADER + TRAINING), args.only, PLAIN)
                 folder = images if kind == "loader" else Path(scratch) / "runs"
                 found = measure(kind, [name for name in rows if name in chosen], folder, args)
-                counts = {"images": steps * args.batch_size, "batch": args.batch_size}
-                note = NOTE.format(rounds=args.rounds, **counts)
-                note = note if kind == "loader" else SMALL.format(note=note)
+                facts = {"rounds": args.rounds, "images": steps * args.batch_size}
+                facts |= {"batch": args.batch_size}
+                facts |= {"image_size": SIZE} if kind == "training" else {}
                 title = f"Components of a recipe: {kind}"
                 about = common.about("nvidia-nvimgcodec")
                 out = args.out.with_name(f"{args.out.stem}_{kind}.json")
-                write(out, title, "images/s", found, PLAIN, about, note)
+                write(out, title, "images/s", found, PLAIN, about, facts)
     except BadInput as error:
         parser.error(str(error))
 

@@ -42,14 +42,7 @@ BASELINE = "pytorch/examples"
 UNMEASURED, USED = "not measured", "processor time, ms per image"
 AHEAD = 2  # batches that DALI makes before they are asked for: its default
 SETTLING = 0.5  # s
-NOTE = (
-    "From files in page cache to batches in the trainer's memory, {workers} loader processes or "
-    "threads for each way; a value is a pass over {images:,} images in batches of {batch}, but for "
-    "the first ones, which may have been loaded before. Where batches are uint8, the device "
-    "normalises them, in the time of training. FFCV writes JPEGs anew, of quality 90, and limits "
-    "the longer side of an image to 500 or 256 pixels; `--raw 256` of this project limits the "
-    "shorter side."
-)
+FFCV_QUALITY = 90  # of the JPEGs that it writes anew
 
 
 # ------------------------------------------------------------------------------------ torchvision's
@@ -189,7 +182,8 @@ def ffcv(folder, args, **stored):
     from ffcv.writer import DatasetWriter
 
     path = str(Path(tempfile.mkdtemp(dir=args.scratch)) / "images.beton")
-    fields = {"image": RGBImageField(**stored), "label": IntField()}
+    image = RGBImageField(jpeg_quality=FFCV_QUALITY, **stored)
+    fields = {"image": image, "label": IntField()}
     DatasetWriter(path, fields).from_indexed_dataset(datasets.ImageFolder(folder / "train"))
     crop = RandomResizedCropRGBImageDecoder((SIZE, SIZE))
     pipelines = {
@@ -326,12 +320,13 @@ def main():
     except nd.BadInput as error:
         parser.error(str(error))
     title = f"Data loading, {args.workers} workers"
-    note = NOTE.format(workers=args.workers, images=args.images, batch=args.batch_size)
+    facts = {"workers": args.workers, "images": args.images, "batch": args.batch_size}
+    facts["ffcv_quality"] = FFCV_QUALITY
     about = common.about("timm", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
     if held := os.environ.get("ATEN_CPU_CAPABILITY"):  # torch's; DALI and Pillow have no switch
         title += f", held to {held.upper()}"
         about["ATEN_CPU_CAPABILITY"] = held
-    common.write(args.out, title, "images/s", rows, BASELINE, about, note)
+    common.write(args.out, title, "images/s", rows, BASELINE, about, facts)
 
 
 if __name__ == "__main__":

@@ -41,12 +41,6 @@ UNMEASURED, OUT_OF_TIME = "not measured", "out of time"
 WARM_UP_STEPS = 5  # cuDNN tries its algorithms in the first, CUDA graphs are recorded by the third
 BLOCKS = 3  # measured, one after the other
 IMAGES_PER_BLOCK = 2560  # a second of an H200
-NOTE = (
-    f"The values are {BLOCKS} blocks of steps, after {WARM_UP_STEPS} steps to warm up. The "
-    "memory is PyTorch's, without CUDA's context and libraries. The peak is that of the card in "
-    "dense bfloat16, whatever the precision (on a V100 float16), - where the card is unknown; the "
-    "FLOPs are those of convolutions and matrix products, forward and backward."
-)
 # Dense TFLOPS of the tensor cores in bfloat16, which the data sheets give with sparsity, twice as
 # much, by the whole name of the device: a part of a card (MIG) or another model has another peak.
 PEAKS = {
@@ -244,8 +238,8 @@ def main():
             worker.stop()
     what = f"{args.image_size} pixels" if args.image_size else "its own size"
     title = f"Training {args.arch} on synthetic images of {what}, one device"
-    note = f"At most {args.minutes:g} minutes in all. {NOTE}"
-    common.write(args.out, title, "images/s", rows, rows[0]["name"], common.about(), note)
+    facts = {"minutes": args.minutes}
+    common.write(args.out, title, "images/s", rows, rows[0]["name"], common.about(), facts)
 
 
 if __name__ == "__main__":

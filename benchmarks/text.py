@@ -16,6 +16,7 @@ import importlib.util
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,6 @@ from parallel import EXCHANGES, TORCHRUN, hosts, launch, losses_and_times
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import text_nd
-from reporting.language import TITLES
 
 RTE_ROWS = 2490, 277  # of train.tsv and dev.tsv
 WORDS = 28_996  # bert-base-cased's vocabulary
@@ -50,8 +50,10 @@ CONFIGS = {
 # The course report's, of 2 layers; without warm-up, and the rate as it is after the first epoch.
 LANGUAGE = "--layers 2 --hidden-size 200 --heads 2 --max-length 35 --tokenizer words"
 LANGUAGE += " --optimizer sgd --momentum 0 --lr 5 --wd 0 --clip-grad 0.5 --warmup-epochs 0"
+LINES, DROPOUT = 20, 0.2  # of a batch
 # The assignment's, of AdamW from 2e-5 on to 0.
 ASSIGNED = "--lr 2e-5 --wd 0 --warmup-epochs 0 --clip-grad 1 --pad-to-max"
+BATCH = 64  # of exchange, of all ranks
 
 
 # ------------------------------------------------------------------------------- data and models
@@ -134,7 +136,7 @@ def exchange(args, scratch):
     steps = args.steps // epochs + 2
     sizes = ["-a", "bert", "--layers", args.layers, "--hidden-size", args.hidden_size]
     sizes += ["--heads", args.heads, "--max-length", args.max_length, *ASSIGNED.split()]
-    sizes += ["--global-batch", 64, "--epochs", epochs, "--steps-per-epoch", steps]
+    sizes += ["--global-batch", BATCH, "--epochs", epochs, "--steps-per-epoch", steps]
     sizes.append(make_rte(scratch / "rte"))
     (ranks,) = args.ranks
     with hosts(ranks) as names:
@@ -321,12 +323,12 @@ STAGES = {
 def stages(args, scratch):
     """Yields the rows: ms a batch with the report's dropout, in turn; losses without."""
     times, losses = {name: [] for name in STAGES}, {}
-    for dropout, name in itertools.product((0, *[0.2] * args.rounds), STAGES):
+    for dropout, name in itertools.product((0, *[DROPOUT] * args.rounds), STAGES):
         script, ranks = STAGES[name]
         runs = Path(tempfile.mkdtemp(dir=scratch))
         words = [TORCHRUN, "--standalone", f"--nproc_per_node={ranks}", ROOT / script]
         words += [*LANGUAGE.split(), "--dropout", dropout, *there(args), "--log-dir", runs]
-        words += ["--global-batch", 20, "--epochs", 1, "--steps-per-epoch", args.steps + 2]
+        words += ["--global-batch", LINES, "--epochs", 1, "--steps-per-epoch", args.steps + 2]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         env.pop("TEXT_DIR", None)  # the demo
         more = {"cwd": scratch, "env": env, "capture_output": True, "text": True}
@@ -366,47 +368,49 @@ def ngrams(args, scratch):
 
 # ----------------------------------------------------------------------------------------- main
 
-KINDS = {  # unit, defaults of further options, note
+KINDS = {  # title, unit, defaults of further options
     "exchange": (
+        "BERT on RTE by each way to average gradients",
         "ms a step",
         {"steps": 40, "ranks": [4], "max_length": 32, "hidden_size": 256},
-        "BERT of {layers} layers and width {hidden_size}, random weights, a made-up RTE; {ranks} "
-        "ranks, a global batch of 64, {max_length} tokens; {steps} steps, without the first of an "
-        "epoch. The link is as Network/ in the log has it. All ranks share {cores} cores.",
     ),
     "traffic": (
+        "Bytes of bert-base's gradients",
         "MB/step",
         {"steps": 3, "ranks": [4], "batch": [64, 32, 16]},
-        "bert-base-cased by its configuration, {ranks} ranks in a network namespace each, {steps} "
-        "steps: what rank 0's interface carries in the busier direction, by the kernel's counters. "
-        "An epoch of RTE is 2,490 rows.",
     ),
     "albert": (
+        "ALBERT by batch, precision and ranks",
         "sequences/s",
         {"steps": 4, "ranks": [1, 2], "batch": [2, 8, 32, 64], "max_length": 64},
-        "ALBERT of one block, called {layers} times, and width {hidden_size}; batches of a rank, "
-        "of {max_length} random tokens; {steps} steps of each batch in turn, without the first. "
-        "All ranks share {cores} cores.",
     ),
     "gathers": (
+        "What FSDP2 gathers in a step",
         "times the model's bytes",
         {"ranks": [2], "steps": 1},
-        "albert-base-v2 and bert-base-cased by configuration, {ranks} ranks, a step counted at "
-        "torch.distributed's functions.",
     ),
-    "stages": (
-        "ms a batch",
-        {"steps": 50, "ranks": [2]},
-        "A course report's language model: 2 layers of width 200, batches of 20 x 35 words, "
-        "dropout 0.2, {steps} batches a run, {rounds} runs in turn, on the demo's words. Losses "
-        "are of runs without dropout. {cores} cores, a thread each.",
-    ),
-    "ngrams": (
-        "nats a byte",
-        {"steps": 1, "ranks": [1]},
-        "Python's language reference, as Python {python} has it: a tenth is validation.",
-    ),
+    "stages": ("A language model in two stages", "ms a batch", {"steps": 50, "ranks": [2]}),
+    "ngrams": ("The demo's text by counts alone", "nats a byte", {"steps": 1, "ranks": [1]}),
 }
+
+
+def facts_of(args):
+    """Returns those of a kind; load is how many processes the machine runs."""
+    width, tokens, steps = args.hidden_size, args.max_length, args.steps
+    ranks, report = args.ranks[0], text_nd.parse_args(LANGUAGE.split())
+    small = {"layers": args.layers, "width": width, "ranks": ranks, "global_batch": BATCH}
+    language = {"layers": report.layers, "width": report.hidden_size, "batch": LINES}
+    language |= {"tokens": report.max_length, "dropout": DROPOUT}
+    whole = {"model": "bert-base-cased", "ranks": ranks}
+    facts = {
+        "exchange": {**small, "tokens": tokens, "steps": steps},
+        "traffic": {**whole, "steps": steps, "rows": RTE_ROWS[0]},
+        "albert": {"calls": args.layers, "width": width, "tokens": tokens, "steps": steps},
+        "gathers": {"ranks": ranks, "steps": steps},
+        "stages": {**language, "batches": steps, "runs": args.rounds},
+        "ngrams": {"python": platform.python_version(), "validation_share": 0.1},
+    }[args.kind]
+    return facts | ({} if args.kind == "ngrams" else {"load": round(os.getloadavg()[0], 1)})
 
 
 def main():
@@ -426,7 +430,7 @@ def main():
     add("--only", nargs="+", choices=WAYS, help="ways of exchange and traffic")
     add("--out", type=Path, help="(logs/benchmarks/text_KIND.json)")
     args = parser.parse_args()
-    unit, defaults, note = KINDS[args.kind]
+    title, unit, defaults = KINDS[args.kind]
     for name, value in ({"hidden_size": 128} | defaults).items():
         setattr(args, name, getattr(args, name) or value)
     if args.accel and args.kind not in ("albert", "gathers"):
@@ -434,10 +438,7 @@ def main():
     if args.kind not in ("albert",) and len(args.ranks) > 1:
         parser.error(f"--ranks: {args.kind} takes one number")
     about = common.about("transformers", "tokenizers")
-    load = f"{os.getloadavg()[0]:.1f}"
-    sizes = vars(args) | {"ranks": " or ".join(map(str, args.ranks))}
-    note = note.format(cores=about["cores"], python=about["python"], **sizes)
-    note += f" Load {load}."
+    facts = facts_of(args)
     out = args.out or ROOT / "logs" / "benchmarks" / f"text_{args.kind}.json"
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
@@ -446,7 +447,7 @@ def main():
                 median = np.median(row["values"]) if row["values"] else row["not measured"]
                 print(f"{row['name']}: {median:.4}", unit, file=sys.stderr, flush=True)
                 rows.append(row)
-            write(out, TITLES[args.kind], unit, rows, rows[0]["name"], about, note)
+            write(out, title, unit, rows, rows[0]["name"], about, facts)
     except BadInput as error:
         parser.error(str(error))
 

@@ -37,12 +37,6 @@ RECIPES = {
     f"--repeated-aug {PARTS} --mix-group {IMAGES} --ema 0.5",
     "plain": "--image-size 32 --val-size 32 --val-resize 32",
 }
-NOTE = (
-    "CIFAR-10, top-1 on {val} images of validation (by chance alone ± {off:.1f} each) after "
-    "{epochs} epochs of {steps} steps of {batch} images, a value for each seed. "
-    "The other loop: ImageFolder, v2's transforms, MixUp and CutMix in the collate function, "
-    "CrossEntropyLoss, torch.optim and its schedulers, AveragedModel."
-)
 
 
 def with_few(folder, images, scratch):
@@ -184,10 +178,10 @@ def main():
     rows = [{"name": name, "values": values[name]} for name in values]
     epochs = parse_args(shlex.split(SIZES)).epochs
     share = rows[-1]["values"][-1] / 100
-    off = 100 * math.sqrt(share * (1 - share) / args.val)  # of a binomial distribution
-    sizes = {"steps": args.steps, "batch": PARTS * IMAGES, "val": args.val, "off": off}
-    note = NOTE.format(epochs=epochs, **sizes)
-    write(args.out, "torchvision's second recipe", "%", rows, "", about(), note)
+    spread = 100 * math.sqrt(share * (1 - share) / args.val)  # of a binomial distribution
+    facts = {"images": args.val, "spread": round(spread, 1), "epochs": epochs}
+    facts |= {"steps": args.steps, "batch": PARTS * IMAGES}
+    write(args.out, "torchvision's second recipe", "%", rows, "", about(), facts)
 
 
 if __name__ == "__main__":

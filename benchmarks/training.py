@@ -54,18 +54,7 @@ SCRIPTS = {
     "imagenet_horovod": ([], HALF),
 }
 CLASSES = 1000
-NOTES = {
-    "synthetic images": "Every way trains on one batch in memory, as its own loaders make it: "
-    "ours and timm's of bytes, normalised on the device, pytorch/examples' of numbers.",
-    "JPEGs": "All read the same files, in page cache, by as many loader processes each.",
-}
-TIMM_NOTE = "timm's augmentation is as the others have it: a random crop, bilinear, mirrored."
-OVERHEAD_NOTE = (
-    "What the meters, checks and logs of train_one_epoch(), bfloat16 and channels_last, add to "
-    "forward(), cross_entropy(), backward(), step() and zero_grad() on a batch that is ready: the "
-    "median of the rounds, and their range, which is the noise. The second row is that part of it "
-    "that makes the batch from uint8."
-)
+SOURCES = "synthetic images", "JPEGs"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in pytorch/examples
 
 
@@ -376,9 +365,9 @@ def main():
     args.steps = args.steps or steps
     args.rounds = args.rounds or (15 if args.overhead else 5)
     same = f"{args.batch_size} images of {args.image_size} pixels per step"
-    rounds = f"{args.rounds} rounds of {args.steps} steps in turn, {threads} threads for each"
+    facts = {"rounds": args.rounds, "steps": args.steps, "threads": threads}
     about = common.about("nvidia-nvimgcodec", "timm", "horovod")
-    sources = list(NOTES)[: 2 if args.dir and not args.overhead else 1]
+    sources = SOURCES[: 2 if args.dir and not args.overhead else 1]
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             images = Path(scratch) / "images"
@@ -386,17 +375,16 @@ def main():
                 common.link_images(args.dir, needed(args) * args.batch_size, images)
             for arch, source in itertools.product(args.arch, sources):
                 if args.overhead:
-                    what, baseline, note = "overhead", BARE, f"{rounds}. {OVERHEAD_NOTE}"
+                    what, baseline = "overhead", BARE
                     title = f"The scripts' loop around {arch}, {same}"
                     rows = measure_overhead(arch, args, scratch, threads)
                 else:
                     what, baseline = source.split()[0].lower(), PLAIN
-                    note = f"{rounds}. {NOTES[source]} {TIMM_NOTE}"
                     title = f"Training {arch} on {source}, {same}"
                     folder = images if source == "JPEGs" else None
                     rows = measure(arch, folder, args, scratch, threads)
                 out = args.out.with_name(f"{args.out.stem}_{arch}_{what}.json")
-                common.write(out, title, "images/s", rows, baseline, about, note)
+                common.write(out, title, "images/s", rows, baseline, about, facts)
     except BadInput as error:
         parser.error(str(error))
 
