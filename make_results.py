@@ -6,8 +6,8 @@
     python make_results.py runs --out my_results            # any runs of these scripts
     python make_results.py LOGS --io-csv bandwidth.csv iops.csv --out FOLDER
 
-LOGS are folders with TensorBoard's event files, or its CSV exports (run-RUN-tag-TAG.csv), at any
-depth; a folder of event files is a run. What a run is, its log says ("about"), else its name, as in
+LOGS are folders with TensorBoard's event files, at any depth; a folder of event files is a run.
+What a run is, its log says ("about"), else its name, as in
 Feb12_21-54-28_hal01_resnet50_gpux64_b208_cpu20_optO2. The folders in LOGS that hold runs are
 studies, with figures of their own. JSON files that benchmarks/ wrote are tables of RESULTS.md.
 Nothing else enters the results: no clock, no font, no machine.
@@ -21,61 +21,40 @@ import sys
 import textwrap
 from pathlib import Path
 
-from reporting.figures import fingerprint, read_fingerprint, save
+from reporting.figures import draw, fingerprint, read_fingerprint
 from reporting.logs import BadInput, read_benchmarks, read_io_csv, read_runs, read_study_io, visible
-from reporting.page import in_full, make_page
-from reporting.tables import code
+from reporting.page import make_page
+from reporting.tables import code, in_full
 
 HERE = Path(__file__).resolve().parent
 
 
-def stale_files(text, figures, out):
-    """Returns the names of files in `out` that are not what the logs give."""
-    results = out / "RESULTS.md"
-    same = results.exists() and results.read_text(encoding="utf-8") == text
-    stale = [] if same else [results.name]
-    for name, figure in figures.items():
-        path = out / "figures" / f"{name}.png"
-        stale += [f"figures/{name}"] if read_fingerprint(path) != fingerprint(figure) else []
-    return stale + [f"{path.name} (no longer made)" for path in left_over(figures, out)]
-
-
-def left_over(figures, out):
-    """Returns the figures in `out` that this program made and would not make now."""
-    files = sorted((out / "figures").glob("*.png"))
-    return [path for path in files if path.stem not in figures and read_fingerprint(path)]
-
-
-def stale_claims(claims, folder):
-    """Returns a line for each script in a folder whose docstring has another claim than `claims`,
-    {script: text}."""
+def stale_claims(claims):
+    """Returns a line for each script whose docstring has another claim than {script: claim}."""
     lines = []
-    for path in sorted([*folder.glob("imagenet_*.py"), *folder.glob("text_*.py")]):
+    for path in sorted([*HERE.glob("imagenet_*.py"), *HERE.glob("text_*.py")]):
         docstring = path.read_text(encoding="utf-8").split('"""')[1]
-        there = re.search(r"(?ms)^Measured: .*?(?=\n\s*\n|\Z)", docstring)
-        claim = claims.get(path.name, "")
-        if (there[0].strip() if there else "") != claim:
-            what = f"should be in its docstring:\n{claim}" if claim else "is in no log: take it out"
-            lines.append(f"{path.name}: what was measured {what}")
+        there = re.findall(r"(?ms)^(Measured: .*?)\s*(?:\n\s*\n|\Z)", docstring)
+        if there != [claims[path.name]] * (path.name in claims):
+            wanted = claims.get(path.name, "nothing, since no log is of it")
+            lines.append(f"{path.name}: what was measured should be in its docstring:\n{wanted}")
     return lines
 
 
 def parse_args():
-    """Returns the options, and the parser."""
+    """Returns (the options, the parser)."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.error = lambda message: parser.exit(
-        2, f"{parser.prog}: error: {visible(str(message))}\n"
-    )
-    add = parser.add_argument
+    line = f"{parser.prog}: error: {{}}\n"
+    parser.error = lambda error: parser.exit(2, line.format(visible(str(error))))
+    add, csvs = parser.add_argument, ("BANDWIDTH", "IOPS")
     add("logs", nargs="+", type=Path, metavar="LOGS", help="folders of runs, at any depth")
-    add("--out", type=Path, help="folder for RESULTS.md and figures/ (here)")
-    csvs = {"nargs": 2, "type": Path, "metavar": ("BANDWIDTH", "IOPS")}
+    add("--out", type=Path, help="folder for RESULTS.md and figures/ (default: here)")
     help_ = 'a monitoring system\'s exports: "Time";"Read" in bytes/s; reads/s'
-    add("--io-csv", **csvs, help=help_)
-    help_ = "fraction, as 0.75, for runs that log none"
+    add("--io-csv", nargs=2, type=Path, metavar=csvs, help=help_)
+    help_ = "accuracy, as 0.75, for runs that log none"
     add("--desired-acc", type=float, metavar="FRACTION", help=help_)
-    help_ = "print a study, a benchmark or a run in full; or `all`, or `claims` of the scripts"
     one = parser.add_mutually_exclusive_group().add_argument
+    help_ = "print a study, a benchmark or a run in full; or `all`, or `claims` of the scripts"
     one("--show", metavar="NAME", help=help_)
     help_ = "write nothing; status 1 if what stands there is stale"
     one("--check", action="store_true", help=help_)
@@ -89,63 +68,61 @@ def main():
     """Reads the logs; writes RESULTS.md and figures/, or with --check compares them."""
     args, parser = parse_args()
     words = [str(path) for path in args.logs]
+    words += ["--io-csv", *map(str, args.io_csv)] if args.io_csv else []
+    words += ["--desired-acc", f"{args.desired_acc:g}"] if args.desired_acc else []
+    command = shlex.join(["python", "make_results.py", *words])
     try:
         runs, warnings = read_runs(args.logs, args.desired_acc)
         bench, more = read_benchmarks(args.logs)
-        ios, odd = read_study_io(args.logs)
-        if args.io_csv:
-            ios[""] = read_io_csv(*args.io_csv)
-            words += ["--io-csv", *map(str, args.io_csv)]
+        ios = read_study_io(args.logs) | ({"": read_io_csv(*args.io_csv)} if args.io_csv else {})
     except BadInput as error:
         parser.error(error)
-    warnings += more + odd
+    warnings = [visible(warning) for warning in warnings + more]
     if not (runs or bench):
-        why = f"no run with values under {', '.join(map(str, args.logs))}"
-        parser.error("; ".join([f"{why}: give folders of event files", *warnings]))
+        parser.error("; ".join([f"no run or benchmark in {' '.join(words)}", *warnings]))
     for warning in warnings:
-        print(f"{parser.prog}: warning: {visible(warning)}", file=sys.stderr)
-    words += ["--desired-acc", f"{args.desired_acc:g}"] if args.desired_acc else []
-    command = shlex.join(["python", "make_results.py", *words])
+        print(f"{parser.prog}: warning: {warning}", file=sys.stderr)
     text, figures, claims = make_page(runs, bench, ios, warnings, command)
     claims = {
         script: textwrap.fill(f"Measured: {claim}", 100, break_on_hyphens=False)
         for script, claim in claims.items()
     }
     if args.show is not None:
-        shown = in_full(args.show, runs, bench)
-        if args.show == "claims":
-            shown = "\n".join(claims.values())
-        if not shown:
-            names = [*{run.study or "runs" for run in runs}, *bench, *(run.name for run in runs)]
-            near = [each for each in names if args.show.lower() in each.lower()]
-            near += difflib.get_close_matches(args.show, names, n=5, cutoff=0.3) or names
-            parser.error(
-                f"--show {args.show}: nothing is called so; there are {', '.join(near[:5])}"
-            )
+        shown = "\n".join(claims.values()) if args.show == "claims" else ""
+        names = [*{run.study or "runs" for run in runs}, *bench, *(run.name for run in runs)]
+        near = difflib.get_close_matches(args.show, names, n=5, cutoff=0.3) or names[:5]
+        if not (shown := shown or in_full(args.show, runs, bench)):
+            parser.error(f"--show {args.show}: there are only {', '.join(near)} ...")
         print(shown)
         return
-    out = args.out or Path(".")
-    there = out / "RESULTS.md"
-    if not (args.out or args.check) and there.exists():
-        if code(command) not in there.read_text(encoding="utf-8"):
-            parser.error("RESULTS.md here is of other logs: give --out FOLDER, or --out . if so")
+    out, paths = args.out or Path("."), {}
+    for name, panels in figures.items():
+        paths[out / "figures" / f"{name}.png"] = panels
+    stale = [path for path in paths if read_fingerprint(path) != fingerprint(paths[path])]
+    made = [path for path in (out / "figures").glob("*.png") if read_fingerprint(path)]
+    left_over = [path for path in made if path not in paths]
+    page = out / "RESULTS.md"
+    before = page.read_text(encoding="utf-8") if page.exists() else ""
     if args.check:
-        if stale := stale_files(text, figures, out):
-            parser.exit(1, f"stale, `make results` mends it: {visible(', '.join(stale))}\n")
-        if out.resolve() == HERE and (wrong := stale_claims(claims, HERE)):
+        names = [path.name for path in [*[page] * (before != text), *stale, *left_over]]
+        if names:
+            parser.exit(1, f"stale, `make results` mends it: {', '.join(names)}\n")
+        if out.resolve() == HERE and (wrong := stale_claims(claims)):
             parser.exit(1, "\n".join([*wrong, ""]))
         print(f"RESULTS.md and {len(figures)} figures are what the logs give")
         return
+    if before and not args.out and code(command) not in before:
+        parser.error("RESULTS.md here is of other logs: give --out FOLDER, or --out . if so")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            save(figure, out / "figures" / f"{name}.png")
-        for path in left_over(figures, out):
+        for path in stale:
+            draw(paths[path], path)
+        for path in left_over:
             path.unlink()
-        there.write_text(text, encoding="utf-8")
+        out.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")
     except OSError as error:
         parser.error(f"--out {out}: {error}")
-    print(f"{there} and {len(figures)} figures, from {len(runs)} runs")
+    print(f"{page} and {len(figures)} figures, from {len(runs)} runs")
 
 
 if __name__ == "__main__":

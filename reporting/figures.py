@@ -1,4 +1,4 @@
-"""The figures: each function returns a matplotlib figure, or None where no log has its data."""
+"""The figures: what is in them, as pandas series, and how matplotlib draws it."""
 
 import hashlib
 import math
@@ -8,74 +8,32 @@ import warnings
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import PIL.Image
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
-from reporting.findings import PEERS, WAYS, complete, final, mean_final, size_of
-from reporting.scaling import (
-    baseline,
-    by_script,
-    efficiency,
-    file_of,
-    prediction_errors,
-    study_scaling,
-)
+from reporting.findings import WAYS, complete, final, mean_final, size_of, top1
+from reporting.scaling import efficiency, prediction_errors
 from reporting.tables import clock, device_word, rate_word, significant
 
 # Told apart in grey and by the colour-blind.
-DARK, TEAL, ORANGE, BLUE, GREEN, GREY = (
-    "#440154",
-    "#21918c",
-    "#d95f02",
-    "#3b528b",
-    "#5ec962",
-    "#777777",
-)
-MOST_NAMES = 16  # entries of a legend
+DARK, TEAL, ORANGE, BLUE, GREEN = "#440154", "#21918c", "#d95f02", "#3b528b", "#5ec962"
+GREY, LIGHT = "#777777", "#b0b0b0"
 
 
-def start(count, height=4.0):
-    """Returns (a figure, its axes) of so many panels side by side, or two by two."""
-    columns = min(2, count)
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(6.2 * columns, height * rows), dpi=130, layout="constrained")
-    axes = [figure.add_subplot(rows, columns, place + 1) for place in range(count)]
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-        each.grid(alpha=0.25, linewidth=0.5)
-    return figure, axes
+def panel(curves, title, xlabel, ylabel, **look):
+    """Returns a panel for draw(), as data: curves {label: series}, of which those named "_..." are
+    in no legend, and as needed their colors and styles, logx, logy, zero, xticks, yticks, notes
+    [(x, y, text)], spans [(x, low, high, colour)], a band (x, low, high), or texts of bars."""
+    curves = {name: pd.Series(each).astype(float) for name, each in curves.items()}
+    return {"curves": curves, "title": title, "xlabel": xlabel, "ylabel": ylabel, **look}
 
 
-def label(axes, xlabel, ylabel, title="", logx=False, logy=False, xticks=None):
-    """Labels and scales axes; numbers in full on a logarithmic one."""
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.set_title(textwrap.fill(title, 54), loc="left", fontsize=11, fontweight="bold")
-    for axis, wanted in (axes.xaxis, logx), (axes.yaxis, logy):
-        if wanted:
-            axes.set(**{f"{axis.axis_name}scale": "log"})
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e4 else (1,)))
-            axis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
-            axis.set_minor_locator(NullLocator())
-    if xticks is not None:
-        axes.set_xticks(xticks, [f"{tick:,}" for tick in xticks])
-    elif xlabel in ("epoch", "step"):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def note(axes, x, y, text, at=(6, -12)):
-    """Writes text beside a point."""
-    axes.annotate(text, (x, y), xytext=at, textcoords="offset points", fontsize=9)
-
-
-def legend(axes):
-    """Names the lines of axes that have a label."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > MOST_NAMES:
-        labels[MOST_NAMES - 1] = f"... and {len(labels) - MOST_NAMES + 1} more"
-    if labels:
-        axes.legend(handles[:MOST_NAMES], labels[:MOST_NAMES], fontsize=9, framealpha=0.6)
+def curve(run, tag, unit=None):
+    """Returns a tag's values by step, or by training time in `unit` seconds."""
+    series = run.series[tag]
+    return pd.Series(series.value.array, series.seconds / unit if unit else series.step)
 
 
 def shades(count):
@@ -84,48 +42,24 @@ def shades(count):
     return [matplotlib.colors.to_hex(each) for each in picked][:count]
 
 
-def bars(axes, names, lengths, colours, texts, xlabel, title=""):
-    """Draws bars, the first on top, with a text at the end of each."""
-    drawn = axes.barh(range(len(names)), lengths, color=colours)
-    axes.bar_label(drawn, texts, padding=4, fontsize=9)
-    axes.set_yticks(range(len(names)), names)
-    label(axes, xlabel, "", title)
-    axes.tick_params(axis="y", length=0, labelsize=9)
-    axes.set(xlim=(0, 1.4 * max(lengths)), xticks=[])
-    axes.grid(False)
-    axes.spines["bottom"].set_visible(False)
-    axes.invert_yaxis()
+def fingerprint(panels):
+    """Returns what identifies a figure: its data to six digits, on which all machines agree, and
+    what is written in it; not the fonts or the version of matplotlib that draw it."""
 
+    def text(value):
+        if isinstance(value, dict):
+            return [(name, text(each)) for name, each in value.items()]
+        if isinstance(value, pd.Series):
+            return value.to_csv(float_format="%.6g")
+        if isinstance(value, (list, tuple, np.ndarray)):
+            return [text(each) for each in value]
+        return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
 
-# -------------------------------------------------------------------------------- files of figures
-
-
-def fingerprint(figure):
-    """Returns what identifies a figure: its data to six digits, texts, colours and scales, on which
-    all machines agree; not the fonts or the version of matplotlib that draw them."""
-    content = [figure.get_size_inches().tolist()]
-    for axes in figure.axes:
-        content += [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()]
-        content += [axes.get_xscale(), axes.get_yscale()]
-        content += [getattr(axis.get_major_formatter(), "seq", "") for axis in (axes.xaxis, axes.yaxis)]
-        for line in axes.lines:
-            look = line.get_color(), line.get_linestyle(), line.get_marker(), line.get_label()
-            content += [*look, digits_of(line.get_xdata()), digits_of(line.get_ydata())]
-        for patch in axes.patches:
-            content += [digits_of(patch.get_bbox().bounds), digits_of(patch.get_facecolor())]
-        for collection in axes.collections:  # error bars, bands
-            content += [digits_of(path.vertices) for path in collection.get_paths()]
-        content += [(text.get_text(), digits_of(text.xy)) for text in axes.texts]
-    return f"make_results.py {hashlib.sha256(repr(content).encode()).hexdigest()}"
-
-
-def digits_of(values):
-    """Returns numbers as text of six digits each."""
-    return [f"{value:.6g}" for value in np.asarray(values, dtype=float).ravel()]
+    return f"make_results.py {hashlib.sha256(repr(text(panels)).encode()).hexdigest()}"
 
 
 def read_fingerprint(path):
-    """Returns the fingerprint that save() left in a PNG file, None if there is none."""
+    """Returns the fingerprint that draw() left in a PNG file, None if there is none."""
     try:
         with PIL.Image.open(path) as image:
             found = re.search(r"make_results\.py [0-9a-f]{64}", str(image.info.get("Description")))
@@ -135,265 +69,198 @@ def read_fingerprint(path):
 
 
 @matplotlib.rc_context({"text.parse_math": False})
-def save(figure, path):
-    """Writes a figure with its fingerprint, if the file shows anything else."""
+def draw(panels, path):
+    """Draws panels side by side, or two by two, into a PNG file."""
+    columns, rows = min(2, len(panels)), math.ceil(len(panels) / 2)
+    size = 6.2 * columns, (4 if rows == 1 else 3.4) * rows
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    for place, each in enumerate(panels, 1):
+        draw_panel(figure.add_subplot(rows, columns, place), each)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if read_fingerprint(path) != fingerprint(figure):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # of a name, that the font lacks
-            figure.savefig(path, metadata={"Description": fingerprint(figure), "Software": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # of a name, that the font lacks
+        figure.savefig(path, metadata={"Description": fingerprint(panels), "Software": None})
+
+
+def draw_panel(axes, panel):
+    """Draws a panel."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
+    title = textwrap.fill(panel["title"], 54, break_on_hyphens=False)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    colours = panel.get("colors") or shades(len(panel["curves"]))
+    if "texts" in panel:  # bars, the first on top
+        (lengths,) = panel["curves"].values()
+        drawn = axes.barh(range(len(lengths)), lengths, color=colours)
+        axes.bar_label(drawn, panel["texts"], padding=4, fontsize=9)
+        names = [textwrap.fill(name, 28, break_on_hyphens=False) for name in lengths.index]
+        axes.set_yticks(range(len(names)), names, fontsize=9)
+        axes.set(xlim=(0, 1.4 * lengths.max()), ylim=(len(names) - 0.5, -0.5), xticks=[])
+        return
+    axes.grid(alpha=0.25, linewidth=0.5)
+    styles = panel.get("styles") or ["-"] * len(colours)
+    for (name, each), colour, style in zip(panel["curves"].items(), colours, styles, strict=True):
+        style = "o" if len(each) == 1 and style == "-" else style
+        axes.plot(each.index, each, style, color=colour, label=name, markersize=5)
+    for x, low, high, colour in panel.get("spans", []):
+        axes.vlines(x, low, high, color=colour)
+    if "band" in panel:
+        axes.fill_between(*panel["band"], color=TEAL, alpha=0.15, label="95 % band")
+    for axis in (axes.xaxis, axes.yaxis):
+        if panel.get(f"log{axis.axis_name}"):
+            axes.set(**{f"{axis.axis_name}scale": "log"})
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e4 else (1,)))
+            axis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
+            axis.set_minor_locator(NullLocator())
+    if panel.get("zero"):
+        axes.set_ylim(bottom=0)
+    if "xticks" in panel:
+        axes.set_xticks(panel["xticks"], [f"{tick:,}" for tick in panel["xticks"]])
+    if "yticks" in panel:
+        axes.set_yticks(*panel["yticks"])
+    for x, y, text in panel.get("notes", []):
+        axes.annotate(text, (x, y), (6, -3), textcoords="offset points", fontsize=9)
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:  # a legend of more names would cover the curves
+        axes.legend(handles[:16], labels[:16], fontsize=9, framealpha=0.6)
 
 
 # ------------------------------------------------------------------------------------ any training
 
-
-def style(runs):
-    """Returns {run's name: (label of what differs between runs, look)}, the same in all panels."""
-    parts = {
-        "script": [run.script for run in runs],
-        "arch": [run.arch for run in runs],
-        "precision": [run.precision for run in runs],
-        "devices": [f"{run.devices or '?'} {device_word([run], run.devices)}" for run in runs],
-        "batch": [f"-b {run.batch or '?'}" for run in runs],
-    }
-    varying = [values for values in parts.values() if len(set(values)) > 1]
-    labels = [" ".join(each).strip() for each in zip(*varying, strict=True)] or [""] * len(runs)
-    colours, looks = shades(len(runs)), {}
-    for place, (run, text) in enumerate(zip(runs, labels, strict=True)):
-        text = text if text and labels.count(text) == 1 else run.name
-        looks[run.name] = {"label": text[:100], "color": colours[place]}
-    return looks
+OF_RUNS = [  # tag, what it is drawn against, how it is called; of training and of validation
+    ("Top1/val", "epoch", "validation top-1, %"),
+    ("Accuracy/val", "epoch", "validation accuracy, %"),
+    ("Perplexity/val", "epoch", "validation perplexity"),
+    ("Loss/val", "epoch", "validation loss"),
+    ("Loss/train", "epoch", "training loss"),
+    ("Top1/val", "minutes", "validation top-1, %"),
+    ("Accuracy/val", "minutes", "validation accuracy, %"),
+    ("Data/wait", "epoch", "waiting for data, share of the epoch"),
+    ("IO/read_MBps", "minutes", "read, MB/s"),
+]
 
 
-def curve(axes, look, x, y, **more):
-    """Draws a run's curve; of one value a point."""
-    axes.plot(x, y, **{"marker": "" if len(x) > 1 else "o", "linewidth": 1.5, **look, **more})
-
-
-def study(runs, io=None):
-    """Compares runs: what they reach over epochs and over time, how fast they are, what they read;
-    `io` is a file system's counters."""
-    looks, tags = style(runs), {"Top1": "top-1, %", "Accuracy": "accuracy, %"}
-    tags |= {"Perplexity": "perplexity", "Loss": "loss"}
-    panels = []  # (what draws it, the runs that it shows)
-    for tag, name in tags.items():
-        shown = [run for run in runs if run.learns and f"{tag}/val" in run.series]
-        panels.append((over_epochs, shown, tag, name))
-    judged = [run for run in runs if run.learns and run.measure in ("Top1", "Accuracy")]
-    panels.append((over_time, judged))
-    panels.append((rates, [run for run in runs if run.throughput and run.devices]))
-    panels.append((waits, [run for run in runs if "Data/wait" in run.series]))
-    panels.append((reads, [run for run in runs if "IO/read_MBps" in run.series]))
-    panels = [each for each in panels if each[1]]
-    models = [
-        (scaling, f"{file_of(script, members) or 'all'}: ")
-        for script, members in by_script(runs).items()
-        if len({run.group for run in members}) == 1 and (scaling := study_scaling(members)[1])
+def study(runs, counters=None):
+    """Compares runs: what they reach over epochs and over time, what they wait for and read, how
+    fast they are; `counters` are a file system's."""
+    words = [
+        [run.script, run.arch, run.precision, f"{run.devices} x -b {run.batch}"] for run in runs
     ]
-    count = len(panels) + len(models) + (2 if io else 0)
-    if not count:
-        return None
-    figure, axes = start(count, 3.4)
-    for each, (draw, shown, *more) in zip(axes, panels, strict=False):
-        draw(each, shown, looks, *more)
-    legend(axes[0])
-    for each, (scaling, begin) in zip(axes[len(panels) :], models, strict=False):
-        draw_model(each, scaling, begin)
-    if io:
-        draw_io(axes[-2:], io)
-    return figure
-
-
-def over_epochs(axes, runs, looks, tag, name):
-    """Draws a tag over epochs; training's is dashed."""
-    for run in runs:
-        for part, more in ("val", {}), ("train", {"linestyle": "--", "label": "_"}):
-            if (series := run.series.get(f"{tag}/{part}")) is not None:
-                curve(axes, looks[run.name], series.step, series.value, **more)
-    label(axes, "epoch", f"{name} (dashed: training)")
-
-
-def over_time(axes, runs, looks):
-    """Draws validation's accuracy over training time, and the accuracy that is desired."""
-    hours = max(run.training_seconds for run in runs) > 7200
-    for run in runs:
-        series = run.series[f"{run.measure}/val"]
-        curve(axes, looks[run.name], series.seconds / (3600 if hours else 60), series.value)
-    for desired in {run.desired for run in runs if run.desired}:
-        axes.axhline(100 * desired, color=GREY, linewidth=1)
-        note(axes, 0, 100 * desired, f"desired: {100 * desired:g} %", (2, 2))
-    label(axes, "hours" if hours else "minutes", "validation accuracy, %")
-
-
-def rates(axes, runs, looks):
-    """Draws images/s against devices with what ideal scaling would give; bars where all have one
-    number of devices."""
-    sizes, rate = sorted({run.devices for run in runs}), rate_word(runs)
-    if len(sizes) == 1:
-        runs = runs[:100]
-        names, means = [looks[run.name]["label"] for run in runs], [run.throughput[0] for run in runs]
-        bars(axes, names, means, [looks[run.name]["color"] for run in runs], map("{:,.0f}".format, means), rate)
-        return
-    for group in {run.group for run in runs}:
-        same = [run for run in runs if run.group == group]
-        if base := baseline(same):
-            span = np.array([base.devices, max(run.devices for run in same)])
-            axes.plot(span, base.throughput[0] * span / base.devices, color=GREY, linestyle=":")
-        for run in same:
-            axes.plot(run.devices, run.throughput[0], marker="o", color=looks[run.name]["color"])
-            if base and run is not base and len(runs) <= 40:
-                note(axes, run.devices, run.throughput[0], f"{100 * efficiency(run, same):.0f} %")
-    word = f"number of {device_word(runs)}"
-    label(axes, word, f"{rate} (dotted: ideal)", logx=True, logy=True, xticks=sizes)
-
-
-def waits(axes, runs, looks):
-    """Draws the share of an epoch in which runs waited for data."""
-    for run in runs:
-        series = run.series["Data/wait"]
-        curve(axes, looks[run.name], series.step, 100 * series.value)
-    label(axes, "epoch", "waiting for data, % of the epoch")
-
-
-def reads(axes, runs, looks):
-    """Draws what runs read over time."""
-    for run in runs:
-        series = run.series["IO/read_MBps"]
-        curve(axes, looks[run.name], series.seconds / 60, series.value)
-    label(axes, "minutes", "read, MB/s")
-    axes.set_ylim(bottom=0)
-
-
-def draw_io(axes, io):
-    """Draws a file system's bandwidth and reads/s over minutes."""
-    (minutes, read), (others, calls) = io
-    axes[0].plot(minutes, read / 1e9, color=DARK)
-    label(axes[0], "minutes", "GB/s", f"{np.nanmax(read) / 1e9:.1f} GB/s are read at most")
-    axes[1].plot(others, calls / 1e3, color=DARK)
-    label(axes[1], "minutes", "1,000 reads/s", f"{np.nanmax(calls):,.0f} reads/s at most")
-    for each in axes:
-        each.set_ylim(bottom=0)
+    varying = [place for place in range(4) if len({each[place] for each in words}) > 1]
+    names = [" ".join(each[place] for place in varying)[:100] for each in words]
+    every = [
+        (name if names.count(name) == 1 else run.name[:100], run, colour)
+        for name, run, colour in zip(names, runs, shades(len(runs)), strict=True)
+    ]
+    panels = []
+    for tag, xlabel, ylabel in OF_RUNS:
+        shown = [each for each in every if tag in each[1].series]
+        shown = [each for each in shown if each[1].learns or tag.startswith(("Data", "IO"))]
+        begin, unit = "_" if panels else "", 60 if xlabel == "minutes" else None  # one legend
+        curves = {begin + name: curve(run, tag, unit) for name, run, _ in shown}
+        colours = [colour for *_, colour in shown]
+        panels += [panel(curves, "", xlabel, ylabel, colors=colours)] if shown else []
+    if fast := [each for each in every if each[1].rate]:
+        rates = pd.Series({name: run.rate for name, run, _ in fast})
+        look = {"texts": [f"{rate:,.0f}" for rate in rates], "colors": [each[2] for each in fast]}
+        panels.append(panel({"": rates}, "", rate_word(runs), "", **look))
+    return panels + (io(counters) if counters else [])
 
 
 def io(counters):
-    """A file system's counters."""
-    figure, axes = start(2)
-    draw_io(axes, counters)
-    return figure
-
-
-def model(scaling):
-    """The scaling model of a study."""
-    figure, (axes,) = start(1)
-    draw_model(axes, scaling)
-    return figure
-
-
-def draw_model(axes, scaling, begin=""):
-    """Draws a scaling model: its fits, their continuation by a decade, and its 95 % band."""
-    fit, small, large, model = scaling
-    runs = [*small, *large]
-    sizes, word, last = sorted({run.devices for run in runs}), device_word(runs), runs[-1]
-    strong = len({run.global_batch for run in runs}) == 1  # the same global batch for all
-    most = min(10 * sizes[-1], last.global_batch) if strong else 10 * sizes[-1]
-    x = np.geomspace(sizes[0], max(most, sizes[-1]), 60)
-    images = last.global_batch / (x if strong else last.devices)
-    y = images * x / model.predict(x, images)
-    ideal = y[0] * x / x[0]
-    errors = prediction_errors(fit, large)
-    fitted = f"fitted on {small[0].devices} to {small[-1].devices}"
-    axes.plot(x, images * x / fit.predict(x, images), color=TEAL, linestyle="--", label=fitted)
-    axes.plot(x, y, color=TEAL, label="fitted on all")
-    axes.plot(x, ideal, color=GREY, linestyle=":", label="ideal")
-    points = [run.devices for run in runs], [run.throughput[0] for run in runs]
-    axes.plot(*points, color=DARK, marker="o", linestyle="none", label="measured")
-    ylabel = rate_word(runs)
-    if model.spare > 1:  # Student's t of one spare run knows nothing
-        width = np.maximum(model.limits(x, images), np.abs(errors).max())
-        high = np.where(width < 1, y / (1 - np.minimum(width, 0.99)), np.inf)
-        high = np.maximum(y, np.minimum(high, ideal))
-        axes.fill_between(x, y / (1 + width), high, color=TEAL, alpha=0.15, linewidth=0)
-        ylabel += " (shaded: 95 % band)"
-    way = "high" if errors[-1] > 0 else "low"
-    title = f"{begin}Fitted on up to {small[-1].devices} {word}, the model is "
-    title += f"{100 * abs(errors[-1]):.0f} % too {way} on {sizes[-1]}"
-    ticks = [2**n for n in range(11) if sizes[0] <= 2**n <= x[-1]]
-    label(axes, word, ylabel, title, logx=True, logy=True, xticks=ticks)
-    legend(axes)
+    """A file system's bandwidth and reads/s over minutes."""
+    (minutes, read), (others, calls) = counters
+    most = f"{np.nanmax(read) / 1e9:.1f} GB/s are read at most", f"{np.nanmax(calls):,.0f} reads/s"
+    rates, reads = pd.Series(read / 1e9, minutes), pd.Series(calls / 1e3, others)
+    panels = [panel({"_": rates}, most[0], "minutes", "GB/s", zero=True)]
+    return [*panels, panel({"_": reads}, f"{most[1]} at most", "minutes", "1,000 reads/s")]
 
 
 # -------------------------------------------------------------------------------------- the cluster
 
 
+def model(scaling):
+    """A scaling model: its fits, their continuation by a decade, and its 95 % band."""
+    fit, small, large, model = scaling
+    runs = sorted([*small, *large], key=lambda run: run.devices)
+    least, last, word = runs[0].devices, runs[-1], device_word(runs)
+    strong = len({run.global_batch for run in runs}) == 1  # the same global batch for all
+    most = min(10 * last.devices, last.global_batch) if strong else 10 * last.devices
+    x = np.geomspace(least, max(most, last.devices), 60)
+    images = last.global_batch / (x if strong else last.devices)
+    y, of_small = (images * x / each.predict(x, images) for each in (model, fit))
+    ideal, errors = y[0] * x / x[0], prediction_errors(fit, large)
+    curves = {f"fitted on {small[0].devices} to {small[-1].devices}": pd.Series(of_small, x)}
+    curves |= {"fitted on all": pd.Series(y, x), "ideal": pd.Series(ideal, x)}
+    curves["measured"] = pd.Series({run.devices: run.rate for run in runs})
+    off = f"{100 * abs(errors[-1]):.0f} % too {'high' if errors[-1] > 0 else 'low'}"
+    title = f"Fitted on up to {small[-1].devices} {word}, the model is {off} on {last.devices}"
+    look = {"colors": [TEAL, TEAL, GREY, DARK], "styles": ["--", "-", ":", "o"]}
+    look |= {"logx": True, "logy": True}
+    look["xticks"] = [2**n for n in range(11) if least <= 2**n <= x[-1]]
+    if model.spare > 1:  # Student's t of one spare run knows nothing
+        width = np.maximum(model.limits(x, images), np.abs(errors).max())
+        high = np.where(width < 1, y / (1 - np.minimum(width, 0.99)), np.inf)
+        look["band"] = x, y / (1 + width), np.maximum(y, np.minimum(high, ideal))
+    return [panel(curves, title, word, rate_word(runs), **look)]
+
+
 def accuracy(cluster):
     """Validation top-1 of a cluster's runs over epochs, and over hours."""
-    figure, axes = start(2)
-    tops = [run.values("Top1/val").max() for run in cluster]
-    first, *_, last = complete(cluster)
-    for run, colour in zip(cluster, shades(len(cluster)), strict=True):
-        series, name = run.series["Top1/val"], f"{run.devices} GPUs"
-        axes[0].plot(series.step, series.value, color=colour, label=name)
-        axes[1].plot(series.seconds / 3600, series.value, color=colour)
-        hours = series.seconds.iat[-1] / 3600
-        axes[1].annotate(
-            str(run.devices),
-            (hours, series.value.iat[-1]),
-            xytext=(0, 5),
-            textcoords="offset points",
-            ha="center",
-            color=colour,
-            fontsize=9,
-        )
-    span = f"{cluster[0].devices} to {cluster[-1].devices} GPUs"
-    title = f"{min(tops):.1f} to {max(tops):.1f} % top-1 on {span}"
-    label(axes[0], "epoch", "validation top-1, %", title)
-    legend(axes[0])
-    hours = [run.training_seconds / 3600 for run in (last, first)]
-    title = f"{last.devices} GPUs take {hours[0]:.1f} hours, {first.devices} take {hours[1]:.0f}"
-    label(axes[1], "hours", "validation top-1, %", title, logx=True)
-    return figure
+    tops, (first, *_, last) = [top1(run) for run in cluster], complete(cluster)
+    epochs = {f"{run.devices} GPUs": curve(run, "Top1/val") for run in cluster}
+    hours = {f"_{run.devices}": curve(run, "Top1/val", 3600) for run in cluster}
+    titles = [f"{min(tops):.1f} to {max(tops):.1f} % top-1 on {cluster[0].devices} to "]
+    titles[0] += f"{cluster[-1].devices} GPUs"
+    titles += [f"{last.devices} GPUs take {last.training_seconds / 3600:.1f} hours, "]
+    titles[1] += f"{first.devices} take {first.training_seconds / 3600:.0f}"
+    panels = [panel(epochs, titles[0], "epoch", "validation top-1, %")]
+    return [*panels, panel(hours, titles[1], "hours", "validation top-1, %", logx=True)]
 
 
 def top1_top5(cluster):
-    """Training's and validation's top-1 and top-5 on most and fewest GPUs."""
-    figure, panels = start(2)
-    ends = (cluster[0], DARK), (cluster[-1], ORANGE)
-    for axes, top in zip(panels, ("Top1", "Top5"), strict=True):
-        for run, colour in ends:
-            for part, what, line in ("train", "training", "--"), ("val", "validation", "-"):
-                series, name = run.series[f"{top}/{part}"], f"{run.devices} GPUs, {what}"
-                axes.plot(series.step, series.value, color=colour, linestyle=line, label=name)
-        name = top.replace("Top", "top-")
-        best = [f"{run.values(f'{top}/val').max():.1f} % on {run.devices}" for run, _ in ends]
-        label(axes, "epoch", f"{name}, %", f"{name}: {best[0]} GPUs, {best[1]}")
-    legend(panels[0])
-    return figure
+    """Training's and validation's top-1 and top-5 on fewest and most GPUs."""
+    panels, ends = [], (cluster[0], cluster[-1])
+    look = {"colors": [DARK, DARK, ORANGE, ORANGE], "styles": ["--", "-", "--", "-"]}
+    for top, name in ("Top1", "top-1"), ("Top5", "top-5"):
+        curves = {
+            f"{run.devices} GPUs, {what}": curve(run, f"{top}/{part}")
+            for run in ends
+            for part, what in (("train", "training"), ("val", "validation"))
+        }
+        best = [f"{run.values(f'{top}/val').max():.1f} % on {run.devices} GPUs" for run in ends]
+        panels.append(panel(curves, f"{name}: {', '.join(best)}", "epoch", f"{name}, %", **look))
+    return panels
 
 
 def scaling(cluster):
     """Images/s and training time against the number of GPUs."""
-    figure, (left, right) = start(2)
-    base, last, sizes = cluster[0], cluster[-1], [run.devices for run in cluster]
-    rates, spreads = zip(*(run.throughput for run in cluster), strict=True)
-    ideal = [base.throughput[0] * size / base.devices for size in sizes]
-    left.plot(sizes, ideal, color=GREY, linestyle=":", label="ideal")
-    left.errorbar(sizes, rates, spreads, color=TEAL, marker="o", capsize=3, label="measured")
-    for run in cluster[1:]:
-        note(left, run.devices, run.throughput[0], f"{100 * efficiency(run, cluster):.0f} %")
-    share = f"{100 * efficiency(last, cluster):.0f} % of ideal"
-    title = f"{rates[-1]:,.0f} images/s on {sizes[-1]} GPUs, {share}"
-    label(left, "GPUs", "images/s", title, logx=True, logy=True, xticks=sizes)
-    legend(left)
-    whole = complete(cluster)
-    sizes, hours = [run.devices for run in whole], [run.training_seconds / 3600 for run in whole]
-    right.plot(sizes, hours, color=TEAL, marker="o")
-    for run, each in zip(whole, hours, strict=True):
-        note(right, run.devices, each, clock(run.training_seconds), (6, 4))
+    base, last, whole = cluster[0], cluster[-1], complete(cluster)
+    curves = {
+        "ideal": pd.Series(
+            {run.devices: base.rate * run.devices / base.devices for run in cluster}
+        ),
+        "measured": pd.Series({run.devices: run.rate for run in cluster}),
+    }
+    shares = [(run, f"{100 * efficiency(run, cluster):.0f} %") for run in cluster]
+    look = {"notes": [(run.devices, run.rate, share) for run, share in shares]}
+    look |= {"colors": [GREY, TEAL], "styles": [":", "o-"], "logx": True, "logy": True}
+    look["spans"] = [
+        (run.devices, run.rate - run.spread, run.rate + run.spread, TEAL) for run in cluster
+    ]
+    title = f"{last.rate:,.0f} images/s on {last.devices} GPUs, {shares[-1][1]} of ideal"
+    panels = [
+        panel(curves, title, "GPUs", "images/s", xticks=[run.devices for run in cluster], **look)
+    ]
     odd = [f"of {run.devices}, ended at epoch {run.epochs}" for run in cluster if run not in whole]
     xlabel = f"GPUs (not shown: {'; '.join(odd)})" if odd else "GPUs"
-    title = f"{whole[-1].epochs} epochs in {clock(whole[-1].training_seconds)} on {sizes[-1]} GPUs"
-    label(right, xlabel, "hours", title, logx=True, logy=True, xticks=sizes)
-    return figure
+    hours = pd.Series({run.devices: run.training_seconds / 3600 for run in whole})
+    times = [clock(run.training_seconds) for run in whole]
+    look = {"notes": [*zip(hours.index, hours, times, strict=True)], "styles": ["o-"]}
+    look |= {"colors": [TEAL], "logx": True, "logy": True, "xticks": [*hours.index]}
+    title = f"{whole[-1].epochs} epochs in {times[-1]} on {whole[-1].devices} GPUs"
+    return [*panels, panel({"_": hours}, title, xlabel, "hours", **look)]
 
 
 # ------------------------------------------------------------------------- studies of this project
@@ -401,95 +268,82 @@ def scaling(cluster):
 
 def parity(rows):
     """Differences of losses, step by step."""
-    figure, (axes,) = start(1)
-    for batchnorm, colour in (False, TEAL), (True, ORANGE):
-        same = [row for row in rows if row["batchnorm"] == batchnorm]
-        for row in same:
-            name = f"{row['run'].arch}, BatchNorm" if batchnorm else row["run"].arch
-            name = name if row is same[-1] else "_"
-            axes.plot(row["steps"], np.maximum(row["apart"], 1e-9), color=colour, label=name)
-    plain = [row for row in rows if not row["batchnorm"]]
-    largest = max((max(row["apart"]) for row in plain), default=0)
-    title = f"{len(plain)} ways, without BatchNorm: losses within {largest:.0e}"
-    label(axes, "step", "relative difference", title, logy=True)
-    legend(axes)
-    return figure
-
-
-def in_short(added):
-    """Returns what was added to a recipe, or how many options where it is more than one."""
-    count = added.count("--")
-    return f"{count} options together" if count > 1 else added
+    curves, plain = {}, [row["largest"] for row in rows if not row["batchnorm"]]
+    for place, row in enumerate(rows):
+        name = row["run"].arch + (", BatchNorm" if row["batchnorm"] else "")
+        apart = pd.Series(np.maximum(row["apart"], 1e-9), row["steps"])
+        curves[f"_{place}" if name in curves else name] = apart
+    look = {"colors": [ORANGE if row["batchnorm"] else TEAL for row in rows], "logy": True}
+    title = f"{len(plain)} ways, without BatchNorm: losses within {max(plain, default=0):.0e}"
+    return [panel(curves, title, "step", "relative difference", **look)]
 
 
 def recipe(recipe):
     """What each component gains, and the accuracy of some runs over time."""
-    figure, (left, right) = start(2)
     gains = recipe.gains | {"plain": [final(run) - recipe.base for run in recipe.plain]}
     names = sorted(gains, key=lambda added: np.mean(gains[added]))
-    left.axvline(0, color=GREY, linestyle=":")
-    for place, added in enumerate(names):  # a dot a seed
-        left.plot(gains[added], [place] * len(gains[added]), "o", color=TEAL)
-    left.set_yticks(range(len(names)), [in_short(added) for added in names])
-    *_, best = recipe.gains
-    title = f"{in_short(best)}: {np.mean(gains[best]):+.1f} points"
-    label(left, "top-1 against plain, points", "", title)
+    short = {each: f"{each.count('--')} options together" for each in names if each.count("--") > 1}
+    best, ticks = short.get(names[-1], names[-1]), [short.get(name, name) for name in names]
+    dots = {"_0": pd.Series([-0.5, len(names) - 0.5], [0, 0])}  # a dot a seed
+    dots |= {f"_{name}": pd.Series(place, gains[name]) for place, name in enumerate(names)}
+    look = {"colors": [GREY] + [TEAL] * len(names), "styles": [":"] + ["o"] * len(names)}
+    look["yticks"] = range(len(names)), ticks
+    title = f"{best}: {np.mean(gains[names[-1]]):+.1f} points"
+    panels = [panel(dots, title, "top-1 against plain, points", "", **look)]
     shown = {f"plain: {recipe.base:.1f} %": recipe.plain[0]}
-    shown[f"{in_short(best)}: {mean_final(recipe.found[best]):.1f} %"] = recipe.found[best][0]
+    shown[f"{best}: {mean_final(recipe.found[names[-1]]):.1f} %"] = recipe.found[names[-1]][0]
     shown |= {f"{size_of(run)}: {final(run):.1f} %": run for run in recipe.longer[:2]}
-    for (name, run), colour in zip(shown.items(), (DARK, TEAL, ORANGE, BLUE), strict=False):
-        series = run.series["Top1/val"]
-        right.plot(series.seconds / 60, series.value, color=colour, label=name)
     highest = max(shown.values(), key=final)
     title = f"{final(highest):.1f} % in {highest.training_seconds / 60:.0f} minutes"
-    label(right, "minutes of training", "validation top-1, %", title, logx=bool(recipe.longer))
-    legend(right)
-    return figure
+    curves = {name: curve(run, "Top1/val", 60) for name, run in shown.items()}
+    look = {"colors": [DARK, TEAL, ORANGE, BLUE][: len(curves)], "logx": True}
+    return [*panels, panel(curves, title, "minutes of training", "validation top-1, %", **look)]
 
 
 def transfer(transfer):
     """What weights of other classes are worth, by images a class and over epochs."""
-    figure, (left, right) = start(2)
-    least, shots = min(transfer.few), [*transfer.few]
-    for way, colour in zip(WAYS, (DARK, TEAL, ORANGE), strict=True):
-        tests = [transfer.few[each][way].end["test_top1"] for each in shots]
-        left.plot(shots, tests, color=colour, marker="o", label=way)
-        series = transfer.few[least][way].series["Top1/val"]
-        right.plot(series.step, series.value, color=colour)
-    tests = {way: transfer.few[least][way].end["test_top1"] for way in WAYS}
-    best = max(WAYS, key=tests.get)
-    title = f"{least} images a class: {tests[best]:.0f} % {best}, {tests[WAYS[0]]:.0f} % {WAYS[0]}"
-    label(left, "images a class", "top-1 on test/, %", title, logx=True, xticks=shots)
-    label(right, "epoch", "validation top-1, %", f"{least} images a class, over epochs")
-    legend(left)
-    return figure
+    least, colours = min(transfer.few), [DARK, TEAL, ORANGE]
+    tests = {
+        way: pd.Series({shots: runs[way].end["test_top1"] for shots, runs in transfer.few.items()})
+        for way in WAYS
+    }
+    best = max(WAYS, key=lambda way: tests[way][least])
+    ends = f"{tests[best][least]:.0f} % {best}, {tests[WAYS[0]][least]:.0f} % {WAYS[0]}"
+    look = {"styles": ["o-"] * 3, "logx": True, "xticks": [*transfer.few], "colors": colours}
+    title = f"{least} images a class: {ends}"
+    panels = [panel(tests, title, "images a class", "top-1 on test/, %", **look)]
+    curves = {f"_{way}": curve(transfer.few[least][way], "Top1/val") for way in WAYS}
+    title = f"{least} images a class, over epochs"
+    return [*panels, panel(curves, title, "epoch", "validation top-1, %", colors=colours)]
 
 
 # ------------------------------------------------------------------------------------- benchmarks
 
 
-def speed(speed, titles):
-    """Images/s beside others; `titles` are the panels'."""
-    figure, panels = start(len(speed), 3.4)
-    for axes, (kind, each) in zip(panels, speed.items(), strict=True):
-        rows = sorted(each.rows.values(), key=lambda row: -row["median"])
-        # Those that read other images, smaller or decoded before, are left out.
-        odd = r"pixels|raw" if kind == "loading" else r"_(dp|ddp|ddp_apex|horovod)\.py"
-        rows = [row for row in rows if not re.search(odd, row["name"])]
-        names, texts = [], []
-        for row in rows:
-            name = row["name"].replace(" reference preset", "")
-            name = name.replace("Pillow", "without nvImageCodec")
-            name = name.replace("full-size JPEGs", "JPEGs of quality 90")
-            names.append(textwrap.fill(name, 28, break_on_hyphens=False))
-            times = f"{row['median'] / each.base['median']:.1f} x"
-            texts.append(f"{significant(row['median'])}  ({times})  {row.get('batches', '')}".strip())
-        own = [re.match("this project|imagenet_", row["name"]) for row in rows]
-        colours = [TEAL if mine else "#b0b0b0" for mine in own]
-        medians = [row["median"] for row in rows]
-        title = textwrap.fill(titles[kind], 46, break_on_hyphens=False)
-        bars(axes, names, medians, colours, texts, f"images/s, medians; {each.where}", title)
-    return figure
+def speed(titles):
+    """Images/s beside others: {title: (rows of a benchmark, where it was measured)}."""
+    panels = []
+    # Rows that read other images, smaller or decoded before, are left out, and other scripts.
+    odd = r"pixels|raw|_(dp|ddp|ddp_apex|horovod)\.py"
+    names = {" reference preset": "", "Pillow": "without nvImageCodec"}
+    names["full-size JPEGs"] = "JPEGs of quality 90"
+    for title, (rows, where) in titles.items():
+        shown = [row for row in rows if not re.search(odd, row["name"])]
+        shown.sort(key=lambda row: -row["median"])
+        rates = pd.Series({row["name"]: row["median"] for row in shown})
+        texts = [f"{significant(rate)}  ({rate / rows[0]['median']:.1f} x)" for rate in rates]
+        texts = [
+            f"{text}  {row.get('batches', '')}" for text, row in zip(texts, shown, strict=True)
+        ]
+        colours = [
+            TEAL if re.match("this project|imagenet_", name) else LIGHT for name in rates.index
+        ]
+        rates.index = [
+            re.sub("|".join(names), lambda found: names[found[0]], name) for name in rates.index
+        ]
+        look = {"texts": texts, "colors": colours}
+        panels.append(panel({"": rates}, title, f"images/s, medians; {where}", "", **look))
+    return panels
 
 
 # Of ways to exchange gradients, and of schedules of a pipeline.
@@ -497,87 +351,86 @@ WAY_COLOURS = {"gather": ORANGE, "all_reduce": DARK, "async": BLUE, "bucket": TE
 WAY_COLOURS |= {"ddp": GREY, "gpipe": DARK, "1f1b": TEAL}
 
 
-def error_bars(rows, change=lambda value: value):
-    """Returns how far the least and the largest value of rows are from their medians, (2, n)."""
-    ends = [sorted((change(min(row["values"])), change(max(row["values"])))) for row in rows]
+def exchange(found):
+    """Bytes and speed of ways to average gradients, against ranks."""
+    links, speeds, spans, busiest = {}, {}, [], found.busiest
+    look = {"colors": [WAY_COLOURS[way] for way in found.rows], "zero": True}
+    look["styles"] = ["o-"] * len(found.rows)
+    for place, (way, rows) in enumerate(found.rows.items()):
+        ranks = [int(row["ranks"]) for row in rows]
+        links[way] = pd.Series([row["busiest link, MB/step"] for row in rows], ranks)
+        beside = [each + 0.04 * place for each in ranks]  # bars side by side
+        ratios = [found.alone / row["median"] for row in rows]
+        speeds[f"_{way}"] = pd.Series([1, *ratios], [1, *beside])
+        for x, row in zip(beside, rows, strict=True):
+            ends = found.alone / max(row["values"]), found.alone / min(row["values"])
+            spans.append((x, *ends, WAY_COLOURS[way]))
+    best, least = found.order[0], min(busiest, key=busiest.get)
+    title = f"gather: {busiest['gather']:.0f} MB a step on one link, {least} {busiest[least]:.0f}"
+    panels = [panel(links, title, "ranks", "busiest link, MB/step", xticks=ranks, **look)]
+    ratio = f"{found.alone / found.rows[best][-1]['median']:.2f} of one's speed"
+    title, look = f"{found.ranks} ranks: {best} has {ratio}", look | {"spans": spans}
     return [
-        [change(row["median"]) - low for row, (low, _) in zip(rows, ends, strict=True)],
-        [high - change(row["median"]) for row, (_, high) in zip(rows, ends, strict=True)],
+        *panels,
+        panel(speeds, title, "ranks", "images/s, of one rank's", xticks=[1, *ranks], **look),
     ]
 
 
-def exchange(exchange, cores):
-    """Bytes and speed of ways to average gradients, against ranks."""
-    figure, (left, right) = start(2)
-    for place, (way, rows) in enumerate(exchange.rows.items()):
-        ranks = np.array([int(row["ranks"]) for row in rows])
-        look = {"color": WAY_COLOURS.get(way, GREY), "marker": "o", "label": way}
-        left.plot(ranks, [row["busiest link, MB/step"] for row in rows], **look)
-        ratios = [exchange.alone / row["median"] for row in rows]
-        beside = ranks + 0.04 * place  # bars side by side
-        spread = error_bars(rows, lambda value: exchange.alone / value)
-        right.plot([1, *beside], [1, *ratios], **look)
-        right.errorbar(beside, ratios, spread, fmt="none", ecolor=look["color"], capsize=3)
-    busy = {way: rows[-1]["busiest link, MB/step"] for way, rows in exchange.rows.items()}
-    least, ticks = min(busy, key=busy.get), ranks.tolist()
-    title = f"gather: {busy['gather']:.0f} MB a step on one link, {least} {busy[least]:.0f}"
-    label(left, "ranks", "busiest link, MB/step", title, xticks=ticks)
-    left.set_ylim(bottom=0)
-    legend(left)
-    best = min(exchange.rows, key=lambda way: exchange.rows[way][-1]["median"])
-    ratio = exchange.alone / exchange.rows[best][-1]["median"]
-    title = f"{exchange.ranks} ranks on {cores} cores: {best} has {ratio:.2f} of one's"
-    label(right, "ranks", "images/s, of one rank's", title, xticks=[1, *ticks])
-    right.set_ylim(bottom=0)
-    return figure
-
-
-def ring(ranks=4):
+def ring(_, ranks=4):
     """The first turns of `_add_up_in_a_ring()` of imagenet_exchange.py, for docs/lessons.md: the
     gradients of which ranks each chunk is the sum of, and which chunk each rank sends."""
     chunks = [[[rank] for _ in range(ranks)] for rank in range(ranks)]  # the ranks that are in
-    colours, (figure, panels) = ["#b0b0b0", GREEN, TEAL, DARK], start(ranks, 3.4)
+    colours, panels = [LIGHT, GREEN, TEAL, DARK], []
     titles = ["each rank sends its own chunk", *["the sum so far"] * (ranks - 2)]
-    titles += ["whole sums go round"]
-    for turn, axes in enumerate(panels):
+    for turn, title in enumerate([*titles, "whole sums go round"]):
         before = [[list(within) for within in mine] for mine in chunks]
+        curves, look = {}, {"colors": [], "styles": [], "notes": [], "xticks": [*range(ranks)]}
         for rank in range(ranks):
             for chunk, within in enumerate(before[rank]):
-                colour = colours[len(within) * len(colours) // ranks - 1]
-                axes.plot(chunk, -rank, marker="s", color=colour)
-                note(axes, chunk, -rank, " + ".join(map(str, sorted(within))), (6, -3))
-            sent = (rank - turn) % ranks
-            begins = [-rank - 0.15] + ([0.85] if rank == ranks - 1 else [])  # to rank 0, from above
-            for begin in begins:
-                axes.plot([sent, sent], [begin, begin - 0.6], color=ORANGE)
-                axes.plot(sent, begin - 0.6, marker="v", color=ORANGE)
-            taken = (rank - turn - 1) % ranks
+                curves[f"_{rank}{chunk}"] = pd.Series([-rank], [chunk])
+                look["colors"].append(colours[len(within) * len(colours) // ranks - 1])
+                look["styles"].append("s")
+                look["notes"].append((chunk, -rank, " + ".join(map(str, sorted(within)))))
+            sent, taken = (rank - turn) % ranks, (rank - turn - 1) % ranks
+            for y in [-rank - 0.15, 0.85][: 1 + (rank == ranks - 1)]:  # the last one's to rank 0
+                curves |= {f"_{y}": pd.Series([y, y - 0.6], [sent] * 2)}
+                curves |= {f"_{y} end": pd.Series([y - 0.6], [sent])}
+                look["colors"] += [ORANGE, ORANGE]
+                look["styles"] += ["-", "v"]
             own = before[rank][taken] if turn < ranks - 1 else []
             chunks[rank][taken] = before[rank - 1][taken] + own
-        label(axes, "chunk", "", f"Turn {turn + 1} of {2 * (ranks - 1)}: {titles[turn]}")
-        axes.set_xticks(range(ranks))
-        axes.set_yticks([-rank for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
-    return figure
+        look["yticks"] = [-rank for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)]
+        panels.append(
+            panel(curves, f"Turn {turn + 1} of {2 * ranks - 2}: {title}", "chunk", "", **look)
+        )
+    return panels
 
 
 def bubble(rows):
     """Idle time of pipeline stages against micro-batches."""
-    figure, (axes,) = start(1)
-    x = np.arange(1, 33)
-    for stages, colour in (2, DARK), (4, BLUE), (8, GREY):
-        idle = 100 * (stages - 1) / (x + stages - 1)
-        line = "-" if stages == 2 else ":"
-        axes.plot(x, idle, color=colour, linestyle=line, label=f"{stages} stages, formula")
-    for place, way in enumerate(dict.fromkeys(row["way"] for row in rows)):
-        mine = [row for row in rows if row["way"] == way]
-        beside = [int(row["micro-batches"]) * 1.06**place for row in mine]
-        medians, look = [row["median"] for row in mine], {"color": WAY_COLOURS.get(way, GREY)}
-        axes.errorbar(beside, medians, error_bars(mine), fmt="o", capsize=3, **look)
-        note(axes, beside[-1], medians[-1], way, (7, -3))
-    ends = [pick(rows, key=lambda row: int(row["micro-batches"])) for pick in (min, max)]
-    few, many = (f"{row['median']:.0f} % with {row['micro-batches']}" for row in ends)
-    title = f"Idle time of two stages: {few}, {many} micro-batches"
-    label(axes, "micro-batches", "idle, %", title, logx=True, xticks=[1, 2, 4, 8, 16, 32])
-    axes.set_ylim(bottom=0)
-    legend(axes)
-    return figure
+    x, spans, frame = np.arange(1, 33), [], pd.DataFrame(rows)
+    formulas = {
+        f"{p} stages, formula": pd.Series(100 * (p - 1) / (x + p - 1), x) for p in (2, 4, 8)
+    }
+    curves, colours = formulas, [DARK, BLUE, LIGHT]
+    for place, (way, mine) in enumerate(frame.groupby("way", sort=False)):
+        beside = mine["micro-batches"].astype(int) * 1.06**place  # bars side by side
+        curves[f"2 stages, {way}"] = pd.Series(mine["median"].array, beside)
+        colours.append(WAY_COLOURS[way])
+        for at, values in zip(beside, mine["values"], strict=True):
+            spans.append((at, min(values), max(values), WAY_COLOURS[way]))
+    few, many = frame.iloc[0], frame.loc[frame["micro-batches"].astype(int).idxmax()]
+    ends = [f"{row['median']:.0f} % with {row['micro-batches']}" for row in (few, many)]
+    title = f"Idle time of two stages: {ends[0]}, {ends[1]} micro-batches"
+    look = {"colors": colours, "styles": ["-"] * 3 + ["o"] * (len(curves) - 3), "spans": spans}
+    return [
+        panel(
+            curves,
+            title,
+            "micro-batches",
+            "idle, %",
+            logx=True,
+            xticks=[1, 2, 4, 8, 16, 32],
+            **look,
+        )
+    ]

@@ -1,29 +1,22 @@
-"""What logs say: the numbers of the page's sections, which the template puts into sentences."""
+"""What logs say: the numbers of the page's sections, which RESULTS.md.j2 puts into sentences."""
 
-import dataclasses
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import scipy.stats
 
-from reporting.tables import clock, digits, significant
+WAYS = "from scratch", "fine-tuned", "last layer alone"
+# Rows of benchmarks that the page compares.
+OURS, HALF = "this project, folder", "imagenet_nd.py --amp bfloat16 --channels-last"
+UINT8, FLOAT32 = ["NVIDIA DALI, CPU", "FFCV, full-size JPEGs"], ["pytorch/examples", "timm"]
 
-# What tests/chaos.py injects, by the names of its trials.
-FAULTS = {
-    "a rank, all ranks or the launcher killed, also while a file is written": "kills restarts "
-    "horovod syscalls",
-    "SIGTERM, SIGINT, SIGUSR1, SIGKILL and Ctrl-C twice, to ranks and launchers": "signals",
-    "processes that are stopped or stuck, in set-up and in training": "frozen frozen_parallel",
-    "checkpoints and indexes cut off, flipped, made by hand, hostile": "files handmade",
-    "a full or read-only disk, limits of open files, processes, shared memory": "disk limits",
-    "--resume auto after moves between folders, among a thousand runs, onto other data": "progress "
-    "many",
-    "a stranger at the store; logs that nobody's training wrote": "stranger logs",
-    "ranks with other data or options, a second run in the folder": "differing two_runs",
-    "nodes lost, leaving, joining; Slurm's time limit and scancel": "nodes slurm",
-}
+
+def top1(run):
+    """Returns the best validation top-1, %."""
+    return float(run.values("Top1/val").max())
 
 
 def final(run):
@@ -36,6 +29,11 @@ def mean_final(runs):
     return float(np.mean([final(run) for run in runs]))
 
 
+def size_of(run):
+    """Returns a run's epochs and image size as text."""
+    return f"{run.epochs} epochs, {run.about['image_size']} pixels"
+
+
 def rows_of(bench, name):
     """Returns the rows of a benchmark that were measured, [] where there is no such benchmark."""
     return [row for row in bench.get(name, {}).get("rows", []) if row["values"]]
@@ -46,12 +44,12 @@ def rows_of(bench, name):
 
 def cluster_of(runs):
     """Returns the runs of the study with most GPUs, by number of GPUs; [] where none has three."""
-    studies = {}
+    studies = defaultdict(dict)
     for run in runs:
         whole = {"Top1/val", "Top5/val", "Top1/train", "Top5/train"} <= run.series.keys()
-        if run.throughput and run.devices and not run.on_cpu and whole:
-            studies.setdefault((run.study, run.group), {})[run.devices] = run
-    best = max(studies.values(), key=lambda each: max(each), default={})
+        if run.rate and run.devices and not run.on_cpu and whole:
+            studies[run.study, run.group][run.devices] = run
+    best = max(studies.values(), key=max, default={})
     return [best[size] for size in sorted(best)] if len(best) > 2 else []
 
 
@@ -62,28 +60,24 @@ def complete(cluster):
 
 def parity_of(runs):
     """Returns, of the studies of parity, a row for each run but the first on the fewest devices of
-    its model: {run, batchnorm, steps (n,), apart (n,): |difference of losses| / the reference's},
-    those without BatchNorm first, then the largest differences."""
+    its model: {run, batchnorm, batch, accumulated, steps (n,), apart (n,), |difference of losses| /
+    the reference's, and largest, the largest of these}, those without BatchNorm first."""
     groups, rows = defaultdict(list), []
     for run in sorted(runs, key=lambda run: (run.devices or 0, run.name)):
         if run.study.startswith("parity") and "Loss/step" in run.series:
-            groups[run.arch].append(run)
-    for arch, (first, *others) in sorted(groups.items()):
-        losses = first.series["Loss/step"].set_index("step").value
-        for run in others:
-            apart = run.series["Loss/step"].set_index("step").value - losses
-            apart = (apart.abs() / losses.abs()).dropna()
-            batchnorm = run.items == "images" and not arch.startswith("vit")
-            if not len(apart):
-                continue
-            row = {"run": run, "batchnorm": batchnorm, "steps": apart.index.to_numpy()}
+            groups[run.arch].append(run.series["Loss/step"].set_index("step").value.rename(run))
+    for arch, (reference, *others) in sorted(groups.items()):
+        for losses in others:
+            run, apart = losses.name, ((losses - reference).abs() / reference.abs()).dropna()
             place = run.about.get("place", {})  # stages of a pipeline share a batch
             ranks = place.get("data_ranks", place.get("shares"))  # "shares" until November 2026
-            devices = ranks * place["devices"] if ranks else run.devices
-            row["batch"] = run.about.get("device_batch") or run.batch
-            row["accumulated"] = run.global_batch // (devices * row["batch"])
-            rows.append({**row, "apart": apart.to_numpy()})
-    return sorted(rows, key=lambda row: (row["batchnorm"], -max(row["apart"])))
+            batch = run.about.get("device_batch") or run.batch
+            parts = (ranks * place["devices"] if ranks else run.devices) * batch
+            row = {"run": run, "batch": batch, "accumulated": run.global_batch // parts}
+            row["batchnorm"] = run.items == "images" and not arch.startswith("vit")
+            row |= {"steps": apart.index.to_numpy(), "apart": apart.to_numpy()}
+            rows.append({**row, "largest": float(apart.max())})
+    return sorted(rows, key=lambda row: (row["batchnorm"], -row["largest"]))
 
 
 def study_runs(runs, begin):
@@ -103,69 +97,41 @@ def study_runs(runs, begin):
 TUNED = {"lr", "seed", "log_dir", "dir", "resume", "local_rank", "recipes", "global_batch"}
 
 
-def typed(name, value):
-    """Returns an option as it is typed, or that it is not."""
-    if value is False or value is None:
-        return f"without --{name.replace('_', '-')}"
-    number = "" if value is True else f" {value:g}" if isinstance(value, float) else f" {value}"
-    return f"--{name.replace('_', '-')}{number}"
-
-
-def recipes_of(runs):
-    """Returns {what is added to the plain recipe: its runs}, those of the learning rate that did
-    best, one for each seed; the plain recipe is what most runs of the study have in each option."""
-    names = sorted(set().union(*(run.options for run in runs)) - TUNED)
-    usual = {
-        name: Counter(str(run.options[name]) for run in runs if name in run.options)
-        for name in names
-    }
-    found = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        mine = [name for name in names if name in run.options]  # older scripts had fewer
-        odd = [name for name in mine if str(run.options[name]) != usual[name].most_common(1)[0][0]]
-        added = " ".join(typed(name, run.options[name]) for name in odd)
-        found[added][run.options["lr"]].append(run)
-    return {added: max(rates.values(), key=mean_final) for added, rates in found.items()}
-
-
 def recipe_of(runs):
-    """Returns the Recipe of the studies of recipes, None where there is none."""
-    study = study_runs(runs, "recipe")
-    sizes = Counter((run.epochs, run.about["image_size"]) for run in study).most_common(1)
-    same = [run for run in study if (run.epochs, run.about["image_size"]) == sizes[0][0]]
-    found = recipes_of(same)
+    """Returns what each component of a recipe gains, None where no study says it: `plain`, the runs
+    of the plain recipe, which has what most runs have in each option, `base`, their mean top-1,
+    `found` {what is added: runs}, in rising order, `gains` {what is added: points of each run}, and
+    `longer`, the runs of other lengths or image sizes. Of the learning rates tried the one that did
+    best counts; it has a run for each seed."""
+    study, values, tried = study_runs(runs, "recipe"), defaultdict(list), defaultdict(list)
+    size = Counter(map(size_of, study)).most_common(1)[0][0] if study else ""
+    for run in (run for run in study if size_of(run) == size):
+        for name in run.options.keys() - TUNED:  # older scripts had fewer options
+            values[name].append(str(run.options[name]))
+    usual = {name: Counter(values[name]).most_common(1)[0][0] for name in sorted(values)}
+    for run in (run for run in study if size_of(run) == size):
+        odd = [name for name in usual if str(run.options.get(name, usual[name])) != usual[name]]
+        added = " ".join(typed(name, run.options[name]) for name in odd)
+        tried[added, run.options["lr"]].append(run)
+    found = {}
+    for (added, _), same in sorted(tried.items(), key=lambda each: mean_final(each[1])):
+        found.pop(added, None)  # at another learning rate, which did worse
+        found[added] = same
     plain = found.pop("", [])
     if not (plain and found):
         return None
-    base = mean_final(plain)
-    gains = {added: [final(run) - base for run in found[added]] for added in found}
-    gains = {added: gains[added] for added in sorted(gains, key=lambda added: np.mean(gains[added]))}
-    longer = [run for run in study if run not in same]
-    return Recipe(plain, base, found, gains, longer)
+    base, longer = mean_final(plain), [run for run in study if size_of(run) != size]
+    gains = {added: [final(run) - base for run in same] for added, same in found.items()}
+    return SimpleNamespace(plain=plain, base=base, found=found, gains=gains, longer=longer)
 
 
-@dataclasses.dataclass
-class Recipe:
-    """What each component gains over the plain recipe."""
-
-    plain: list  # its runs
-    base: float  # their mean_final()
-    found: dict  # {what is added: runs}
-    gains: dict  # {what is added: points of each run}, in rising order
-    longer: list  # runs of other lengths or image sizes
-
-    def largest(self, most):
-        """Returns {what is added: runs} of those that move accuracy most, the best first."""
-        kept = sorted(self.gains, key=lambda added: -abs(np.mean(self.gains[added])))[:most]
-        return {added: self.found[added] for added in reversed(self.gains) if added in kept}
-
-
-def size_of(run):
-    """Returns a run's epochs and image size as text."""
-    return f"{run.epochs} epochs, {run.about['image_size']} pixels"
-
-
-WAYS = "from scratch", "fine-tuned", "last layer alone"
+def typed(name, value):
+    """Returns an option as it is typed, or that it is not."""
+    option = f"--{name.replace('_', '-')}"
+    if value is False or value is None:
+        return f"without {option}"
+    number = f"{value:g}" if isinstance(value, float) else value
+    return option if value is True else f"{option} {number}"
 
 
 def transfer_of(runs):
@@ -187,45 +153,68 @@ def transfer_of(runs):
     return SimpleNamespace(few=few, before=before, budget=budget) if few and before else None
 
 
-def learned_of(runs, script="text_nd.py"):
-    """Returns {task: the run of a script that trained on most sequences, or most quickly}."""
-    found = {}
-    for run in runs:
-        task = run.options.get("task")
-        if run.file == script and task and run.epochs and not run.study.startswith("parity"):
-            size = run.epochs * run.steps_per_epoch * (run.global_batch or 1)
-            rank = -size, run.training_seconds
-            if task not in found or rank < found[task][0]:
-                found[task] = rank, run
-    return {task: found[task][1] for task in sorted(found, reverse=True)}  # lm first
-
-
-def reached(run):
-    """Returns what a run of text has reached, and when, in words."""
-    if run.measure == "Perplexity":
-        what = f"validation loss {run.values('Loss/val').min():.2f} "
-        what += f"(perplexity {run.values('Perplexity/val').min():.1f})"
-    else:
-        what = f"{run.values('Accuracy/val').max():.1f} % validation accuracy"
-    data = run.data.split(" (")[0].removeprefix("lm: ")
-    return f"{run.arch} to {what} on {data} in {clock(run.training_seconds)}"
-
-
-def most_trained(runs, script):
-    """Returns the run of a script that trained on most images, of equals the quickest; None where
-    there is none. Runs of parity and lessons train too little."""
+def most_trained(runs, script, task=None):
+    """Returns the run of a script that trained on most images or sequences, of equals the quickest;
+    None where there is none. Runs of parity and lessons train too little."""
     mine = [
-        run
-        for run in study_runs(runs, "")
-        if run.file == script and run.learns and not run.study.startswith(("parity", "lessons"))
+        (-run.epochs * run.steps_per_epoch * run.global_batch, run.training_seconds, run.name, run)
+        for run in runs
+        if run.file == script and run.options.get("task") == task and run.measure and run.learns
+        if run.epochs and run.data and not run.study.startswith(("parity", "lessons"))
     ]
-    size = {run.name: run.epochs * run.steps_per_epoch * run.global_batch for run in mine}
-    return min(mine, key=lambda run: (-size[run.name], run.training_seconds), default=None)
+    return min(mine)[-1] if mine else None
 
 
-def fastest(speed, script):
+# -------------------------------------------------------------------------------------- benchmarks
+
+
+def against(ours, theirs):
+    """Returns how the values of a row compare with another's, round by round: how many times as
+    fast by the medians, or "as fast as" where these differ by at most 5 % and neither is ahead in
+    the rounds by a one-sided sign test at 5 %."""
+    ratio = float(np.median(ours) / np.median(theirs))
+    signs = [np.sign(mine - other) for mine, other in zip(ours, theirs, strict=False)]
+    wins = max(signs.count(1), signs.count(-1))
+    ahead = scipy.stats.binomtest(wins, len(signs), alternative="greater").pvalue < 0.05
+    if abs(ratio - 1) <= 0.05 and not ahead:
+        return "as fast as"
+    return f"{ratio:.{2 if ratio < 1.1 else 1}f} times as fast as"
+
+
+def beside(benchmark, ours, peers):
+    """Returns how a row of a benchmark compares with those of `peers` that were measured."""
+    called = {"NVIDIA DALI, CPU": "DALI", "FFCV, full-size JPEGs": "FFCV"}
+    values = {row["name"]: row["values"] for row in benchmark["rows"] if row["values"]}
+    parts = []
+    for peer in (peer for peer in peers if peer in values):
+        name = called.get(peer, re.sub("'s? loop.*", "", peer))
+        parts.append(f"{against(values[ours], values[peer])} {name}")
+    return ", ".join(parts)
+
+
+def place(benchmark):
+    """Returns where a benchmark was measured."""
+    return f"{benchmark['about'].get('cores')} cores of {benchmark['about'].get('processor')}"
+
+
+def median(benchmark, name):
+    """Returns the median of a row of a benchmark, None where it has none."""
+    return {row["name"]: row["median"] for row in benchmark["rows"]}.get(name)
+
+
+def furthest(benchmark):
+    """Returns the largest relative difference of losses of a benchmark's rows."""
+    return max(float(row["relative difference of losses"]) for row in benchmark["rows"])
+
+
+def formula_error(benchmark):
+    """Returns how far the rows of a benchmark are from their formula at most, %."""
+    return max(100 * abs(row["median"] / row["by formula, MB"] - 1) for row in benchmark["rows"])
+
+
+def fastest(bench, script):
     """Returns a script's fastest row of training on JPEGs, None where there is none."""
-    rows = speed["training"].rows.values() if "training" in speed else []
+    rows = rows_of(bench, "training_resnet18_jpegs")
     mine = [row for row in rows if row["name"].split()[0] == script]
     return max(mine, key=lambda row: row["median"], default=None)
 
@@ -236,109 +225,46 @@ def where(run):
     return f"{cores}{run.about.get('device', 'a device not logged')}"
 
 
-# -------------------------------------------------------------------------------------- benchmarks
-
-
 def trials_of(bench):
-    """Returns [(kind of fault, how many were tried, how many passed)]. The trials "omissions" are
-    of the comparison, not of the runs."""
-    kinds = {name: what for what, names in FAULTS.items() for name in names.split()}
-    sums = {}
-    for each in bench.values():
-        for name, rows in each.get("trials", {}).items():
-            passed = [row[2] for row in rows if row[2] is not None]
-            if name != "omissions":
-                what = kinds.get(name, name.replace("_", " "))
-                tried, held = sums.get(what, (0, 0))
-                sums[what] = tried + len(passed), held + sum(passed)
-    return [(what, *counts) for what, counts in sums.items()]
+    """Returns {kind, tried, passed} of each kind of trials of tests/chaos.py. "omissions" try the
+    comparison, not the runs."""
+    kinds = [kind for each in bench.values() for kind in each.get("trials", {}).items()]
+    passed = {name: [row[2] for row in rows if row[2] is not None] for name, rows in kinds}
+    passed.pop("omissions", None)
+    return [
+        {"kind": name, "tried": len(each), "passed": sum(each)} for name, each in passed.items()
+    ]
 
 
-def against(ours, theirs):
-    """Returns how the values of a row compare with another's, round by round: how many times the
-    median, or "as fast as"."""
-    times = f"{np.median(ours) / np.median(theirs):.1f}"
-    overlap = min(ours) <= max(theirs) and min(theirs) <= max(ours)
-    return "as fast as" if overlap or times == "1.0" else f"{times} times"
-
-
-PEERS = {  # how a row of data_loading is called in sentences
-    "NVIDIA DALI, CPU": "DALI",
-    "FFCV, full-size JPEGs": "FFCV",
-}
-
-
-def speed_of(bench):
-    """Returns {kind: rows {name: row}, baseline's row, what ours is compared with {row: peer}} of
-    loading JPEGs and training on them, of the benchmarks that there are."""
-    found = {}
-    for kind, name in ("loading", "data_loading"), ("training", "training_resnet18_jpegs"):
-        rows = {row["name"]: row for row in rows_of(bench, name)}
-        if rows and bench[name]["baseline"] in rows:
-            base = rows[bench[name]["baseline"]]
-            found[kind] = Speed(rows, base, bench[name]["about"])
-    return found
-
-
-@dataclasses.dataclass
-class Speed:
-    """A benchmark of images/s beside others."""
-
-    rows: dict  # {name: row}
-    base: dict  # the row that ratios are to
-    about: dict
-
-    @property
-    def where(self):
-        return f"{self.about['cores']} cores of {self.about['processor']}"
-
-    def times(self, ours, theirs):
-        """Returns how a row compares with another, "" where one was not measured."""
-        if ours in self.rows and theirs in self.rows:
-            return against(self.rows[ours]["values"], self.rows[theirs]["values"])
-        return ""
-
-    def compare(self, ours, peers):
-        """Returns how a row compares with others, in words."""
-        called = {peer: PEERS.get(peer, peer.partition("'")[0]) for peer in peers}
-        found = {called[peer]: self.times(ours, peer) for peer in peers}
-        return ", ".join(f"{times} {peer}" for peer, times in found.items() if times)
+def passed(trials):
+    """Returns how many trials passed, in words."""
+    tried, held = (sum(each[name] for each in trials) for name in ("tried", "passed"))
+    return f"All {tried}" if held == tried else f"{held} of {tried}"
 
 
 def exchange_of(bench):
     """Returns what exchanging gradients takes by each way, None where it was not measured: `rows`
     {way: rows by ranks} of the largest batch, `ranks` and `batch`, the most of each, `alone`, one
-    rank's ms a step, `gradients` in MB, and `apart` {batch: how far the first losses of the ways
-    are apart on most ranks, relative to the least of a step}."""
-    found = rows_of(bench, "exchange")
-    several = [row for row in found if int(row["ranks"]) > 1]
-    if not several:
+    rank's ms/step, `order`, the fastest way first, `busiest` {way: MB/step}, `gradients` in MB, and
+    `apart` {batch: how far the first losses of the ways are apart on most ranks, relative to the
+    least of a step}."""
+    found, losses, ways, alone = rows_of(bench, "exchange"), defaultdict(list), defaultdict(list), 0
+    if not found:
         return None
-    ranks = max(int(row["ranks"]) for row in several)
-    batches = sorted({int(row["batch"]) for row in found}, reverse=True)
-    apart = {}
-    for batch in batches:
-        losses = [
-            row["first losses"].split()
-            for row in several
-            if (int(row["ranks"]), int(row["batch"])) == (ranks, batch)
-        ]
-        losses = np.array(losses, dtype=float)
-        apart[batch] = float(np.max(np.ptp(losses, axis=0) / losses.min(axis=0)))
-    ways = defaultdict(list)
-    for row in sorted(several, key=lambda row: int(row["ranks"])):
-        if int(row["batch"]) == batches[0]:
+    batch, ranks = (max(int(row[name]) for row in found) for name in ("batch", "ranks"))
+    for row in sorted(found, key=lambda row: (-int(row["batch"]), int(row["ranks"]))):
+        if int(row["ranks"]) == ranks:
+            losses[int(row["batch"])].append(np.array(row["first losses"].split(), dtype=float))
+        if int(row["batch"]) == batch and row["ranks"] != "1":
             ways[row["way"]].append(row)
-    (alone,) = [row["median"] for row in found if (row["ranks"], int(row["batch"])) == ("1", batches[0])]
+        elif int(row["batch"]) == batch:
+            alone = row["median"]
+    apart = {
+        size: np.max(np.ptp(each, axis=0) / np.min(each, axis=0)) for size, each in losses.items()
+    }
+    known = {"busiest": {way: rows[-1]["busiest link, MB/step"] for way, rows in ways.items()}}
+    known["order"] = sorted(ways, key=lambda way: ways[way][-1]["median"])
     # By formula, gather's busiest link carries the gradients once from each of the other ranks.
-    busiest = {way: rows[-1]["busiest link, MB/step"] for way, rows in ways.items()}
-    gradients = ways["gather"][-1]["by formula, MB/step"] / (ranks - 1)
-    return SimpleNamespace(
-        rows=ways,
-        ranks=ranks,
-        batch=batches[0],
-        alone=alone,
-        busiest=busiest,
-        gradients=gradients,
-        apart=apart,
-    )
+    known["gradients"] = ways["gather"][-1]["by formula, MB/step"] / (ranks - 1)
+    known |= {"rows": ways, "ranks": ranks, "batch": batch, "alone": alone, "apart": apart}
+    return SimpleNamespace(**known)

@@ -54,7 +54,7 @@ def fit_scaling(runs):
     """Returns the ScalingModel of runs with two numbers of devices or more."""
     devices = np.array([run.devices for run in runs])
     images = np.array([run.global_batch / run.devices for run in runs])
-    seconds = np.array([run.global_batch / run.throughput[0] for run in runs])
+    seconds = np.array([run.global_batch / run.rate for run in runs])
     terms = ring_terms(devices, images) / seconds[:, None]
     use = [0, 1, 2] if len(set(devices)) > 2 else [0, 1]  # two sizes cannot tell three terms apart
     scale = np.abs(terms).max(axis=0)
@@ -74,52 +74,44 @@ def fit_scaling(runs):
 
 
 def study_scaling(runs):
-    """Returns (sizes, None), or (sizes, (ScalingModel of the smaller runs, those runs, the larger
-    runs, model of all)) where the runs have three sizes, numbers of devices, or more.
+    """Returns (the ScalingModel of the smaller runs, these runs, the larger ones, the ScalingModel
+    of all), None where the runs do not have three numbers of devices.
 
     Processes that shared cores are left out: what they took from each other is no communication."""
-    usable = [run for run in runs if run.throughput and run.global_batch and not run.crowded]
+    usable = [run for run in runs if run.rate and run.global_batch and not run.crowded]
     sizes = sorted({run.devices for run in usable})
     if len(sizes) < 3:
-        return sizes, None
+        return None
     limit = sizes[math.ceil(2 * len(sizes) / 3) - 1]
     small = [run for run in usable if run.devices <= limit]
     large = [run for run in usable if run.devices > limit]
-    return sizes, (fit_scaling(small), small, large, fit_scaling(usable))
+    return fit_scaling(small), small, large, fit_scaling(usable)
 
 
-def baseline(runs):
-    """Returns the run with the fewest devices, of several the fastest; None without two sizes."""
-    measured = [run for run in runs if run.throughput and run.devices]
-    if len({run.devices for run in measured}) < 2:
-        return None
-    return min(measured, key=lambda run: (run.devices, -run.throughput[0]))
+def scaling_models(runs):
+    """Yields (script, study_scaling()) of the runs of each script that may be compared and have
+    such a model; nd, which has nobody to reduce with, is the start of all others."""
+    for group in sorted({run.group for run in runs}):
+        same = [run for run in runs if run.group == group]
+        for script in sorted({run.script for run in same} - {"nd", "dp"}):
+            members = [run for run in same if run.script in (script, "nd")]
+            if found := study_scaling(members):
+                yield members[-1].file, found
 
 
 def efficiency(run, runs):
-    """Returns a run's throughput per device over that of the baseline of runs that it may be
-    compared with; None where either is missing."""
-    base = baseline(runs)
-    if base and run.throughput and run.devices:
-        return run.throughput[0] / base.throughput[0] * base.devices / run.devices
-
-
-def by_script(runs):
-    """Returns {script: runs} of those that reduce gradients between ranks; nd, which has nobody to
-    reduce with, is the start of all."""
-    scripts = sorted({run.script for run in runs} - {"nd", "dp"})
-    return {script: [run for run in runs if run.script in (script, "nd")] for script in scripts}
-
-
-def file_of(script, runs):
-    """Returns the script's name, as the runs of it have it."""
-    return next(run.file for run in runs if run.script == script)
+    """Returns a run's throughput per device over that of the run on the fewest devices, of several
+    the fastest; None where the runs have one number of devices."""
+    measured = [each for each in runs if each.rate and each.devices]
+    if len({each.devices for each in measured}) > 1 and run.rate and run.devices:
+        base = min(measured, key=lambda each: (each.devices, -each.rate))
+        return run.rate / base.rate * base.devices / run.devices
+    return None
 
 
 def prediction_errors(model, runs):
     """Returns the relative errors of the predicted throughputs of runs."""
-    devices = [run.devices for run in runs]
-    images = np.array([run.global_batch / run.devices for run in runs])
-    seconds = model.predict(devices, images)
+    devices = np.array([run.devices for run in runs])
     batches = np.array([run.global_batch for run in runs])
-    return batches / seconds / [run.throughput[0] for run in runs] - 1
+    rates = batches / model.predict(devices, batches / devices)
+    return rates / [run.rate for run in runs] - 1

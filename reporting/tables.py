@@ -2,19 +2,17 @@
 
 import datetime
 import html
+import json
 import math
 import re
-import shlex
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from reporting.logs import NETWORK, PER_EPOCH
-from reporting.scaling import by_script, efficiency, file_of, prediction_errors, study_scaling
+from reporting.logs import PER_EPOCH
+from reporting.scaling import efficiency, prediction_errors, scaling_models
 
-FULL = "float32", "O0"  # precisions that others are compared with
 HOLDS = {True: "yes", False: "no", None: "not tried"}  # whether a trial of faults passed
 
 
@@ -37,28 +35,15 @@ def code(text):
     return escape(text) if re.search("[`<&]", text) else Markdown(f"`{text}`")
 
 
-def fence(lines):
-    """Returns a block of shell commands, which no command can end."""
-    longest = max(map(len, re.findall("`+", "\n".join(lines))), default=0)
-    marks = "`" * max(3, longest + 1)
-    return "\n".join([f"{marks}bash", *lines, marks])
-
-
-def singular(text):
-    """Returns a text in which no number 1 has a plural, as in "1 ranks"."""
-    things = "core|device|epoch|file|GPU|image|node|part|rank|round|stage|step|thread|worker"
-    return re.sub(rf"(?<![\w.,-])1 ({things})s\b", r"1 \1", text)
-
-
 def digits(number, places=0, unit=""):
     """Returns a number as text, – for None."""
-    return "–" if number is None or pd.isna(number) else f"{number:,.{places}f}{unit}"
+    return "–" if number is None else f"{number:,.{places}f}{unit}"
 
 
 def significant(number):
     """Returns a number as text, to three significant digits, all of them before the point."""
     size = math.floor(math.log10(abs(number))) if number else 0
-    return digits(number, max(0, 2 - size))
+    return digits(number, max(0, 2 - size)) if number is not None else "–"
 
 
 def clock(seconds):
@@ -67,12 +52,13 @@ def clock(seconds):
 
 
 def table(rows):
-    """Returns the Markdown table of a frame, or of dicts, without columns that are empty in all
-    rows."""
+    """Returns the Markdown table of dicts, without columns that are empty in all rows."""
     frame = pd.DataFrame(rows).fillna("–").astype(str)
     frame = frame.loc[:, (frame != "–").any()]
+    # A number 1 has no plural, as in "1 ranks".
+    plural = r"(?<![\w.,-])1 (core|device|epoch|GPU|image|part|rank|round|step|thread|worker)s\b"
     lines = [[*frame.columns], *frame.to_numpy().tolist()]
-    lines = [[escape(singular(cell)) for cell in line] for line in lines]
+    lines = [[escape(re.sub(plural, r"1 \1", cell)) for cell in line] for line in lines]
     lines.insert(1, ["---"] * len(frame.columns))
     return Markdown("\n".join("".join(f"| {cell} " for cell in line) + "|" for line in lines))
 
@@ -90,28 +76,22 @@ def rate_word(runs):
     return f"{kinds.pop() if len(kinds) == 1 else 'items'}/s"
 
 
-# ------------------------------------------------------------------------------------ benchmarks
-
-
 def benchmark_table(benchmark):
     """Returns the Markdown table of a benchmark, as benchmarks/common.py writes it: medians, their
     ratio to the baseline's, ranges, and the rows' own columns."""
-    known = "name", "values", "median"
-    rows, bases = [], [
-        row for row in benchmark["rows"] if row["name"] == benchmark["baseline"] and row["values"]
-    ]
+    medians = {row["name"]: np.median(row["values"]) for row in benchmark["rows"] if row["values"]}
+    base, rows = medians.get(benchmark["baseline"]), []
     for row in benchmark["rows"]:
-        values, median = row["values"], np.median(row["values"]) if row["values"] else None
-        ends = [significant(each) for each in (min(values), max(values))] if values[1:] else []
-        cells = {"": row["name"]}
-        ratio = median / np.median(bases[0]["values"]) if bases and values else None
-        cells["ratio"] = digits(ratio, 2)
-        cells[benchmark["unit"]] = "–" if median is None else significant(median)
-        cells["range"] = " to ".join(ends) or "–"
-        for name, value in row.items():
-            if name not in known:
-                cells[name] = value if isinstance(value, str) else significant(value)
-        rows.append({name: cell or "–" for name, cell in cells.items()} | {"": row["name"]})
+        values, median = row["values"], medians.get(row["name"])
+        ends = f"{significant(min(values))} to {significant(max(values))}" if values[1:] else "–"
+        own = {each: row[each] for each in row if each not in ("name", "values", "median")}
+        own = {
+            each: own[each] if isinstance(own[each], str) else significant(own[each])
+            for each in own
+        }
+        ratio = digits(median and base and median / base, 2)
+        cells = {"ratio": ratio, benchmark["unit"]: significant(median), "range": ends, **own}
+        rows.append({"": row["name"]} | {name: cell or "–" for name, cell in cells.items()})
     return table(rows)
 
 
@@ -122,216 +102,101 @@ def grid(benchmark, columns):
     for row in benchmark["rows"]:
         parts = row["name"].split(", ")
         name, column = ", ".join(parts[:-columns]), ", ".join(parts[-columns:])
-        rows[name][column] = "–" if row["median"] is None else significant(row["median"])
+        rows[name][column] = significant(row["median"])
     return table([{"": name, **cells} for name, cells in rows.items()])
 
 
-def benchmark_section(name, benchmark):
-    """Returns the Markdown of a benchmark: its table, its facts, and how to repeat it."""
-    about, facts = benchmark["about"], benchmark.get("facts", {})
-    if "trials" in benchmark:
-        rows = [row for rows in benchmark["trials"].values() for row in rows]
-        rows = [{"trial": row[0], "outcome": row[1], "holds": HOLDS[row[2]]} for row in rows]
-        shown = table(rows)
-        ran = defaultdict(list)
-        for trial, commit in benchmark["commits"].items():
-            ran[commit].append(trial)
-        facts = facts | {"at commit " + each: ", ".join(names) for each, names in ran.items()}
-    else:
-        shown = benchmark_table(benchmark)
-    known = [f"{each} {value}" for each, value in {**facts, **about}.items() if each != "command"]
-    command = fence([shlex.join(map(str, about["command"]))])
-    title = f"### {escape(benchmark['title'])}"
-    return [title, shown, command, escape("; ".join(known) + ".")]
-
-
-# ------------------------------------------------------------------------------------------- runs
-
-
-def last_and_best(run, tag, best=max, unit=""):
-    """Returns a tag's last and best value as text."""
-    values = run.values(tag)
-    return f"{values[-1]:.2f} / {best(values):.2f}{unit}" if len(values) else "–"
-
-
-def run_rows(runs):
-    """Returns a row, {column: text}, for each of several runs; efficiency is against the base of
-    those of the same group."""
-    word, rate_name, rows = device_word(runs), rate_word(runs), []
+def runs_table(runs):
+    """Returns the Markdown table of the runs of a study."""
+    rows, columns = [], ["name", "arch", "data", "hardware", "script", "devices", "batch"]
+    columns += ["global_batch", "precision", "epochs", "steps_per_epoch"]
     for run in runs:
-        same = [each for each in runs if each.group == run.group and each.study == run.study]
-        share = efficiency(run, same)
-        epochs = digits(run.epochs)
-        if run.steps_per_epoch and run.epochs:
-            epochs += f" x {run.steps_per_epoch:,} steps"
-        rate = f"{run.throughput[0]:,.0f}" if run.throughput else "–"
-        if run.throughput and len(run.values("Throughput/train")) > 2:  # one alone has no spread
-            rate += f" ± {run.throughput[1]:,.0f}"
-        reached = clock(run.seconds_to_desired).replace("–", "not reached")
-        goal = f"{reached} ({100 * run.desired:g} %)" if run.desired else "–"
-        row = {"run": run.name, "study": run.study or "–"}
-        row["what"] = ", ".join(each for each in (run.arch, run.data) if each) or "–"
-        row |= {"hardware": run.hardware or "–", "script": run.script or "–"}
-        row |= {word: digits(run.devices), "-b": digits(run.batch)}
-        row |= {"global batch": digits(run.global_batch), "precision": run.precision or "–"}
-        row |= {"epochs": epochs, rate_name: rate}
-        base = min((each.devices for each in same if each.throughput and each.devices), default=0)
-        row["speed-up"] = digits(share and share * run.devices / base, 2)
+        row = {name.replace("_", " "): vars(run)[name] or "–" for name in columns}
+        share = efficiency(run, [each for each in runs if each.group == run.group])
+        row[rate_word(runs)] = f"{run.rate:,.0f} ± {run.spread:,.0f}" if run.rate else "–"
         row["efficiency"] = digits(share and 100 * share, 1, " %")
-        row |= {"training time": clock(run.training_seconds), "time to desired accuracy": goal}
-        row["val top-1, last / best, %"] = last_and_best(run, "Top1/val")
-        row["val top-5, last / best, %"] = last_and_best(run, "Top5/val")
-        row["accuracy, last / best"] = last_and_best(run, "Accuracy/val", max, " %")
-        row["perplexity, last / best"] = last_and_best(run, "Perplexity/val", min)
-        rows.append({**row, "ended": run.end.get("reason", "not logged")})
-    return rows
-
-
-def precision_table(runs):
-    """Returns the Markdown table of images/s by precision, with the ratio to full precision; ""
-    where each kind of run has one precision."""
-    cells = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        if run.throughput and run.precision:
-            what = {"model": f"{run.arch} {run.script}".strip(), "data": run.data or "–"}
-            what |= {"hardware": run.hardware or "–", device_word(runs): digits(run.devices)}
-            what["batch"] = digits(run.batch)
-            cells[tuple(what.items())][run.precision].append(run.throughput[0])
-    if all(len(rates) < 2 for rates in cells.values()):
-        return ""
-    order = sorted({each for rates in cells.values() for each in rates})
-    order.sort(key=lambda precision: precision not in FULL)
-    rows = []
-    for what, rates in cells.items():
-        row, means = dict(what), {each: np.mean(rates[each]) for each in order if each in rates}
-        full = next((means[each] for each in means if each in FULL), None)
-        for each in order:
-            ratio = f" ({means[each] / full:.2f})" if full and each in means else ""
-            row[each] = f"{means[each]:,.0f}{ratio}" if each in means else "–"
-        rows.append(row)
+        row["training time"] = clock(run.training_seconds)
+        reached = clock(run.seconds_to_desired).replace("–", "not reached")
+        row["desired"] = f"{100 * run.desired:g} % in {reached}" if run.desired else "–"
+        best = {"Top1": max, "Top5": max, "Accuracy": max, "Perplexity": min}
+        for tag, pick in best.items():
+            values = run.values(f"{tag}/val")
+            ends = f"{values[-1]:.2f} / {pick(values):.2f}" if len(values) else "–"
+            row[f"val {tag.lower()}, last / best"] = ends
+        rows.append({**row, "ended": run.end.get("reason", "–")})
     return table(rows)
 
 
-def within(value, limit, places):
-    """Returns a value as text, to the digits that its 95 % limits leave: to at most so many decimal
-    places, with the limit where it can be seen in them; or that it is not identified."""
-    if value is None:
-        return "–"
-    if limit and limit >= abs(value):
-        return "not identified"
-    places = min(places, -math.floor(math.log10(limit))) if limit else places
-    seen = f" ± {digits(round(limit, places), max(0, places))}" if round(limit, places) else ""
-    return f"{digits(round(value, places), max(0, places))}{seen}"
+# ------------------------------------------------------------------------------------------ --show
+
+
+def in_full(name, runs, bench):
+    """Returns the Markdown of a study, a benchmark or a run in full, or of "all" of them; "" where
+    nothing has the name."""
+    studies = defaultdict(list)
+    for run in runs:
+        studies[run.study or "runs"].append(run)
+    sections = {each: show_study(each, members) for each, members in studies.items()}
+    sections |= {each: show_benchmark(content) for each, content in bench.items()}
+    sections |= {run.name: show_run(run) for run in runs}
+    wanted = sections.values() if name == "all" else [sections.get(name, [])]
+    return "\n\n".join(part for parts in wanted for part in parts)
+
+
+def facts(content):
+    """Returns what a log says in a block of code, which nothing in it can end."""
+    lines = [f"{name}: {json.dumps(each, ensure_ascii=False)}" for name, each in content.items()]
+    return "```\n" + "\n".join(lines).replace("`", "'") + "\n```"
+
+
+def show_study(name, runs):
+    """Returns the Markdown of a study: its runs, means of what they read and sent, their scaling
+    models."""
+    means = [{"run": run.name} for run in runs]
+    for run, row in zip(runs, means, strict=True):
+        for tag in (tag for tag in run.series if tag.startswith(("IO/", "Network/"))):
+            row[tag] = significant(float(np.mean(run.values(tag))))
+    shown = [f"## {escape(name)}", runs_table(runs)]
+    shown += [table(means)] if any(len(row) > 1 for row in means) else []
+    for script, scaling in scaling_models(runs):
+        title = f"Scaling model of {escape(script or 'these runs')}:"
+        shown += [title, *scaling_tables(scaling)]
+    return shown
 
 
 def scaling_tables(scaling):
-    """Returns the Markdown of a scaling model: its terms, and what it predicts."""
+    """Returns the Markdown of a scaling model: its terms with their 95 % limits, fitted on fewest
+    devices and on all, and the error of what the first of them predicts."""
     fit, small, large, model = scaling
-    runs = [*small, *large]
-    word, gradient_bytes = device_word(runs), runs[-1].gradient_bytes
-    fits = []
-    for each, used in (fit, small), (model, runs):
-        counts = ", ".join(str(size) for size in sorted({run.devices for run in used}))
-        compute, volume, latency = each.terms_limits()
-        bandwidth = None
-        if gradient_bytes and volume < each.volume:
-            bandwidth = gradient_bytes / each.volume / 1e9
-        row = {f"fitted on {word}": counts}
-        row["compute, ms/image"] = within(1e3 * each.compute, 1e3 * compute, 3)
-        row["volume, ms"] = within(1e3 * each.volume, 1e3 * volume, 2)
-        limit = bandwidth and bandwidth * volume / each.volume
-        row["bandwidth, GB/s"] = within(bandwidth, limit, 2)
-        row["latency, µs/message"] = within(1e6 * each.latency, 1e6 * latency, 1)
-        residual = digits(100 * each.spread, 1, " %") if each.spare > 1 else "–"
-        fits.append({**row, "relative residual": residual})
-    predicted = [
-        {
-            word: run.devices,
-            "measured, images/s": digits(run.throughput[0]),
-            "predicted, images/s": digits(run.throughput[0] * (1 + error)),
-            "error": f"{100 * error:+.1f} %",
-        }
-        for run, error in zip(large, prediction_errors(fit, large), strict=True)
-    ]
-    note = "± is the 95 % limit by the residuals, as far as the model holds."
-    told = f"Fitted on {small[0].devices} to {small[-1].devices} {word}, it predicts:"
-    return [table(fits), note, told, table(predicted)]
+    fits, predicted = [], []
+    for each, used in (fit, small), (model, [*small, *large]):
+        row = {"fitted on devices": ", ".join(str(run.devices) for run in used)}
+        for name, limit in zip(("compute", "volume", "latency"), each.terms_limits(), strict=True):
+            known = f"{1e3 * vars(each)[name]:.4g} ± {1e3 * limit:.2g}"
+            row[f"{name}, ms"] = known if limit < vars(each)[name] else "not identified"
+        fits.append({**row, "relative residual": digits(100 * each.spread, 1, " %")})
+    for run, error in zip(large, prediction_errors(fit, large), strict=True):
+        row = {"devices": run.devices, "measured": digits(run.rate)}
+        row["predicted"] = digits(run.rate * (1 + error))
+        predicted.append({**row, "error": f"{100 * error:+.1f} %"})
+    return [table(fits), table(predicted)]
 
 
-def traffic_table(runs):
-    """Returns the Markdown table of what runs read and sent, "" where it was not logged."""
-    rows = []
-    for run in runs:
-        means = {"read, MB/s": "IO/read_MBps", "from disk, MB/s": "IO/disk_MBps"}
-        means |= {"reads/s": "IO/read_iops", "sent, MB/step": NETWORK[0]}
-        means |= {"received, MB/step": NETWORK[1], "expected, MB/step": NETWORK[2]}
-        means = {name: run.mean(tag) for name, tag in means.items()}
-        if not means["expected, MB/step"]:  # on a GPU, where these counters see little
-            means |= {name: None for name in means if name.endswith("/step")}
-        if any(mean is not None for mean in means.values()):
-            rows.append({"run": run.name} | {name: digits(mean, 2) for name, mean in means.items()})
-    return table(rows) if rows else ""
-
-
-def study_section(name, runs):
-    """Returns the Markdown of a study: its runs, their scaling models, precisions and traffic."""
-    shown, most = [f"## Study {escape(name)}", table(run_rows(runs))], 0
-    groups = defaultdict(list)
-    for run in runs:
-        groups[run.group].append(run)
-    for group in groups.values():
-        for script, members in by_script(group).items():
-            sizes, scaling = study_scaling(members)
-            most = max(most, len(sizes))
-            title = f"Scaling model of {escape(file_of(script, members) or 'these')}:"
-            shown += [title, *scaling_tables(scaling)] if scaling else []
-    if most < 3:
-        shown.append(
-            "No scaling model: it takes three numbers of devices, each with cores of its own."
-        )
-    rest = {f"{rate_word(runs).capitalize()} by precision:": precision_table(runs)}
-    traffic = "Means of what the first node's ranks read, and of all that its interfaces carried:"
-    rest[traffic] = traffic_table(runs)
-    return shown + [each for title, one in rest.items() if one for each in (title, one)]
-
-
-def repeat(about):
-    """Returns the command that started a run, from what it logged."""
-    place, env, options = about["place"], about.get("environment") or {}, about.get("options", {})
-    local, nodes = place["local_ranks"], place["ranks"] // place["local_ranks"]
-    spawned = any(options.get(name) is not None for name in ("nproc_per_node", "world_size"))
-    held, words = options.get("recipes") or {}, []
-    for word in about["command"][1:]:  # an option file by what it held: it may have changed since
-        if not re.match("--local[-_]rank=", word):
-            words += shlex.split(held[word]) if word in held else [word]
-    start = ["python"]
-    if "TORCHELASTIC_RUN_ID" in env:
-        start = ["torchrun", f"--nproc_per_node={local}"]
-        if nodes > 1:
-            start += [f"--nnodes={nodes}", "--node_rank=NODE", "--master_addr=NODE_0"]
-    elif Path(words[0]).name.endswith("_horovod.py") and place["ranks"] > 1:
-        start = ["horovodrun", "-np", str(place["ranks"]), "python"]
-    elif int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and not spawned:
-        start = ["srun", f"--ntasks={place['ranks']}", f"--nodes={nodes}", "python"]
-    names = ("OMP_NUM_THREADS", "IMAGENET_DIR")
-    given = [f"{name}={shlex.quote(env[name])}" for name in names if name in env]
-    return " ".join([*given, shlex.join([*start, *words])])
-
-
-def run_section(run):
-    """Returns the Markdown of one run: all that its log says about it, epoch by epoch."""
-    shown = [f"### {escape(run.name)}"]
-    if run.about:
-        commands = [*dict.fromkeys(repeat(each) for each in run.starts)]
-        left_out = "command", "options", "environment", "script"
-        known = {name: value for name, value in run.about.items() if name not in left_out}
-        known["starts"] = len(run.starts)
-        options = ", ".join(f"{name}={value}" for name, value in run.options.items())
-        shown += [fence(commands), pairs(known), f"Options: {code(options)}."]
+def show_benchmark(content):
+    """Returns the Markdown of a benchmark: its table, facts, command, versions and hardware."""
+    if "trials" in content:
+        rows = [row for rows in content["trials"].values() for row in rows]
+        rows = [{"trial": row[0], "outcome": row[1], "passed": HOLDS[row[2]]} for row in rows]
+        shown = table(rows)
     else:
-        named = pairs(run.named) if run.named else "nothing"
-        shown.append(f"Command, options, versions and hardware are not in the log. Name: {named}")
-    shown += [f"At the end: {pairs(run.end)}"] if run.end else []
+        shown = benchmark_table(content)
+    known = {**content.get("facts", {}), **content["about"], **content.get("commits", {})}
+    return [f"## {escape(content['title'])}", shown, facts(known)]
+
+
+def show_run(run):
+    """Returns the Markdown of one run: all that its log says about it, epoch by epoch."""
+    shown = [f"### {escape(run.name)}", *map(facts, run.starts), facts(run.end)]
     tags = [tag for tag in [*PER_EPOCH, "Lr", "Data/wait"] if tag in run.series]
     if tags:
         columns = {tag: run.series[tag].set_index("step").value for tag in tags}
@@ -339,12 +204,3 @@ def run_section(run):
         values.insert(0, "epoch", values.index.map("{:g}".format))
         shown.append(table(values))
     return shown
-
-
-def pairs(named):
-    """Returns {name: value} as one escaped line."""
-    texts = (
-        f"{name} {round(value, 2) if isinstance(value, float) else value}"
-        for name, value in named.items()
-    )
-    return escape("; ".join(texts) + ".")

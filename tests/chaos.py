@@ -65,17 +65,13 @@ from chaos_jobs import (
 from chaos_logs import hostile_logs
 from common import ROOT, about, free_port
 
-from reporting.report import HOLDS
+from reporting.tables import HOLDS
 
 LOG = ROOT / "logs" / "benchmarks" / "chaos.json"
 FIRST_BUILD = "bf84318"  # the commit whose checkpoints must be read still
 O2 = "--opt-level O2 --loss-scale dynamic".split()
 RECIPE = "--ema 0.9 --mixup 0.2 --auto-augment trivial --repeated-aug 2 --clip-grad 1".split()
 STOP = signal.SIGSTOP
-NOTE = (
-    "Signals: the step of the checkpoint, of as many as had been printed when the run ended; "
-    "horovodrun, once gone, passes on no more lines."
-)
 
 
 # ------------------------------------------------------------------------------- killed, resumed
@@ -730,7 +726,7 @@ def main():
             trials[name].append(row)
             failed = failed or row[2] is False
             print("|", " | ".join([*row[:2], HOLDS[row[2]]]), "|", flush=True)
-        content = {"title": "Faults, and what became of the runs", "note": NOTE, "about": made_with}
+        content = {"title": "Faults, and what became of the runs", "facts": {}, "about": made_with}
         content["trials"] = {name: trials[name] for name in TRIALS if name in trials}
         content["commits"] = {name: commits[name] for name in content["trials"]}
         if not args.short:
