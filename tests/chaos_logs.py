@@ -212,7 +212,7 @@ def good_rows(page):
 
 
 def look(kinds, folder, program):
-    """Returns {kind: whether the runs beside it are shown as they are alone, and it is only text}."""
+    """Returns {kind: whether the runs beside it are shown as when alone, and it is only text}."""
     pages = []
     for name, some in ("alone", []), ("beside", kinds):
         logs, out = folder / name / "logs", folder / name / "out"
