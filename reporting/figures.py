@@ -353,56 +353,45 @@ WAY_COLOURS |= {"ddp": GREY, "gpipe": DARK, "1f1b": TEAL}
 
 def exchange(found):
     """Bytes and speed of ways to average gradients, against ranks."""
-    links, speeds, spans, busiest = {}, {}, [], found.busiest
-    look = {"colors": [WAY_COLOURS[way] for way in found.rows], "zero": True}
-    look["styles"] = ["o-"] * len(found.rows)
-    for place, (way, rows) in enumerate(found.rows.items()):
-        ranks = [int(row["ranks"]) for row in rows]
-        links[way] = pd.Series([row["busiest link, MB/step"] for row in rows], ranks)
-        beside = [each + 0.04 * place for each in ranks]  # bars side by side
-        ratios = [found.alone / row["median"] for row in rows]
-        speeds[f"_{way}"] = pd.Series([1, *ratios], [1, *beside])
-        for x, row in zip(beside, rows, strict=True):
-            ends = found.alone / max(row["values"]), found.alone / min(row["values"])
-            spans.append((x, *ends, WAY_COLOURS[way]))
-    best, least = found.order[0], min(busiest, key=busiest.get)
-    title = f"gather: {busiest['gather']:.0f} MB a step on one link, {least} {busiest[least]:.0f}"
-    panels = [panel(links, title, "ranks", "busiest link, MB/step", xticks=ranks, **look)]
-    ratio = f"{found.alone / found.rows[best][-1]['median']:.2f} of one's speed"
-    title, look = f"{found.ranks} ranks: {best} has {ratio}", look | {"spans": spans}
+    links, speeds, spans, busy = {}, {}, [], found.last["busiest link, MB/step"]
+    for place, (way, rows) in enumerate(found.ways.groupby("way", sort=False)):
+        links[way] = pd.Series(rows["busiest link, MB/step"].array, rows.ranks)
+        beside = rows.ranks + 0.04 * place  # bars side by side
+        speeds[f"_{way}"] = pd.Series([1, *rows.speed], [1, *beside])
+        spans += [*zip(beside, rows.slow, rows.fast, [WAY_COLOURS[way]] * len(rows), strict=True)]
+    look = {"colors": [WAY_COLOURS[way] for way in links], "styles": ["o-"] * len(links)}
+    look |= {"zero": True, "xticks": [*rows.ranks]}
+    title = f"gather: {busy['gather']:.0f} MB a step on one link, {busy.idxmin()} {busy.min():.0f}"
+    panels = [panel(links, title, "ranks", "busiest link, MB/step", **look)]
+    title = f"{rows.ranks.max()} ranks: {found.last.index[0]} has {found.last.speed.iat[0]:.2f}"
+    look |= {"spans": spans, "xticks": [1, *rows.ranks]}
     return [
         *panels,
-        panel(speeds, title, "ranks", "images/s, of one rank's", xticks=[1, *ranks], **look),
+        panel(speeds, f"{title} of one's speed", "ranks", "images/s, of one rank's", **look),
     ]
 
 
 def ring(_, ranks=4):
     """The first turns of `_add_up_in_a_ring()` of imagenet_exchange.py, for docs/lessons.md: the
-    gradients of which ranks each chunk is the sum of, and which chunk each rank sends."""
+    gradients of which ranks each chunk is the sum of, and by an arrow which chunk a rank sends to
+    the next one, the last rank to rank 0."""
     chunks = [[[rank] for _ in range(ranks)] for rank in range(ranks)]  # the ranks that are in
-    colours, panels = [LIGHT, GREEN, TEAL, DARK], []
-    titles = ["each rank sends its own chunk", *["the sum so far"] * (ranks - 2)]
+    panels, titles = [], ["each rank sends its own chunk", *["the sum so far"] * (ranks - 2)]
+    look = {"yticks": ([-rank for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])}
+    look |= {"xticks": [*range(ranks)], "styles": [" "]}
     for turn, title in enumerate([*titles, "whole sums go round"]):
-        before = [[list(within) for within in mine] for mine in chunks]
-        curves, look = {}, {"colors": [], "styles": [], "notes": [], "xticks": [*range(ranks)]}
+        notes, before = [], [[list(within) for within in mine] for mine in chunks]
         for rank in range(ranks):
             for chunk, within in enumerate(before[rank]):
-                curves[f"_{rank}{chunk}"] = pd.Series([-rank], [chunk])
-                look["colors"].append(colours[len(within) * len(colours) // ranks - 1])
-                look["styles"].append("s")
-                look["notes"].append((chunk, -rank, " + ".join(map(str, sorted(within)))))
-            sent, taken = (rank - turn) % ranks, (rank - turn - 1) % ranks
-            for y in [-rank - 0.15, 0.85][: 1 + (rank == ranks - 1)]:  # the last one's to rank 0
-                curves |= {f"_{y}": pd.Series([y, y - 0.6], [sent] * 2)}
-                curves |= {f"_{y} end": pd.Series([y - 0.6], [sent])}
-                look["colors"] += [ORANGE, ORANGE]
-                look["styles"] += ["-", "v"]
+                text = " + ".join(map(str, sorted(within)))
+                arrow = "  \N{DOWNWARDS ARROW}" if chunk == (rank - turn) % ranks else ""
+                notes.append((chunk, -rank, text + arrow))
+            taken = (rank - turn - 1) % ranks
             own = before[rank][taken] if turn < ranks - 1 else []
             chunks[rank][taken] = before[rank - 1][taken] + own
-        look["yticks"] = [-rank for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)]
-        panels.append(
-            panel(curves, f"Turn {turn + 1} of {2 * ranks - 2}: {title}", "chunk", "", **look)
-        )
+        title = f"Turn {turn + 1} of {2 * ranks - 2}: {title}"
+        corners = {"_": pd.Series([0.5, 0.5 - ranks], [0, ranks - 0.2])}
+        panels.append(panel(corners, title, "chunk", "", notes=notes, **look))
     return panels
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 
 WAYS = "from scratch", "fine-tuned", "last layer alone"
@@ -243,28 +244,23 @@ def passed(trials):
 
 
 def exchange_of(bench):
-    """Returns what exchanging gradients takes by each way, None where it was not measured: `rows`
-    {way: rows by ranks} of the largest batch, `ranks` and `batch`, the most of each, `alone`, one
-    rank's ms/step, `order`, the fastest way first, `busiest` {way: MB/step}, `gradients` in MB, and
+    """Returns what exchanging gradients takes, None where it was not measured: `ways`, a frame of
+    the rows of several ranks at the largest batch, with `speed` and its `slow` and `fast` ends
+    relative to one rank; `last`, those on most ranks, the fastest first; `gradients` in MB; and
     `apart` {batch: how far the first losses of the ways are apart on most ranks, relative to the
     least of a step}."""
-    found, losses, ways, alone = rows_of(bench, "exchange"), defaultdict(list), defaultdict(list), 0
-    if not found:
+    rows = pd.DataFrame(rows_of(bench, "exchange"))
+    if rows.empty:
         return None
-    batch, ranks = (max(int(row[name]) for row in found) for name in ("batch", "ranks"))
-    for row in sorted(found, key=lambda row: (-int(row["batch"]), int(row["ranks"]))):
-        if int(row["ranks"]) == ranks:
-            losses[int(row["batch"])].append(np.array(row["first losses"].split(), dtype=float))
-        if int(row["batch"]) == batch and row["ranks"] != "1":
-            ways[row["way"]].append(row)
-        elif int(row["batch"]) == batch:
-            alone = row["median"]
-    apart = {
-        size: np.max(np.ptp(each, axis=0) / np.min(each, axis=0)) for size, each in losses.items()
-    }
-    known = {"busiest": {way: rows[-1]["busiest link, MB/step"] for way, rows in ways.items()}}
-    known["order"] = sorted(ways, key=lambda way: ways[way][-1]["median"])
+    rows, apart = rows.astype({"ranks": int, "batch": int}), {}
+    for batch, same in rows[rows.ranks == rows.ranks.max()].groupby("batch"):
+        losses = np.array([text.split() for text in same["first losses"]], dtype=float)
+        apart[batch] = (np.ptp(losses, axis=0) / losses.min(axis=0)).max()
+    most = rows[rows.batch == rows.batch.max()]
+    (alone,) = most[most.ranks == 1]["median"]
+    ways = most[most.ranks > 1].assign(speed=alone / most["median"])
+    ways = ways.assign(slow=alone / ways["values"].map(max), fast=alone / ways["values"].map(min))
+    last = ways[ways.ranks == ways.ranks.max()].sort_values("median").set_index("way")
     # By formula, gather's busiest link carries the gradients once from each of the other ranks.
-    known["gradients"] = ways["gather"][-1]["by formula, MB/step"] / (ranks - 1)
-    known |= {"rows": ways, "ranks": ranks, "batch": batch, "alone": alone, "apart": apart}
-    return SimpleNamespace(**known)
+    gradients = last["by formula, MB/step"]["gather"] / (rows.ranks.max() - 1)
+    return SimpleNamespace(ways=ways, last=last, gradients=gradients, apart=apart)

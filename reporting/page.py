@@ -34,7 +34,9 @@ def render(name, known, finalize=None):
             parts.append(env.from_string(part).render(known))
         except jinja2.UndefinedError:
             continue
-    return "".join(parts)
+    blocks = re.sub(r"\n\s*", "\n", "\n".join(parts).strip())
+    # A row of a table, and of a list, follows the one before it without a blank line.
+    return re.sub(r"(?m)^(?!([|-] ).*\n\1)(.*)\n", r"\2\n\n", blocks) + "\n"
 
 
 def make_page(runs, bench, ios, warnings, command):
@@ -59,15 +61,10 @@ def make_page(runs, bench, ios, warnings, command):
         sources[figures.io] = ios.get(cluster[0].study)
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
     shown = [cluster[0].study] if cluster else []
-    others = {
-        each: studies[each]
-        for each in sorted(studies)
-        if each not in shown and not each.startswith(OWN)
-    }
-    for name in [
-        *others,
-        *(each for each in studies if each.startswith(("precision_", "scaling_cpu"))),
-    ]:
+    others = {name: studies[name] for name in sorted(studies) if not name.startswith(OWN)}
+    others = {name: same for name, same in others.items() if name not in shown}
+    compared = [name for name in studies if name.startswith(("precision_", "scaling_cpu"))]
+    for name in [*others, *compared]:
         drawn[file_name(name or "runs")] = figures.study(studies[name], ios.get(name))
 
     def figure(name, text):
@@ -86,10 +83,12 @@ def make_page(runs, bench, ios, warnings, command):
     known |= {"figure": figure, "command": command}
     lines = render("claims.j2", known).splitlines()
     claims = dict(each.split(": ", 1) for each in lines if ".py: " in each)
-    text = render(
-        "RESULTS.md.j2", known, lambda each: escape(each) if isinstance(each, str) else each
-    )
-    return text, drawn, claims
+    return render("RESULTS.md.j2", known, escape_text), drawn, claims
+
+
+def escape_text(value):
+    """Returns what a template shows of a value: text from logs is no markup."""
+    return escape(value) if isinstance(value, str) else value
 
 
 def file_name(text):
