@@ -74,7 +74,8 @@ from tqdm import tqdm
 
 
 def add_parallel_options(parser):
-    """Adds the exchange and the precision; returns the options that change what is trained."""
+    """Adds the exchange and the precision; returns the names of free options and of each rank's
+    own."""
     add = parser.add_argument_group("distribution").add_argument
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
@@ -89,7 +90,7 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("precision").add_argument
     text = "type of the forward pass; float16 scales the loss"
     add("--amp", dest="precision", choices=types[1:], default="float32", help=text)
-    return ["precision", "sync_bn", "exchange_dtype"], ["exchange", "bucket_mb"]
+    return ["exchange", "bucket_mb"], ["dist_backend", "list_tensors"]
 
 
 def launch(train_rank, args):
@@ -483,8 +484,8 @@ POLICIES = {
 
 
 def add_task_options(parser):
-    """Adds data, augmentation, model and loss; returns the names of those that define what is
-    trained, and of further ones that all ranks must share."""
+    """Adds data, augmentation, model and loss; returns the names of free options and of each rank's
+    own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
@@ -535,10 +536,7 @@ def add_task_options(parser):
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
     add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
-    trained = """arch pretrained weights freeze zero_init image_size start_size val_size val_resize
-        num_classes dummy min_crop flip auto_augment random_erase repeated_aug mixup cutmix
-        mix_group loss bce_threshold label_smoothing"""
-    return trained.split(), ["desired_acc", "best", "max_bad_images"]
+    return ["best", "desired_acc", "max_bad_images"], ["channels_last", "dir", "workers"]
 
 
 def check_task_options(args, parser):
@@ -1410,12 +1408,12 @@ def end_with_parent(signum):
 # ------------------------------------------------------------------------------------------ options
 
 
-# Options that say what is trained: equal in two runs that --resume auto takes for the same. Task
-# and parallel section name theirs where they add them.
-SAME_RUN = """batch_size accumulation global_batch optimizer lr lr_scaling base_lr lr_schedule
-    warmup_epochs momentum beta2 wd norm_wd clip_grad ema seed steps_per_epoch""".split()
-# Further options that all ranks must share.
-SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq".split()
+# An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
+# free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
+# section return theirs.
+FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
+OWN = """checkpoint_minutes compile compile_mode deterministic gpu log_dir max_hours no_accel
+    recipes timeout""".split()
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1459,13 +1457,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser():
-    """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
+    """Returns the parser; `free` and `own` of it are the names of such options."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
     parser = Parser(description=about, **options)
-    task_run, task_ranks = add_task_options(parser)
+    task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
     start = "counted from 0 (default: where --resume ended)"
@@ -1520,16 +1518,15 @@ def make_parser():
     drawn = "of weights, order and whatever else is drawn (%(default)s)"
     add("--seed", type=non_negative_int, default=0, help=drawn)
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
-    way_run, way_ranks = add_parallel_options(parser)
+    way_free, way_own = add_parallel_options(parser)
+    parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
     parser.set_defaults(**DEFAULTS)
-    names = SAME_RUN + task_run + way_run
-    defaults = {name: parser.get_default(name) for name in names}
-    return parser, defaults, SAME_RANKS + task_ranks + way_ranks
+    return parser
 
 
 def parse_args(argv=None):
     """Returns the options as typed, and as `recipes` what @FILE stood for."""
-    parser, *_ = make_parser()
+    parser = make_parser()
     words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
     args = Options()
     vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
@@ -1956,7 +1953,7 @@ class Run:
     watch: Watch
     batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
-    trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
+    trains: dict  # what is trained: {"options": those that define it, "data": digest}
     over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
@@ -2411,10 +2408,9 @@ def trained_by(saved):
 
 def differing(args, trains, saved):
     """Returns in what options, as typed, and data another run {"options", "data"} differs."""
-    _, defaults, _ = make_parser()  # an older script had fewer options
-    before, now = defaults | saved["options"], trains["options"]
-    changed = [name for name in now if before[name] != now[name]]
-    found = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in changed]
+    before, now = saved["options"], trains["options"]
+    changed = [name for name in now if before.get(name) != now[name]]
+    found = [f"{name.replace('_', '-')} ({before.get(name)}, now {now[name]})" for name in changed]
     if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
         found += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
     elif saved["data"] != trains["data"]:
@@ -2647,11 +2643,11 @@ def build_run(args):
 
     # 2. Options and data are compared before anything depends on them: of ranks that differ, some
     #    would wait in collectives that others never enter.
-    _, same_run, same_ranks = make_parser()
-    options = {name: getattr(args, name) for name in same_run}
-    options["precision"] = place.precision or args.precision
-    others = {name: getattr(args, name) for name in same_ranks}
-    require_equal(place, options | others | {"device": place.device.type})
+    parser = make_parser()
+    shared = {name: each for name, each in vars(args).items() if name not in parser.own}
+    shared["precision"] = place.precision or args.precision
+    require_equal(place, shared | {"device": place.device.type})
+    options = {name: each for name, each in shared.items() if name not in parser.free}
     arm_timeout(args)
     sources = list_sources(args, place)
     digests = [source.digest() for source in sources]

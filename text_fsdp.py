@@ -72,8 +72,8 @@ from tqdm import tqdm
 
 
 def add_parallel_options(parser):
-    """Adds what is sharded and the precision; returns the names of options that define what is
-    trained, and of further ones that all ranks must share."""
+    """Adds what is sharded and the precision; returns the names of free options and of each rank's
+    own."""
     add = parser.add_argument_group("distribution").add_argument
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
@@ -88,7 +88,7 @@ def add_parallel_options(parser):
     add("--amp", dest="precision", choices=types, default="float32", help=text)
     text = "type in which blocks are gathered and compute; shards and sums stay float32 (float32)"
     add("--param-dtype", choices=["float32", "bfloat16"], default="float32", help=text)
-    return ["precision", "sync_bn", "param_dtype"], ["hybrid", "reshard_after_forward"]
+    return ["hybrid", "reshard_after_forward"], ["dist_backend"]
 
 
 def launch(train_rank, args):
@@ -432,8 +432,8 @@ class StoreArch(argparse.Action):
 
 
 def add_task_options(parser):
-    """Adds data, model and what is wanted of it; returns the names of those that define what is
-    trained, and of further ones that all ranks must share."""
+    """Adds data, model and what is wanted of it; returns the names of free options and of each
+    rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("TEXT_DIR")}
@@ -465,8 +465,7 @@ def add_task_options(parser):
     add("--desired-loss", type=positive, help="the same of the loss, in nats per token or sequence")
     best = [tag.lower() for tag in BEST]
     add("--best", choices=best, default="loss", help="what model_best.pt is best in (%(default)s)")
-    trained = "task tokenizer max_length arch from_scratch layers hidden_size heads dropout tied"
-    return trained.split(), "pad_to_max desired_acc desired_mcc desired_loss best".split()
+    return "best desired_acc desired_loss desired_mcc pad_to_max".split(), ["dir"]
 
 
 def check_task_options(args, parser):
@@ -1203,12 +1202,12 @@ def end_with_parent(signum):
 # ------------------------------------------------------------------------------------------ options
 
 
-# Options that say what is trained: equal in two runs that --resume auto takes for the same. Task
-# and parallel section name theirs where they add them.
-SAME_RUN = """batch_size accumulation global_batch optimizer lr lr_scaling base_lr lr_schedule
-    warmup_epochs momentum beta2 wd norm_wd clip_grad ema seed steps_per_epoch""".split()
-# Further options that all ranks must share.
-SAME_RANKS = "epochs start_epoch budget_hours resume evaluate print_freq".split()
+# An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
+# free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
+# section return theirs.
+FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
+OWN = """checkpoint_minutes compile compile_mode deterministic gpu log_dir max_hours no_accel
+    recipes timeout""".split()
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1252,13 +1251,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser():
-    """Returns (parser, {name: default} of what is trained, names that all ranks must share)."""
+    """Returns the parser; `free` and `own` of it are the names of such options."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
     parser = Parser(description=about, **options)
-    task_run, task_ranks = add_task_options(parser)
+    task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
     start = "counted from 0 (default: where --resume ended)"
@@ -1313,16 +1312,15 @@ def make_parser():
     drawn = "of weights, order and whatever else is drawn (%(default)s)"
     add("--seed", type=non_negative_int, default=0, help=drawn)
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
-    way_run, way_ranks = add_parallel_options(parser)
+    way_free, way_own = add_parallel_options(parser)
+    parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
     parser.set_defaults(**DEFAULTS)
-    names = SAME_RUN + task_run + way_run
-    defaults = {name: parser.get_default(name) for name in names}
-    return parser, defaults, SAME_RANKS + task_ranks + way_ranks
+    return parser
 
 
 def parse_args(argv=None):
     """Returns the options as typed, and as `recipes` what @FILE stood for."""
-    parser, *_ = make_parser()
+    parser = make_parser()
     words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
     args = Options()
     vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
@@ -1749,7 +1747,7 @@ class Run:
     watch: Watch
     batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
-    trains: dict  # what is trained: {"options": those of SAME_RUN and the script's, "data": digest}
+    trains: dict  # what is trained: {"options": those that define it, "data": digest}
     over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
@@ -2204,10 +2202,9 @@ def trained_by(saved):
 
 def differing(args, trains, saved):
     """Returns in what options, as typed, and data another run {"options", "data"} differs."""
-    _, defaults, _ = make_parser()  # an older script had fewer options
-    before, now = defaults | saved["options"], trains["options"]
-    changed = [name for name in now if before[name] != now[name]]
-    found = [f"{name.replace('_', '-')} ({before[name]}, now {now[name]})" for name in changed]
+    before, now = saved["options"], trains["options"]
+    changed = [name for name in now if before.get(name) != now[name]]
+    found = [f"{name.replace('_', '-')} ({before.get(name)}, now {now[name]})" for name in changed]
     if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
         found += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
     elif saved["data"] != trains["data"]:
@@ -2440,11 +2437,11 @@ def build_run(args):
 
     # 2. Options and data are compared before anything depends on them: of ranks that differ, some
     #    would wait in collectives that others never enter.
-    _, same_run, same_ranks = make_parser()
-    options = {name: getattr(args, name) for name in same_run}
-    options["precision"] = place.precision or args.precision
-    others = {name: getattr(args, name) for name in same_ranks}
-    require_equal(place, options | others | {"device": place.device.type})
+    parser = make_parser()
+    shared = {name: each for name, each in vars(args).items() if name not in parser.own}
+    shared["precision"] = place.precision or args.precision
+    require_equal(place, shared | {"device": place.device.type})
+    options = {name: each for name, each in shared.items() if name not in parser.free}
     arm_timeout(args)
     sources = list_sources(args, place)
     digests = [source.digest() for source in sources]

@@ -28,7 +28,7 @@ def add_task_options(parser):
     add("-a", "--arch", choices=["line", "network"], default="network", help="the model")
     add("--width", type=positive_int, default=8, help="numbers that each point has")
     add("--best", choices=["loss"], default="loss", help="what model_best.pt is best in")
-    return ["arch", "width"], ["best"]
+    return ["best"], ["dir", "workers"]
 
 
 def check_task_options(args, parser):
