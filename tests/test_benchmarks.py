@@ -1,205 +1,282 @@
-"""Benchmarks: their tables and files, and the commands that measure loading and decoding.
+"""The benchmarks: each program on little, what they count and compute, and their tables.
 
 What they measure is not tested: it belongs to quiet machines.
 """
 
-import importlib.util
 import json
 import math
 import os
 import re
+import shlex
 import shutil
 import sys
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from conftest import ROOT, run
-from test_results import NAME, cli, results, write_run
+from conftest import HOROVOD, ROOT, nd, needs_bfloat16, run, write_images
 
-from reporting import claims, read, report, training
-from reporting.language import TITLES as OF_TEXT
-from reporting.language import language_section
-from reporting.parallel import TITLES, parallel_section
+from reporting.logs import read_benchmarks
+from reporting.tables import benchmark_table, significant
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import bottleneck  # noqa: E402
 import common  # noqa: E402
-import data_loading  # noqa: E402
-import decoders  # noqa: E402
-import parallel  # noqa: E402
+import gpu  # noqa: E402
 import recipe_memory  # noqa: E402
 import text as of_text  # noqa: E402
-import torchvision_recipe  # noqa: E402
+import training  # noqa: E402
 
-ABOUT = {"command": ["python", "benchmarks/x.py", "a b"], "processor": "CPU", "commit": ""}
+LOGS = ROOT / "logs" / "benchmarks"
+slow = pytest.mark.slow
+
+
+# ------------------------------------------------------------------------------------------ tables
+
 ROWS = [
     {"name": "new", "values": [30.0, 90.0, 60.0], "error": 0.01234, "not measured": ""},
     {"name": "old", "values": [20.0, 10.0, 2000.0], "batches": "uint8"},
     {"name": "x|y", "values": [], "not measured": "x is not installed"},
 ]
-
-
-def benchmark(**more):
-    """Returns a benchmark's content."""
-    content = {"title": "Speed", "unit": "images/s", "baseline": "old", "note": "Noted."}
-    return {**content, "about": ABOUT, "rows": ROWS, **more}
-
-
-def make_logs(folder, **more):
-    """Writes logs with a run and a benchmark; returns the benchmark's path."""
-    write_run(folder / NAME.format(1), {"Lr": [1, 2]})
-    path = folder / "benchmarks" / "speed.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(benchmark(**more)))
-    return path
-
-
-# ------------------------------------------------------------------------------------------ tables
+SPEED = {"title": "Speed", "unit": "images/s", "baseline": "old", "facts": {}, "rows": ROWS}
 
 
 def test_table_has_ratios_medians_and_ranges():
-    assert report.benchmark_table(benchmark()) == [
+    assert benchmark_table(SPEED) == [
         "|  | ratio | images/s | range | error | not measured | batches |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| new | 3.00 | 60.0 | 30.0 to 90.0 | 0.0123 | – | – |",
         "| old | 1.00 | 20.0 | 10.0 to 2,000 | – | – | uint8 |",
         "| x\\|y | – | – | – | – | x is not installed | – |",
     ]
+    without = benchmark_table({**SPEED, "baseline": "x|y"})
+    assert without[0].startswith("|  | images/s | range |")
+    assert "| new | 60.0 |" in without[2]
 
 
-def test_table_without_its_baseline_has_no_ratios():
-    lines = report.benchmark_table(benchmark(baseline="x|y"))
-    assert lines[0].startswith("|  | images/s | range |") and "| new | 60.0 |" in lines[2]
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0.00"), (12345.6, "12,346"), (574.4, "574"), (12.54, "12.5"), (0.01234, "0.0123")],
-)
-def test_three_significant_digits(number, text):
-    assert report.significant(number) == text
-
-
-def test_section_tells_how_to_repeat_it(tmp_path):
-    make_logs(tmp_path / "logs")
-    cli(tmp_path / "logs", "--out", tmp_path)
-    text = (tmp_path / "RESULTS.md").read_text()
-    section = text[text.index("## Benchmarks") : text.index("## Runs")]
-    assert "### Speed\n" in section and "| new | 3.00 | 60.0 |" in section
-    assert "Medians of 3; ratios to old. Noted. In full: `python make_results.py " in section
-    shown = cli(tmp_path / "logs", "--show", "speed")
-    assert "| new | 3.00 | 60.0 |" in shown and "ratios to old. Noted.\n" in shown
-    assert "```bash\npython benchmarks/x.py 'a b'\n```\n\nprocessor CPU.\n" in shown
-
-
-def test_a_table_on_the_page_is_short():
-    """Rows that are a grid become one, of medians; of others it has the first."""
-    grid = [
-        {"name": f"{model}, {ranks} ranks, {kind}", "values": [ranks, 9]}
-        for model in ("a", "b")
-        for ranks in (2, 4, 8)
-        for kind in ("x", "y")
-    ]
-    assert report.benchmark_table(benchmark(rows=grid), 6) == [
-        "|  | x | y |",
-        "| --- | --- | --- |",
-        *(
-            f"| {m}, {n} ranks | {(n + 9) / 2:.2f} | {(n + 9) / 2:.2f} |"
-            for m in "ab"
-            for n in (2, 4, 8)
-        ),
-    ]
-    assert report.grid_table(grid[:-1], 6) == [], "a cell is missing"
-    assert report.grid_table(grid, 2) == [], "six columns are too wide"
-    rows = [{"name": f"row {n}", "values": [n] * (n != 2)} for n in range(1, 9)]
-    lines = report.benchmark_table(benchmark(rows=rows, baseline="row 1"), 3)
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| row 1", "| row 2", "| row 3"]
-    assert len(report.benchmark_table(benchmark(rows=rows))) == 10
-
-
-def test_benchmarks_need_no_runs(tmp_path):
-    make_logs(tmp_path)
-    cli(tmp_path / "benchmarks", "--out", tmp_path)
-    text = (tmp_path / "RESULTS.md").read_text()
-    assert "### Speed" in text and "All runs" not in text and "## Runs" not in text
-
-
-def test_json_of_others_changes_nothing(tmp_path):
-    path = make_logs(tmp_path)
-    path.rename(tmp_path / NAME.format(1) / "trace.json")  # beside event files
-    for serial, content in enumerate(([1], {"title": "x"}, "x")):
-        (tmp_path / f"{serial}.json").write_text(json.dumps(content))
-    assert report.read_benchmarks([tmp_path]) == ([], [])
-    assert "Benchmarks" not in results(tmp_path)[0]
+def test_three_significant_digits():
+    found = [significant(number) for number in (0, 12345.6, 574.4, 12.54, 0.01234)]
+    assert found == ["0.00", "12,346", "574", "12.5", "0.0123"]
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "named"),
     [
-        b"",
-        b"\xff\xfe{}",
-        json.dumps(benchmark())[:-9].encode(),
-        *(
-            json.dumps(benchmark(**more)).encode()
-            for more in (
-                {"rows": []},
-                {"rows": [{"name": "new"}]},
-                {"rows": [{"name": "new", "values": ["1", "2"]}]},
-                {"rows": [{"name": "new", "values": 3}]},
-                {"rows": [{"name": "new", "values": [math.nan]}]},
-                {"rows": [{"name": "new", "values": [math.inf]}]},
-                {"rows": [{"name": "new", "values": [1.0], "error": {"a": 1}}]},
-                {"about": {}},
-                {"about": "unknown"},
-                {"about": ["unknown"]},
-            )
-        ),
-        b'{"title": "no more than that", "rows": 1}',
+        *((content, True) for content in (b"", b"\xff\xfe{}", b'{"title": "x", "rows":')),
+        *(({"rows": rows}, True) for rows in (1, [], [{"name": "Pillow"}])),
+        *(({"rows": [{"name": "x", "values": v}]}, True) for v in (["1"], 3, [np.nan], [np.inf])),
+        ({"rows": [{"name": "Pillow", "values": [1.0], "error": {"a": 1}}]}, True),
+        *(({name: odd}, None) for name in ("about", "facts") for odd in ({}, "unknown")),
+        *((content, False) for content in (b"[1]", b'"x"', b'{"title": "x"}', b'{"rows": []}')),
     ],
 )
-def test_damaged_json_beside_a_good_one(content, tmp_path):
-    path = make_logs(tmp_path)
-    damaged = path.with_name("damaged.json")
-    damaged.write_bytes(content)
-    found, (warning,) = report.read_benchmarks([tmp_path, path.parent])
-    assert found == [benchmark() | {"file": str(path)}]
-    assert str(damaged) in warning and "\n" not in warning
+def test_damaged_json_beside_a_good_one(content, named, tmp_path, call_tool):
+    """The page has the good one's rows; damaged ones are named, those of other programs are not."""
+    logs = tmp_path / "logs" / "benchmarks"
+    logs.mkdir(parents=True)
+    shutil.copy(LOGS / "saving.json", logs)
+    if isinstance(content, dict):
+        content = json.dumps(json.loads((LOGS / "decoders.json").read_text()) | content).encode()
+    (logs / "decoders.json").write_bytes(content)
+    _, errors = call_tool("make_results", tmp_path / "logs", "--out", tmp_path)
+    rows = benchmark_table(json.loads((LOGS / "saving.json").read_text()))
+    assert {*rows} <= {*(tmp_path / "RESULTS.md").read_text().splitlines()}
+    assert named is None or ("decoders.json" in errors) == named
 
 
-def test_damaged_json_is_named(tmp_path):
-    damaged = make_logs(tmp_path)
-    damaged.write_text("{")
-    assert f"warning: {damaged}" in cli(tmp_path, "--out", tmp_path)
-    assert str(damaged) in (tmp_path / "RESULTS.md").read_text()
+# ---------------------------------------------------------------------------------- each on little
 
 
-def test_results_are_stale_when_a_benchmark_changes(tmp_path):
-    path, words = make_logs(tmp_path / "logs"), [tmp_path / "logs", "--out", tmp_path]
-    cli(*words)
-    cli(*words, "--check")
-    path.write_text(path.read_text().replace("60.0", "61.0"))
-    assert "RESULTS.md" in cli(*words, "--check", status=1)
-    path.unlink()
-    assert "RESULTS.md" in cli(*words, "--check", status=1)
+def case(words, count, **rows):
+    """Returns a program's words, how many values its rows have, and how rows of each file begin."""
+    fast = words.startswith(("data_loading", "decoders", "saving")) or not count
+    return pytest.param(words, count, rows, marks=() if fast else slow, id="_".join(rows))
 
 
-# ------------------------------------------------------------------------------------------ common
+NET, HALF = "squeezenet1_1", "imagenet_nd.py --amp bfloat16 --channels-last"
+LITTLE = "-a resnet18 -b 4 --image-size 32 --steps 2"
+PARTS = f"-a {NET} --archs {NET} --steps 2 --ranks 2 --batch 16 --image-size 64"
+OF_ALBERT = ["ddp", "fsdp", "horovod"]
+APEX, SAVE = "imagenet_ddp_apex.py --opt-level", "save_checkpoint()"
+PEERS = [training.PLAIN, HALF, *([training.TIMM] if training.timm else [])]
+TWICE = "nd nd dp dp ddp. ddp. ddp_apex ddp_apex".split() + HOROVOD * ["horovod", "horovod"]
+REASONS = "ffcv is not installed", "Horovod is not built: `make horovod`", nd.EMULATED
+OF_GPU = {"title": "Training resnet18 on synthetic images of 32 pixels", "facts": {"minutes": 1.0}}
+OF_GPU["rows"] = [dict.fromkeys(["name", "values", "peak memory, GiB", "of bf16 peak, %"])]
 
 
-def test_written_benchmark_is_read_and_printed(tmp_path, capsys):
-    path = tmp_path / "new" / "x.json"
-    common.write(path, "Speed", "images/s", ROWS, "old", ABOUT, "Noted.")
-    assert report.read_benchmarks([tmp_path]) == ([benchmark() | {"file": str(path)}], [])
-    table = "\n".join(report.benchmark_table(benchmark()))
-    assert capsys.readouterr().out == f"Speed:\n\n{table}\n"
+def known(row, first):
+    """Returns those columns of a measured row that are known beforehand."""
+    pairs = zip(first["values"], row["values"], strict=True)
+    added = [100 * (before / after - 1) for before, after in pairs]
+    sent = row.get("busiest link, MB/step", row["values"][0])
+    kind = "float32" if row["name"] == "pytorch/examples" else "uint8"
+    columns = {
+        "batches": "4" if "script" in row else kind,  # of text a number
+        "error, grey levels": pytest.approx(0.5, abs=0.4),  # rounding: 0.25
+        "added, % (range)": f"{np.mean(added):.2f} ({min(added):.2f} to {max(added):.2f})",
+        "by formula, MB": pytest.approx(row["values"][0], rel=0.02),
+        "by formula, MB/step": pytest.approx(sent, rel=0.1),
+        # Each of 12 blocks, in both passes if it is resharded, and the rest once.
+        "gathers a step": "13" if "not resharded" in row["name"] else "25",
+    }
+    return {name: value for name, value in columns.items() if name in row}
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "rows"),
+    [
+        case(
+            "data_loading DEMO --checkout ROOT -b 4 --images 32 -j 1 --rounds 1 --only 'raw 256'",
+            1,
+            data_loading=["pytorch/examples", "FFCV, raw", "this project, raw", ROOT.name],
+        ),
+        case(
+            "decoders DEMO --images 4 --rounds 2 --only torchvision.io draft",
+            2,
+            decoders=["Pillow", "Pillow, draft", "torchvision.io"],
+        ),
+        case(f"saving -a {NET} --rounds 2", 2, saving=["copy to host", SAVE, f"{SAVE}, the best"]),
+        case(f"gpu {LITTLE} --minutes 0", 0, gpu=33 * ["imagenet_"]),  # 11 layouts in 3 modes
+        case(
+            f"gpu {LITTLE} --minutes 5 --only '16 --channels-last -b' 'O2 --channels-last -b'",
+            gpu.BLOCKS,
+            gpu=[f"{APEX} O0 -b 4", f"{HALF} -b 4", f"{APEX} O2 --channels-last -b 4"],
+        ),
+        case(
+            f"training DEMO {LITTLE} --rounds 1 -j 1 --only '{HALF}' timm",
+            1,
+            training_resnet18_synthetic=PEERS,
+            training_resnet18_jpegs=PEERS,
+        ),
+        case(
+            f"training {LITTLE} --rounds 1 -j 1 --only imagenet_",
+            1,
+            training_resnet18_synthetic=[training.PLAIN, *(f"imagenet_{way}" for way in TWICE)],
+        ),
+        case(
+            f"training {LITTLE} --rounds 2 -j 1 --overhead",
+            2,
+            training_resnet18_overhead=["forward, backward, step", "the same", "imagenet_nd.py"],
+        ),
+        case(
+            "components DEMO --rounds 2 --steps 2 --loader-steps 2 -b 4 --only alternate mixup",
+            2,
+            components_loader=["all off", "--flip alternate"],
+            components_training=["all off", "--mixup 0.2"],
+        ),
+        case(
+            "torchvision_recipe --dir DEMO --steps 2 --seeds 1 --val 20 --only v2",
+            1,
+            torchvision_recipe=2 * ["torchvision-v2, t"],
+        ),
+        case("recipe_memory RECIPE --gpus 1 2", 1, recipe_memory=["cifar10, 1", "cifar10, 2"]),
+        case(f"parallel memory {PARTS}", 1, memory=[f"{NET}, ddp", f"{NET}, fsdp"]),
+        case(f"parallel bubble {PARTS}", 2, bubble=4 * ["gpipe"] + 3 * ["1f1b"]),
+        case(f"parallel dtype {PARTS}", 2, dtype=2 * [NET]),
+        case(f"parallel exchange {PARTS} --only gather ring", 2, exchange=["gather", "ring"]),
+        case(
+            "text exchange --only ring rows --steps 4 --ranks 2", 4, text_exchange=["ring", "rows"]
+        ),
+        case("text traffic --only ring --steps 1 --ranks 2", 1, text_traffic=["ring"]),
+        case("text albert --batch 2 --ranks 2 --steps 1", 1, text_albert=sorted(2 * OF_ALBERT)),
+        case("text gathers", 1, text_gathers=2 * ["bert-base"] + 2 * ["albert-base"]),
+        case("text stages --steps 4 --rounds 1", 4, text_stages=["one device", "DDP", "two st"]),
+        case("text ngrams", 1, text_ngrams=["unigram", "bigram"]),
+    ],
+)
+def test_a_program_measures(words, count, rows, demo, tmp_path):
+    """make_results.py reads what it writes, with the facts and columns that logs/ have."""
+    places = {"DEMO": demo, "ROOT": ROOT, "RECIPE": ROOT / "recipes" / "cifar10.txt"}
+    program, *words = [places.get(word, word) for word in shlex.split(words)]
+    if {"exchange", "traffic"} & {*words} and (os.geteuid() or not shutil.which("ip")):
+        pytest.skip("network namespaces take root and iproute2")
+    if program in ("gpu", "training") and count and nd.emulates_bfloat16(torch.device("cpu")):
+        pytest.skip(nd.EMULATED)
+    if program == "text":
+        pytest.importorskip("transformers")
+    name = next(iter(rows)) if program in ("text", "parallel") else program
+    script = [sys.executable, ROOT / "benchmarks" / f"{program}.py", *words]
+    printed = run([*script, "--out", tmp_path / "out" / f"{name}.json"], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "no logs are left"
+    found, warnings = read_benchmarks([tmp_path])
+    assert not warnings
+    assert found.keys() == rows.keys()
+    for name, content in found.items():
+        log = LOGS / f"{name}.json"
+        like = json.loads(log.read_text()) if log.exists() else OF_GPU
+        assert content["title"].split(",")[0] == like["title"].split(",")[0]
+        kinds, wanted = ([*map(type, each["facts"].values())] for each in (content, like))
+        assert ([*content["facts"]], kinds) == ([*like["facts"]], wanted)
+        assert "\n".join([f"{content['title']}:", "", *benchmark_table(content)]) in printed
+        assert content["baseline"] in ["", content["rows"][0]["name"]]
+        assert len({row["name"] for row in content["rows"]}) == len(content["rows"])
+        for row, begin in zip(content["rows"], rows[name], strict=True):
+            assert row["name"].startswith(begin)
+            if why := row.get("not measured"):
+                assert not row["values"]
+                assert why in (REASONS if count else ["out of time"])
+                continue
+            assert [*row] == [*like["rows"][0]]
+            assert len(row["values"]) == count
+            assert all(0 < value < math.inf for value in row["values"])
+            columns = known(row, content["rows"][0])
+            assert {name: row[name] for name in columns} == columns
+            assert float(row.get("relative difference of losses", 0)) < 1e-6
+
+
+@slow
+def test_bottleneck_measures_loader_model_and_both(tmp_path):
+    images = write_images(tmp_path / "images", train=40)
+    words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --steps 2".split()
+    lines = run([sys.executable, bottleneck.__file__, *words, images], tmp_path).splitlines()
+    assert re.fullmatch(r"images/s: loader [\d,]+ \(-j 1\), model [\d,]+, both [\d,]+", lines[0])
+    assert re.match(r"The (model|loader) limits; -j \d+ would do", lines[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["images"], "no logs are left"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("data_loading ABSENT", "ABSENT has no images in train/<class>/"),
+        ("data_loading EMPTY", "EMPTY has no images in train/<class>/"),
+        ("data_loading DEMO --only TensorFlow", "--only TensorFlow: no row has that in its name"),
+        ("data_loading DEMO --rounds 0", "0 is not a whole number from 1 on"),
+        ("data_loading DEMO --images none", "none is not a whole number from 1 on"),
+        ("data_loading DEMO --images 511", "--images 511: 512 or more"),
+        ("decoders ABSENT", "ABSENT has no images in train/<class>/"),
+        ("decoders DEMO --only TensorFlow", "--only TensorFlow: no row has that in its name"),
+        ("decoders BROKEN", "1.jpg"),
+        ("torchvision_recipe --dir ABSENT", "ABSENT has no train/ and val/: give --dir"),
+        ("bottleneck -a resnet19 EMPTY", "no such classifier"),
+        (f"bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
+        ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
+        ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),
+        ("text ngrams --ranks 1 2 --out ABSENT", "--ranks: ngrams takes one number"),
+        ("gpu", "PyTorch finds no CUDA GPU here"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, demo, tmp_path, complaint_here):
+    if words == "gpu" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    places = {"DEMO": demo, "ABSENT": tmp_path / "absent"}
+    for name, file in ("EMPTY", "notes.txt"), ("BROKEN", "1.jpg"):
+        places[name] = tmp_path / name.lower()
+        (places[name] / "train" / "cat").mkdir(parents=True)
+        (places[name] / "train" / "cat" / file).write_text("no image")
+    program, *words = [places.get(word, word) for word in words.split()]
+    for name, path in places.items():
+        message = message.replace(name, str(path))
+    assert message in complaint_here(f"{program}.py", *words)
 
 
 def test_ways_take_turns():
     calls = []
     ways = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
-    assert common.interleave(ways, 2) == {"a": [1, 3], "b": [2, 4]} and calls == list("abab")
+    assert common.interleave(ways, 2) == {"a": [1, 3], "b": [2, 4]}
+    assert calls == list("abab")
 
 
 def test_about_tells_versions_and_no_folders(monkeypatch, tmp_path):
@@ -208,86 +285,31 @@ def test_about_tells_versions_and_no_folders(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", words)
     about = common.about("pytest", "no-such-package")
     wanted = ["benchmarks/x.py", "imagenet", "--out=logs/x.json", "-b", "64", "a/b"]
-    assert about["command"][1:] == wanted and "/" not in about["command"][0]
-    assert about["pytest"] == pytest.__version__ and "no-such-package" not in about
+    assert about["command"][1:] == wanted
+    assert "/" not in about["command"][0]
+    assert about["pytest"] == pytest.__version__
+    assert "no-such-package" not in about
     assert {"date", "processor", "cores", "torch", "torchvision", "commit"} <= set(about)
     monkeypatch.chdir(ROOT / "benchmarks")
     monkeypatch.setattr(sys, "argv", ["x.py"])
     assert common.about()["command"][1:] == ["benchmarks/x.py"]
 
 
-# ---------------------------------------------------------------------------------------- commands
-
-
-def read_rows(path):
-    """Returns a benchmark's rows by name, having checked that make_results.py takes it."""
-    (content,), warnings = report.read_benchmarks([path])
-    assert not warnings and content["baseline"] in {row["name"] for row in content["rows"]}
-    return {row["name"]: row for row in content["rows"]}
-
-
-def test_data_loading_measures_by_each_loader(demo, tmp_path):
-    words = [sys.executable, data_loading.__file__, demo, "-b", 4, "--images", 32, "--workers", 1]
-    only = "this project, raw 256", "FFCV, raw 256", f"{ROOT.name}, folder"
-    words += ["--rounds", 1, "--only", *only, "--checkout", ROOT]
-    run([*words, "--out", tmp_path / "out" / "x.json"], tmp_path)
-    rows = read_rows(tmp_path / "out" / "x.json")
-    kinds = {"pytorch/examples": "float32", "this project, raw 256": "uint8"}
-    kinds[f"{ROOT.name}, folder"] = "uint8"
-    for name, kind in kinds.items():
-        assert len(rows[name]["values"]) == 1 and min(rows[name]["values"]) > 0, rows[name]
-        assert rows[name]["batches"] == kind and rows[name][data_loading.USED] >= 0
-    if importlib.util.find_spec("ffcv") is None:
-        assert rows["FFCV, raw 256"]["values"] == []
-        assert rows["FFCV, raw 256"]["not measured"] == "ffcv is not installed"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # no logs, no links
-
-
 def test_images_are_picked_again_where_there_are_too_few(demo):
     images = common.pick_images(demo, 1290)  # the demo set has 1280
-    assert len(set(images)) == 1280 and images[:10] == images[1280:]
+    assert len(set(images)) == 1280
+    assert images[:10] == images[1280:]
     assert images[:5] == common.pick_images(demo, 5)
 
 
-def test_decoders_are_measured_with_their_errors(demo, tmp_path, monkeypatch):
-    words = [decoders.__file__, demo, "--images", 4, "--rounds", 2, "--out", tmp_path / "x.json"]
-    words += ["--only", "torchvision.io", "draft"]
-    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-    monkeypatch.setattr(decoders.torch, "set_num_threads", lambda threads: None)
-    decoders.main()
-    rows = read_rows(tmp_path / "x.json")
-    assert list(rows) == ["Pillow", "Pillow, draft", "torchvision.io"]
-    for row in rows.values():
-        assert len(row["values"]) == 2 and 0.1 < row["error, grey levels"] < 1  # rounding: 0.25
-
-
-@pytest.mark.parametrize("program", [data_loading, decoders])
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("{tmp_path}/absent", "{tmp_path}/absent has no images in train/<class>/"),
-        ("{tmp_path}", "{tmp_path} has no images in train/<class>/"),
-        ("{demo} --only TensorFlow", "--only TensorFlow: no row has that in its name"),
-        ("{demo} --rounds 0", "0 is not a whole number from 1 on"),
-        ("{demo} --images none", "none is not a whole number from 1 on"),
-    ],
-)
-def test_bad_input_is_one_line(program, words, message, demo, tmp_path, monkeypatch, capsys):
-    (tmp_path / "train" / "cat").mkdir(parents=True)
-    (tmp_path / "train" / "cat" / "notes.txt").touch()
-    names = {"demo": demo, "tmp_path": tmp_path}
-    line = complaint(program, words.format(**names), monkeypatch, capsys)
-    assert message.format(**names) in line
-
-
-def complaint(program, words, monkeypatch, capsys):
-    """Returns the one line with which a program ends."""
-    monkeypatch.setattr(sys, "argv", [program.__file__, *words.split()])
-    with pytest.raises(SystemExit) as ended:
-        program.main()
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+def test_bottleneck_advises():
+    model = bottleneck.advice(loader=2000, model=500, workers=4, cores=8)
+    assert model == "The model limits; -j 2 would do."  # 500 images/s a core, and a tenth to spare
+    assert bottleneck.advice(1000, 1400, 4, 8) == "The loader limits; -j 7 would do."
+    more = bottleneck.advice(1000, 2400, 4, 8)
+    assert "-j 11 would do on as many cores, here are 8: tools/make_shards.py" in more
+    # Processes beyond the cores load nothing more.
+    assert bottleneck.advice(1000, 500, 8, 2) == "The model limits; -j 2 would do."
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
@@ -311,268 +333,94 @@ def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
             output = model(torch.randn(batch, 3, 64, 64))
             loss = torch.nn.functional.cross_entropy(output, torch.zeros(batch, dtype=torch.long))
     state = 4 * 4 * sum(each.numel() for each in model.parameters())  # and momentum, averages
-    assert loss.isfinite() and row["state, GB"] == pytest.approx(state / 1e9)
+    assert loss.isfinite()
+    assert row["state, GB"] == pytest.approx(state / 1e9)
     found = 1e9 * row["values"][0] - state
     assert found == pytest.approx(sum(kept.values()), rel=1e-3)
 
 
-def test_the_page_says_what_torchvisions_parts_train_to():
-    rows = [
-        {"name": "v2, theirs", "values": [40.04, 41.0]},
-        {"name": "v2, ours", "values": [39.96]},
-    ]
-    lines = training.by_parts([benchmark(), benchmark(title=training.BY_PARTS, rows=rows)])
-    assert lines == ["Noted. v2, theirs: 40.0, 41.0 %; v2, ours: 40.0 %.", ""]
-    assert training.by_parts([benchmark()]) == []
+@slow
+@needs_bfloat16
+def test_gpu_worker_outlives_failures_and_keeps_the_deadline(tmp_path):
+    args = SimpleNamespace(arch="resnet18", image_size=32, steps=2)
+    job = {"precision": "O1", "channels_last": True, "mode": "off", "batch": 2}
+    worker = gpu.Worker(args, str(tmp_path))
+    try:
+        assert worker.ask(job | {"precision": "O9"}, 60) == {"not measured": "KeyError: 'O9'"}
+        assert len(worker.ask(job, 120)["values"]) == gpu.BLOCKS
+        worker.process.kill()
+        died = worker.ask(job, 60)
+        assert died == {"not measured": "its process ended with status -9"}
+        assert worker.ask(job, 0.1) == {"not measured": "out of time"}
+        assert worker.process is None
+    finally:
+        worker.stop()
 
 
-def test_torchvisions_parts_need_a_folder_of_images(tmp_path, monkeypatch, capsys):
-    line = complaint(torchvision_recipe, f"--dir {tmp_path}", monkeypatch, capsys)
-    assert f"{tmp_path} has no train/ and val/: give --dir a folder that has" in line
+def test_gpu_measures_first_what_matters_most():
+    args = SimpleNamespace(batch_size=[256, 1024], only=None)
+    names = [gpu.name_of(job) for job in gpu.jobs_of(args)]
+    assert len(set(names)) == len(names) == (5 * 2 + 1) * 3 * 2
+    assert names[0] == "imagenet_ddp_apex.py --opt-level O0 -b 256"  # what the others compare with
+    eager = [f"--opt-level {level} --channels-last -b 256" for level in ("O2", "O1", "O3", "O0")]
+    recipe = f"{gpu.RECIPE} --channels-last -b 256"
+    wanted = ["--amp bfloat16 --channels-last -b 256", recipe, *eager]
+    assert all(want in name for want, name in zip(wanted, names[1:], strict=False))
+    assert all("--compile-mode" in name for name in names[7:9])
 
 
-@pytest.mark.slow
-def test_a_recipe_is_trained_by_torchvisions_parts(demo, tmp_path):
-    words = "--steps 2 --seeds 1 --val 20 --only v2 --dir".split()
-    run([sys.executable, torchvision_recipe.__file__, *words, demo, "--out", "x.json"], tmp_path)
-    content = json.loads((tmp_path / "x.json").read_text())
-    assert content["title"] == training.BY_PARTS and "after 2 epochs of 2 steps" in content["note"]
-    assert [len(row["values"]) for row in content["rows"]] == [1, 1]
-    assert report.read_benchmarks([tmp_path])[1] == []
+def test_flops_of_known_networks():
+    convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
+    once = 2 * 8 * 10 * 10 * 3 * 3 * 3
+    assert gpu.count_flops(convolution, 10) == 2 * once  # forward, and backward for the weight
+    # 4.09 GMAC forward, as torchvision's page of models says; backward is twice as much, less the
+    # gradient of the images, which nobody needs: 64 kernels of 7 x 7 x 3 at 112 x 112 places.
+    wanted = 3 * 2 * 4.09e9 - 2 * 64 * 7 * 7 * 3 * 112 * 112
+    flops = gpu.count_flops(torch.nn.Module.to(gpu.models.resnet50(), "meta"), 224)
+    assert flops == pytest.approx(wanted, rel=1e-3)
 
 
-def test_data_loading_takes_more_than_is_loaded_ahead(demo, monkeypatch, capsys):
-    line = complaint(data_loading, f"{demo} --images 511", monkeypatch, capsys)
-    assert "--images 511: 512 or more" in line
-
-
-def test_decoders_tell_a_broken_image(tmp_path, monkeypatch, capsys):
-    (tmp_path / "train" / "cat").mkdir(parents=True)
-    (tmp_path / "train" / "cat" / "1.jpg").write_text("no image")
-    assert "1.jpg" in complaint(decoders, str(tmp_path), monkeypatch, capsys)
-
-
-# ------------------------------------------------------------------------------ ways to be parallel
-
-
-def test_the_page_says_what_ways_to_be_parallel_send():
-    """The busiest link, speed against one rank, memory and idle time are the rows' medians."""
-    rows = [{"name": "gather, 1 ranks", "way": "gather", "ranks": "1", "values": [10, 20, 90]}]
-    for way, ranks, link, times in [
-        ("gather", 2, 45.0, [40, 40]),
-        ("gather", 4, 134.0, [80, 80]),
-        ("ring", 2, 45.5, [30, 30]),
-        ("ring", 4, 67.0, [25, 25]),
-    ]:
-        rows.append({"name": f"{way}, {ranks} ranks", "way": way, "ranks": str(ranks)})
-        rows[-1] |= {"values": times, "busiest link, MB/step": link}
-    for row in rows:
-        row |= {"batch": "64", "by formula, MB/step": 44.7, "all ranks sent, MB/step": 268.0}
-        row["first losses"] = "2.5 2.4"
-    held = [
-        {"name": f"resnet50, {way}, {ranks} ranks", "values": [found], "by formula, MB": formula}
-        for way, ranks, found, formula in [
-            ("ddp", 1, 306.7, 306.7),
-            ("fsdp", 1, 306.7, 306.7),
-            ("ddp", 4, 306.7, 306.7),
-            ("fsdp", 4, 76.7, 76.63),
-        ]
-    ]
-    idle = [
-        {"name": "gpipe, 2", "way": "gpipe", "micro-batches": "2", "values": [30, 34, 31]},
-        {"name": "gpipe, 8", "way": "gpipe", "micro-batches": "8", "values": [12, 12.4, 13]},
-    ]
-    titles = TITLES
-    benchmarks = [
-        benchmark(title=titles["exchange"], rows=rows, about=ABOUT | {"cores": 2}),
-        benchmark(title=titles["memory"], rows=held),
-        benchmark(title=titles["bubble"], rows=idle),
-    ]
-    figures = {}
-    text = "\n".join(parallel_section(benchmarks, figures))
-    assert "| gather | 134 | 44.7 | 268 | 80.0 | 0.25 |" in text
-    assert "| ring | 67.0 | 44.7 | 268 | 25.0 | 0.80 |" in text
-    assert "losses of all ways are within 0.0e+00 of each other: " in text
-    assert "| resnet50, ddp | 307 | 307 |" in text and "| resnet50, fsdp | 307 | 76.7 |" in text
-    assert "its share, within 0.1 %." in text
-    links, speeds = figures["figures/exchange"]
-    assert links["title"] == "gather: 134 MB a step on one link, ring 67"
-    assert [[*line["y"]] for line in speeds["lines"]] == [[1, 0.5, 0.25], [1, 20 / 30, 0.8]]
-    least, most = speeds["lines"][0]["errors"]
-    assert ([*least], [*most]) == ([0, 0, 0], [0, 0, 0]), "each way took the same each time"
-    (stages,) = figures["figures/bubble"]
-    assert stages["title"] == "Idle time of two stages: 31 % with 2, 12 % with 8 micro-batches"
-    two = next(line for line in stages["lines"] if line["label"].startswith("2 stages"))
-    assert (two["y"][0], two["y"][7]) == (pytest.approx(50), pytest.approx(100 / 9))
-    rows[-1]["first losses"] = "2.5 2.3"
-    for losses in "2.5 2.4", "2.5 2.0":  # of a smaller batch
-        rows.append({**rows[-1], "batch": "32", "first losses": losses})
-    text = "\n".join(parallel_section(benchmarks, {}))
-    assert "within 4.3e-02 of each other (2.0e-01 with 32)" in text
-    assert "wait for each message" not in text
-    assert "(14.9 MB of gradients, which `--list-tensors` lists)" in text  # a third of gather's
-    rows += [{**rows[2], "way": "all_reduce", "name": "all_reduce, 4 ranks", "values": [81]}]
-    rows[-1]["busiest link, MB/step"] = 67.5
-    text = "\n".join(parallel_section(benchmarks, {}))
-    assert "all_reduce's ring has 6 in turn for each tensor, gather 2, to rank 0 and back." in text
-    rows[-1]["values"] = [79]
-    assert "wait for each message" not in "\n".join(parallel_section(benchmarks, {}))
-    assert parallel_section([benchmark()], {}) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "bubble", "dtype", "exchange"])
-def test_ways_to_be_parallel_are_measured(kind, tmp_path):
-    """A little of each; what must be exact is."""
-    few = ["--archs", "squeezenet1_1", "-a", "squeezenet1_1", "--steps", "2", "--ranks", "2"]
-    few += ["--batch", "16", "--image-size", "64", "--out", tmp_path / "found.json"]
-    words = [sys.executable, parallel.__file__, kind, *few]
-    if kind == "exchange":
-        if os.geteuid() or not shutil.which("ip"):
-            pytest.skip("network namespaces take root and iproute2")
-        words += ["--only", "gather", "ring"]
-    run(words, tmp_path)
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["title"] == TITLES[kind]
-    assert all(value > 0 for row in found["rows"] for value in row["values"])
-    for row in found["rows"]:
-        if kind == "memory":
-            assert row["values"] == [pytest.approx(row["by formula, MB"], rel=0.02)]
-        if kind == "exchange":
-            formula = row["by formula, MB/step"]
-            assert row["busiest link, MB/step"] == pytest.approx(formula, rel=0.1)
+def test_share_of_the_peak():
+    shares = {
+        "NVIDIA H200": "1.0",
+        "NVIDIA H100 80GB HBM3": "1.0",
+        "NVIDIA H100 PCIe": "1.3",
+        "NVIDIA A100-SXM4-80GB": "3.2",
+        "NVIDIA A100 80GB PCIe": "3.2",
+        "NVIDIA L40S": "2.7",
+        "NVIDIA L4": "8.2",
+        "Tesla V100-SXM2-16GB": "7.9",
+        "NVIDIA GeForce RTX 9090": "-",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb": "-",
+        "Intel(R) Xeon(R) Processor": "-",
+    }
+    assert shares == {name: gpu.share_of_peak(1000, 9.89e9, name) for name in shares}  # 9.89 TFLOPS
 
 
 # -------------------------------------------------------------------------------------------- text
 
 
-def rows_of_text():
-    """Returns {kind: rows} as benchmarks/text.py writes them."""
-
-    def row(name, values, **more):
-        return {"name": name, "values": values, **more}
-
-    apart, link = "relative difference of losses", "rank 0's link, MB/step"
-    epoch = {"GB an epoch at 64": 49.6, "by formula at 64": 49.4, "ranks": "4"}
-    size = {"gradients, MB": 433.24724}
-    albert = [
-        row(f"{way} {ranks} {precision} {batch}", [rate, rate + 2], way=way, ranks=str(ranks))
-        | {"precision": precision, "batch": str(batch)}
-        for way, ranks, precision, batch, rate in [
-            ("ddp", 1, "float32", 2, 10),
-            ("ddp", 1, "float32", 64, 99),
-            ("ddp", 2, "float32", 2, 20),
-            ("ddp", 2, "float32", 64, 149),
-            ("horovod", 2, "float32", 64, 100),
-            ("horovod", 2, "fp16 exchange", 64, 75),
-        ]
-    ]
-    gathers = [
-        row(name, [times], **{"gathers a step": calls, "model, MB": megabytes})
-        for name, times, calls, megabytes in [
-            ("bert-base, resharded", 1.9, 24, 433.2),
-            ("albert-base, resharded", 14.95, 25, 46.7),
-            ("albert-base, not resharded", 8.2, 13, 46.7),
-        ]
-    ]
-    return {
-        "exchange": [
-            row("gather", [800, 700, 1000], **{apart: "0.0e+00", link: 51.4}),
-            row("rows", [600, 200, 590], **{apart: "1.7e-07", link: 20.7}),
-        ],
-        "traffic": [
-            row("gather", [1306.0], **size, **epoch, **{"by formula, MB/step": 1299.7}),
-            row("ring", [653.1], **size, **epoch, **{"by formula, MB/step": 649.9}),
-        ],
-        "albert": [*albert, row("fsdp", [], way="fsdp", **{"not measured": "emulated"})],
-        "gathers": gathers,
-        "stages": [
-            row("one device", [30, 31, 90], script="text_nd.py", **{apart: "0.0e+00"}),
-            row("two stages", [50, 51], script="text_pipeline.py", **{apart: "2.1e-07"}),
-        ],
-        "ngrams": [row("unigram", [3.25]), row("bigram", [2.32])],
-    }
-
-
-def test_each_kind_has_a_title_and_a_target():
+def test_each_kind_has_a_target():
     (kinds,) = re.findall("(?m)^TEXT := (.*)", (ROOT / "Makefile").read_text())
-    assert {*kinds.split()} == {*of_text.KINDS} == {*OF_TEXT}
-
-
-def test_the_page_says_what_text_takes(tmp_path):
-    """Medians, ratios to the first way, formulas in brackets, what was not measured; and claims."""
-    benchmarks = [
-        benchmark(title=OF_TEXT[kind], rows=rows, about=ABOUT | {"cores": 2})
-        for kind, rows in rows_of_text().items()
-    ]
-    text = "\n".join(language_section([], benchmarks))
-    assert "| gather | 800 | 1.00 | 51.4 |\n| rows | 590 | 0.74 | 20.7 |" in text
-    assert "Losses of all 2 ways are within 2e-07 of each other." in text
-    assert "| ring | 653.1 (649.9) | 49.6 (49.4) |" in text and "433,247,240 bytes of" in text
-    assert (
-        "| ddp | float32 | 2 | 21 | 150 |" in text and "| horovod | float32 | 2 | – | 101 |" in text
-    )
-    assert "Not measured: emulated." in text
-    assert "albert-base, its blocks not resharded: 13 gathers, 8.2 times its 46.7 MB" in text
-    assert "one device 31 ms, two stages 50 ms." in text.replace("50.5", "50")
-    assert "by bigrams" not in text, "there is no run that it could be set beside"
-    found = {
-        script: " ".join(claim.split()) for script, claim in claims.claims([], benchmarks).items()
-    }
-    for script, claim in {
-        "text_ddp.py": "ranks that share the cores train 150 sequences/s, 1.50 times those of 1; 2",
-        "text_exchange.py": "send 1,306 MB a step over rank 0's link by gather, 653 MB by ring;",
-        "text_fsdp.py": "albert-base's 47 MB are gathered 14.9 times a step, in 25 parts; bert-ba",
-        "text_horovod.py": "sequences/s at a batch of 64, 0.75 at 64 (101 in float32); 2",
-        "text_pipeline.py": "50 ms a batch in two stages, 31 on one device; losses within 2e-07",
-    }.items():
-        assert claim in found.pop(script), script
-    assert not found
-    for kind, rows in rows_of_text().items():  # of which others are missing
-        language_section([], [benchmark(title=OF_TEXT[kind], rows=rows)])
-        claims.claims([], [benchmark(title=OF_TEXT[kind], rows=rows[:1])])
-    assert language_section([], [benchmark()]) == []
-
-
-def test_the_page_says_what_the_demos_are_learned_to(tmp_path):
-    """The run on most sequences of each task, beside what counts alone reach."""
-    of = {"command": ["python", "text_nd.py"], "steps_per_epoch": 10, "data": "demo", "cores": 2}
-    of |= {"place": {"device": "cpu", "ranks": 1, "devices": 1, "local_ranks": 1}}
-    of |= {"global_batch": 8, "device": "CPU"}
-    for name, task, tags in [
-        ("short", "lm", {"Loss/val": [1.0], "Perplexity/val": [2.7]}),
-        ("long", "lm", {"Loss/val": [2.5, 2.1], "Perplexity/val": [12.2, 8.2]}),
-        ("cola", "cola", {"Loss/val": [0.3], "Accuracy/val": [91.7]}),
-    ]:
-        options = {"arch": "gpt" if task == "lm" else "bert", "task": task}
-        write_run(tmp_path / name, tags, about=of | {"options": options})
-    runs, warnings = read.read_runs([tmp_path])
-    counts = benchmark(title=OF_TEXT["ngrams"], rows=rows_of_text()["ngrams"])
-    text = "\n".join(language_section(runs, [counts]))
-    assert not warnings and "gpt to validation loss 2.10 (perplexity 8.2) on demo in" in text
-    assert "bert to 91.7 % validation accuracy on cola: demo in 0:01:40." in text
-    assert "loss is 3.25 by unigrams, 2.32 by bigrams." in text
-    claim = claims.claims(runs, [])["text_nd.py"]
-    assert (
-        claim.startswith("Measured: gpt to validation loss 2.10") and "; 2 cores of CPU." in claim
-    )
+    assert {*kinds.split()} == {*of_text.KINDS}
 
 
 def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
     """RTE's rows, which text_nd.py takes for RTE's; as many tensors and bytes as bert-base."""
     pytest.importorskip("transformers")
     of_text.make_rte(tmp_path / "rte")
-    place = of_text.text_nd.Place(of_text.torch.device("cpu"))
+    place = of_text.text_nd.Place(torch.device("cpu"))
     for name, count in ("train", 2490), ("dev", 277):
         rows, target = of_text.text_nd.read_rows(tmp_path / "rte" / f"{name}.tsv", "rte", place)
-        assert len(rows) == count and 0.4 < sum(target) / count < 0.6
+        assert len(rows) == count
+        assert 0.4 < sum(target) / count < 0.6
     assert len({of_text.word(number) for number in range(0, 30_000)}) == 30_000
     for kind, tensors, numbers in ("bert-base", 201, 108_311_810), ("albert-base", 27, 11_685_122):
         folder = of_text.make_model(tmp_path / kind, kind)
         words = ["--task", "rte", "-a", str(folder), "--from-scratch", str(tmp_path / "rte")]
         args = of_text.text_nd.parse_args([*words, "--max-length", "8"])
         tokenizer = of_text.text_nd.load_tokenizer(folder)
-        data = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=len(tokenizer), pad=0))
+        data = SimpleNamespace(train=SimpleNamespace(vocabulary=len(tokenizer), pad=0))
         with torch.device("meta"):
             model = of_text.text_nd.build_model(args, data)
         weights = [*model.parameters()]
@@ -589,27 +437,3 @@ def test_ngrams_are_those_of_the_text(monkeypatch):
     single, pairs = of_text.ngrams(None, None)
     assert single["values"] == [pytest.approx(math.log(2), abs=0.01)]
     assert pairs["values"] == [pytest.approx(0, abs=0.01)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["exchange", "albert", "gathers", "stages"])
-def test_text_is_measured(kind, tmp_path):
-    """A little of each; what must be exact is."""
-    pytest.importorskip("transformers")
-    words = [sys.executable, of_text.__file__, kind, "--out", tmp_path / "found.json"]
-    few = {
-        "exchange": "--only gather rows --steps 4 --ranks 2 --hidden-size 32 --layers 1",
-        "albert": "--batch 2 --ranks 2 --steps 1 --hidden-size 32 --max-length 8",
-        "gathers": "",
-        "stages": "--steps 4 --rounds 1",
-    }
-    if kind == "exchange" and (os.geteuid() or not shutil.which("ip")):
-        pytest.skip("network namespaces take root and iproute2")
-    run([*words, *few[kind].split()], tmp_path)
-    rows = read_rows(tmp_path / "found.json")
-    for row in rows.values():
-        assert min(row["values"], default=1) > 0
-        assert float(row.get("relative difference of losses", 0)) < 1e-6
-    if kind == "gathers":  # each of 12 calls, in both passes, and the rest once
-        assert rows["albert-base, resharded"]["gathers a step"] == "25"
-        assert rows["albert-base, not resharded"]["gathers a step"] == "13"
