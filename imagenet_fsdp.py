@@ -2577,10 +2577,10 @@ def build_run(args):
     # 2. Options and data are compared before anything depends on them: of ranks that differ, some
     #    would wait in collectives that others never enter.
     parser = make_parser()
-    shared = {name: each for name, each in vars(args).items() if name not in parser.own}
+    shared = {name: value for name, value in vars(args).items() if name not in parser.own}
     shared["precision"] = place.precision or args.precision
     require_equal(place, shared | {"device": place.device.type})
-    options = {name: each for name, each in shared.items() if name not in parser.free}
+    options = {name: value for name, value in shared.items() if name not in parser.free}
     arm_timeout(args)
     sources = list_sources(args, place)
     digests = [source.digest() for source in sources]

@@ -209,6 +209,6 @@ def write(path, title, unit, rows, baseline, about, facts):
     """
     content = {"title": title, "unit": unit, "baseline": baseline, "facts": facts}
     content |= {"about": about, "rows": rows}
-    print("\n".join([f"{title}:", "", *benchmark_table(content)]), flush=True)
+    print(f"{title}:\n\n{benchmark_table(content)}", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -136,11 +136,11 @@ def in_full(name, runs, bench):
     studies = defaultdict(list)
     for run in runs:
         studies[run.study or "runs"].append(run)
-    sections = {each: show_study(each, members) for each, members in studies.items()}
-    sections |= {each: show_benchmark(content) for each, content in bench.items()}
-    sections |= {run.name: show_run(run) for run in runs}
-    wanted = sections.values() if name == "all" else [sections.get(name, [])]
-    return "\n\n".join(part for parts in wanted for part in parts)
+    sections = {each: (show_study, each, members) for each, members in studies.items()}
+    sections |= {each: (show_benchmark, content) for each, content in bench.items()}
+    sections |= {run.name: (show_run, run) for run in runs}
+    wanted = sections if name == "all" else sections.keys() & {name}
+    return "\n\n".join(part for each in wanted for part in sections[each][0](*sections[each][1:]))
 
 
 def facts(content):

@@ -99,7 +99,7 @@ def test_others_options_have_a_table_and_are_none_here():
     scripts = [importlib.import_module(name) for name in ("imagenet_nd", "text_nd")]
     assert dict(rows) == scripts[0].ELSEWHERE
     for script in scripts:
-        parser, *_ = script.make_parser()
+        parser = script.make_parser()
         own = {word for action in parser._actions for word in action.option_strings}
         assert not own & script.ELSEWHERE.keys()
         for here in script.ELSEWHERE.values():
