@@ -22,6 +22,7 @@ import textwrap
 from pathlib import Path
 
 from reporting.figures import draw, fingerprint, read_fingerprint
+from reporting.lessons import make_lessons
 from reporting.logs import BadInput, read_benchmarks, read_io_csv, read_runs, read_study_io, visible
 from reporting.page import make_page
 from reporting.tables import code, in_full
@@ -103,9 +104,14 @@ def main():
     left_over = [path for path in made if path not in paths]
     page = out / "RESULTS.md"
     before = page.read_text(encoding="utf-8") if page.exists() else ""
+    texts = {page: text}
+    if out.resolve() == HERE and (lessons := make_lessons(runs, bench)):
+        texts[out / "docs" / "lessons.md"] = lessons
     if args.check:
-        names = [path.name for path in [*[page] * (before != text), *stale, *left_over]]
-        if names:
+        stale += [
+            path for path in texts if not path.exists() or path.read_text("utf-8") != texts[path]
+        ]
+        if names := [path.name for path in [*stale, *left_over]]:
             parser.exit(1, f"stale, `make results` mends it: {', '.join(names)}\n")
         if out.resolve() == HERE and (wrong := stale_claims(claims)):
             parser.exit(1, "\n".join([*wrong, ""]))
@@ -119,7 +125,8 @@ def main():
         for path in left_over:
             path.unlink()
         out.mkdir(parents=True, exist_ok=True)
-        page.write_text(text, encoding="utf-8")
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         parser.error(f"--out {out}: {error}")
     print(f"{page} and {len(figures)} figures, from {len(runs)} runs")

@@ -21,11 +21,6 @@ def row(benchmark, name):
     return {each["name"]: each for each in benchmark["rows"]}[name]
 
 
-def median(benchmark, name):
-    """Returns the median of a row of a benchmark."""
-    return row(benchmark, name)["median"]
-
-
 def make_lessons(runs, bench):
     """Returns the text of docs/lessons.md; "" where there are no runs of the lessons."""
     studies, lesson = {}, {}
@@ -35,5 +30,5 @@ def make_lessons(runs, bench):
         words = [word for word in run.about["command"][1:-2] if "/" not in word]
         lesson[" ".join(words)] = run
     known = {"runs": runs, "studies": studies, "lesson": lesson, "bench": bench}
-    known |= {"loss": loss, "apart": apart, "row": row, "median": median}
-    return environment(finalize=None).get_template("lessons.md.j2").render(known) if lesson else ""
+    known |= {"loss": loss, "apart": apart, "row": row}
+    return environment().get_template("lessons.md.j2").render(known) if lesson else ""

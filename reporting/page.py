@@ -15,9 +15,8 @@ OWN = "lessons_", "parity", "precision_", "recipe", "scaling_cpu", "text_cpu", "
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "docs"]
 
 
-def render(name, known, finalize=None):
-    """Returns the text of a template. A section, from a heading or {##} to the next, is left out
-    where logs lack what it says."""
+def environment(finalize=None):
+    """Returns the environment of templates: all functions of findings, scaling and tables."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDERS),
         undefined=jinja2.StrictUndefined,
@@ -28,7 +27,14 @@ def render(name, known, finalize=None):
     )
     for module in findings, scaling, tables:
         env.globals |= {each: vars(module)[each] for each in vars(module) if each[0] != "_"}
-    env.globals["max"], parts = max, []
+    env.globals["max"] = max
+    return env
+
+
+def render(name, known, finalize=None):
+    """Returns the text of a template. A section, from a heading or {##} to the next, is left out
+    where logs lack what it says."""
+    env, parts = environment(finalize), []
     for part in re.split("(?m)^(?=###? )|^{##}\n", env.loader.get_source(env, name)[0]):
         try:
             parts.append(env.from_string(part).render(known))

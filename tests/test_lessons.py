@@ -107,7 +107,7 @@ def test_the_ring_that_is_drawn_is_the_script_s(monkeypatch):
     fake.configure_mock(P2POp=lambda *words: words, get_world_size=lambda: 4)
     fake.batch_isend_irecv.return_value = []
     monkeypatch.setattr(script, "dist", fake)
-    drawn, sent = [], [set() for _ in range(6)]
+    sent = [set() for _ in range(6)]
     for rank in range(4):
         fake.get_rank.return_value = rank
         script._add_up_in_a_ring(torch.arange(4.0))
@@ -115,7 +115,6 @@ def test_the_ring_that_is_drawn_is_the_script_s(monkeypatch):
         (rank, turn), ((kind, chunk, to), _) = divmod(place, 6), call.args[0]
         assert (kind, to) == (fake.isend, (rank + 1) % 4)
         sent[turn].add((rank, chunk.storage_offset()))
-    for axes in figures.ring().axes:  # an arrow begins below its rank; one more leads to rank 0
-        lines = [line.get_xydata() for line in axes.lines if len(line.get_xydata()) == 2]
-        drawn.append({(-y // 1, chunk) for (chunk, y), _ in lines if y < 0})
-    assert drawn == sent[:4]
+    notes = [panel["notes"] for panel in figures.ring(None)]
+    arrow = "\N{DOWNWARDS ARROW}"
+    assert [{(-y, x) for x, y, text in panel if arrow in text} for panel in notes] == sent[:4]
