@@ -416,38 +416,6 @@ def leave():
 DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
 DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
 WARMUP = 5, 90  # epochs, of so many
-# Options of torchvision's references, timm and others, and what they are here.
-ELSEWHERE = {
-    "--model": "-a",
-    "--data-path": "DIR, without an option",
-    "--data-dir": "DIR, without an option",
-    "--opt": "--optimizer",
-    "--sched": "--lr-schedule",
-    "--lr-scheduler": "--lr-schedule",
-    "--lr-warmup-epochs": "--warmup-epochs",
-    "--norm-weight-decay": "--norm-wd",
-    "--clip-grad-norm": "--clip-grad",
-    "--grad-accum-steps": "--accumulation",
-    "--model-ema": "--ema DECAY",
-    "--aa": "--auto-augment",
-    "--auto-augment ta_wide": "--auto-augment trivial",
-    "--auto-augment ra": "--auto-augment rand",
-    "--auto-augment imagenet": "--auto-augment auto",
-    "--mixup-alpha": "--mixup",
-    "--cutmix-alpha": "--cutmix",
-    "--ra-sampler": "--repeated-aug N",
-    "--aug-repeats": "--repeated-aug N",
-    "--reprob": "--random-erase",
-    "--smoothing": "--label-smoothing",
-    "--bce-loss": "--loss bce",
-    "--bce-target-thresh": "--bce-threshold",
-    "--img-size": "--image-size",
-    "--train-crop-size": "--image-size",
-    "--val-crop-size": "--val-size",
-    "--val-resize-size": "--val-resize",
-    "--test-only": "--evaluate",
-    "--output-dir": "--log-dir",
-}
 # --auto-augment: torchvision's, with the interpolation that its references give them.
 POLICIES = {
     "trivial": v2.TrivialAugmentWide,
@@ -1387,7 +1355,7 @@ def end_with_parent(signum):
 # section return theirs.
 FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
 OWN = """checkpoint_minutes compile compile_mode deterministic gpu log_dir max_hours no_accel
-    recipes timeout""".split()
+    timeout""".split()
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1419,24 +1387,15 @@ class Options(argparse.Namespace):
         raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
 
 
-class Parser(argparse.ArgumentParser):
-    """Names the options here in place of others'."""
-
-    def error(self, message):
-        """Ends in one line with status 2."""
-        word = r"(?<!\S)%s(?![\w-])"
-        there = [name for name in ELSEWHERE if re.search(word % name, message)]
-        here = [f"{name} is {ELSEWHERE[name]} here" for name in there]
-        super().error("; ".join([message, *here]))
-
-
 def make_parser():
     """Returns the parser; `free` and `own` of it are the names of such options."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
-    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
+    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    parser = Parser(description=about, **options)
+    elsewhere = "docs/recipes.md has what options of other projects are called here."
+    parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
+    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
@@ -1480,8 +1439,8 @@ def make_parser():
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
-    elsewhere = "a program of its own now: tools/profile_steps.py SCRIPT ..."
-    add("--prof", nargs="?", default=argparse.SUPPRESS, help=elsewhere)
+    profiler = "a program of its own now: tools/profile_steps.py SCRIPT ..."
+    add("--prof", nargs="?", default=argparse.SUPPRESS, help=profiler)
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
@@ -1499,11 +1458,12 @@ def make_parser():
 
 
 def parse_args(argv=None):
-    """Returns the options as typed, and as `recipes` what @FILE stood for."""
-    parser = make_parser()
-    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
-    args = Options()
-    vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
+    """Returns the options as typed."""
+    parser, args = make_parser(), Options()
+    try:
+        vars(args).update(vars(parser.parse_args(argv)))
+    except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
+        parser.error(f"an option file: {error}")
     check_task_options(args, parser)
     if "prof" in args:
         parser.error("--prof is a program of its own now: tools/profile_steps.py SCRIPT ...")
@@ -1522,34 +1482,6 @@ def parse_args(argv=None):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{names} exclude each other")
     return args
-
-
-def read_recipes(argv, parser):
-    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
-    {@FILE: its options}."""
-    words, recipes, program = [], {}, parser.prog
-    for word in argv:
-        found = [word]
-        if word.startswith("@"):
-            parser.prog = f"{program}: {word}"  # named in its errors
-            try:
-                text = Path(word[1:]).read_text("utf-8-sig")
-                # Within quotes # begins no comment, and \ is a character anywhere.
-                text = re.sub(r"""("[^"]*"|'[^']*')|(?<!\S)#.*""", r"\1", text)
-                lexer = shlex.shlex(text, posix=True)
-                lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
-                found = [*lexer]
-            except (OSError, ValueError) as error:
-                parser.error(getattr(error, "strerror", None) or str(error))
-            if any(option.startswith("@") for option in found):
-                parser.error("an option file cannot name another")
-            if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
-                refused = "--, a line that ends in \\, quotes over lines, a byte of 0"
-                parser.error(f"none of these can be read: {refused}")
-            parser.parse_args(found)
-            parser.prog, recipes[word] = program, shlex.join(found)
-        words += found
-    return words, recipes
 
 
 # ------------------------------------------------------------------------------------------- device
@@ -2693,8 +2625,6 @@ def require_equal(place, mine):
 def print_header(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    for name, options in args.recipes.items():
-        print_line(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):

@@ -414,37 +414,6 @@ DEFAULTS = {"epochs": 3, "batch_size": 32, "lr_scaling": "none", "lr_schedule": 
 DEFAULTS |= {"optimizer": "adamw", "lr": 3e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
 FINE_TUNING = 2e-5
 WARMUP = 1, 10  # epochs, of so many
-
-# Options of transformers' examples and nanoGPT, and what they are here.
-ELSEWHERE = {
-    "--model": "-a",
-    "--model_name_or_path": "-a",
-    "--task_name": "--task",
-    "--tokenizer_name": "--tokenizer",
-    "--train_file": "DIR/train.txt or train.tsv",
-    "--dataset": "DIR, without an option",
-    "--max_seq_length": "--max-length",
-    "--max_length": "--max-length",
-    "--block_size": "--max-length",
-    "--pad_to_max_length": "--pad-to-max",
-    "--batch_size": "-b",
-    "--per_device_train_batch_size": "-b",
-    "--gradient_accumulation_steps": "--accumulation",
-    "--num_train_epochs": "--epochs",
-    "--learning_rate": "--lr",
-    "--lr_scheduler_type": "--lr-schedule",
-    "--weight_decay": "--wd",
-    "--max_grad_norm": "--clip-grad",
-    "--grad_clip": "--clip-grad",
-    "--n_layer": "--layers",
-    "--n_head": "--heads",
-    "--n_embd": "--hidden-size",
-    "--resume_from_checkpoint": "--resume",
-    "--output_dir": "--log-dir",
-    "--do_eval": "--evaluate",
-    "--fp16": "--amp float16",
-    "--bf16": "--amp bfloat16",
-}
 # Encoders of transformers' that are built with random weights.
 ENCODERS = "albert bert distilbert electra roberta".split()
 ARCHS = ("gpt", *ENCODERS)
@@ -1248,7 +1217,7 @@ def end_with_parent(signum):
 # section return theirs.
 FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
 OWN = """checkpoint_minutes compile compile_mode deterministic gpu log_dir max_hours no_accel
-    recipes timeout""".split()
+    timeout""".split()
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1280,24 +1249,15 @@ class Options(argparse.Namespace):
         raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
 
 
-class Parser(argparse.ArgumentParser):
-    """Names the options here in place of others'."""
-
-    def error(self, message):
-        """Ends in one line with status 2."""
-        word = r"(?<!\S)%s(?![\w-])"
-        there = [name for name in ELSEWHERE if re.search(word % name, message)]
-        here = [f"{name} is {ELSEWHERE[name]} here" for name in there]
-        super().error("; ".join([message, *here]))
-
-
 def make_parser():
     """Returns the parser; `free` and `own` of it are the names of such options."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
-    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False}
+    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    parser = Parser(description=about, **options)
+    elsewhere = "docs/recipes.md has what options of other projects are called here."
+    parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
+    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
@@ -1341,8 +1301,8 @@ def make_parser():
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
-    elsewhere = "a program of its own now: tools/profile_steps.py SCRIPT ..."
-    add("--prof", nargs="?", default=argparse.SUPPRESS, help=elsewhere)
+    profiler = "a program of its own now: tools/profile_steps.py SCRIPT ..."
+    add("--prof", nargs="?", default=argparse.SUPPRESS, help=profiler)
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
@@ -1360,11 +1320,12 @@ def make_parser():
 
 
 def parse_args(argv=None):
-    """Returns the options as typed, and as `recipes` what @FILE stood for."""
-    parser = make_parser()
-    words, recipes = read_recipes(sys.argv[1:] if argv is None else argv, parser)
-    args = Options()
-    vars(args).update(vars(parser.parse_args(words)), recipes=recipes)
+    """Returns the options as typed."""
+    parser, args = make_parser(), Options()
+    try:
+        vars(args).update(vars(parser.parse_args(argv)))
+    except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
+        parser.error(f"an option file: {error}")
     check_task_options(args, parser)
     if "prof" in args:
         parser.error("--prof is a program of its own now: tools/profile_steps.py SCRIPT ...")
@@ -1383,34 +1344,6 @@ def parse_args(argv=None):
             names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{names} exclude each other")
     return args
-
-
-def read_recipes(argv, parser):
-    """Returns argv with the options of a file in place of each @FILE (# begins a comment), and
-    {@FILE: its options}."""
-    words, recipes, program = [], {}, parser.prog
-    for word in argv:
-        found = [word]
-        if word.startswith("@"):
-            parser.prog = f"{program}: {word}"  # named in its errors
-            try:
-                text = Path(word[1:]).read_text("utf-8-sig")
-                # Within quotes # begins no comment, and \ is a character anywhere.
-                text = re.sub(r"""("[^"]*"|'[^']*')|(?<!\S)#.*""", r"\1", text)
-                lexer = shlex.shlex(text, posix=True)
-                lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
-                found = [*lexer]
-            except (OSError, ValueError) as error:
-                parser.error(getattr(error, "strerror", None) or str(error))
-            if any(option.startswith("@") for option in found):
-                parser.error("an option file cannot name another")
-            if {"--", "\\"} & {*found} or re.search("[\0\n]", "".join(found)):
-                refused = "--, a line that ends in \\, quotes over lines, a byte of 0"
-                parser.error(f"none of these can be read: {refused}")
-            parser.parse_args(found)
-            parser.prog, recipes[word] = program, shlex.join(found)
-        words += found
-    return words, recipes
 
 
 # ------------------------------------------------------------------------------------------- device
@@ -2554,8 +2487,6 @@ def require_equal(place, mine):
 def print_header(run, head):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    for name, options in args.recipes.items():
-        print_line(f"{name}: {options}")
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
     if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):

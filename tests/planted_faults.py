@@ -165,7 +165,7 @@ tests/test_training.py -k shorter
   every epoch is saved => or not from_rank_0(young): => or True:
   the last epoch is not saved => if is_best or ends or not => if is_best or not
 tests/test_bad_input.py -k prof
-  --prof is passed over => if "prof" in args: => if args.recipes is None:
+  --prof is passed over => if "prof" in args: => if args.gpu == -1:
 tests/test_data.py -k noise
   noise of the wrong split => data.image_size if split == "train" else data.val_size => data.val_size if split == "train" else data.image_size
 tests/test_data.py -k generator_alone

@@ -17,7 +17,6 @@ REGRESSION = '''# ==== task: a regression on random numbers
 DEFAULTS = {"epochs": 3, "batch_size": 16, "optimizer": "sgd", "lr": 1.0, "wd": 0.0}
 DEFAULTS |= {"lr_scaling": "linear", "lr_schedule": "linear"}
 WARMUP = 0, 1
-ELSEWHERE = {}
 SUMS = ("loss", "points")
 BEST = {"Loss": ("best_loss", math.inf, 0.0)}
 

@@ -46,7 +46,6 @@ PARALLEL = {
 TASK = {
     "DEFAULTS": None,
     "WARMUP": None,
-    "ELSEWHERE": None,
     "add_task_options": "parser",
     "check_task_options": "args, parser",
     "list_sources": "args, place",
