@@ -36,9 +36,10 @@ def stale_claims(claims):
     for path in sorted([*HERE.glob("imagenet_*.py"), *HERE.glob("text_*.py")]):
         docstring = path.read_text(encoding="utf-8").split('"""')[1]
         there = re.findall(r"(?ms)^(Measured: .*?)\s*(?:\n\s*\n|\Z)", docstring)
-        if there != [claims[path.name]] * (path.name in claims):
-            wanted = claims.get(path.name, "nothing, since no log is of it")
-            lines.append(f"{path.name}: what was measured should be in its docstring:\n{wanted}")
+        wanted = [claims[path.name]] if path.name in claims else []
+        if there != wanted:
+            claim = wanted[0] if wanted else "nothing, since no log is of it"
+            lines.append(f"{path.name}: what was measured should be in its docstring:\n{claim}")
     return lines
 
 

@@ -113,5 +113,4 @@ def test_gpu_study_and_its_results_on_the_cpu(demo, tmp_path):
     assert not list(tmp_path.rglob("*.pt"))
     run([sys.executable, ROOT / "make_results.py", tmp_path / "logs", "--out", tmp_path], tmp_path)
     text = (tmp_path / "RESULTS.md").read_text()
-    assert text.count("| ddp_apex | 1 |") == 8
-    assert "Images/s, and how many times those of full precision:" in text
+    assert text.count("| ddp_apex | ") == 8 and "| ratio to " in text

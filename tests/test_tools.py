@@ -21,7 +21,7 @@ import scipy.io
 from conftest import ROOT, SCRIPTS, command, complaint, environment, needs_horovod, run
 
 import imagenet_nd as nd
-from reporting import read, report
+from reporting import logs
 
 
 @pytest.fixture
@@ -528,8 +528,8 @@ def test_a_profile_is_of_the_same_ten_steps(script, demo, tmp_path):
     assert steps == {f"ProfilerStep#{step}" for step in range(3, 13)}
     # A ViT has one convolution; a pipeline cuts a step into four.
     assert names.count("aten::convolution") == (40 if "pipeline" in script else 10)
-    assert read.read_runs([tmp_path / "runs"]) == ([], [])
-    assert report.read_benchmarks([tmp_path / "runs"]) == ([], [])
+    assert logs.read_runs([tmp_path / "runs"]) == ([], [])
+    assert logs.read_benchmarks([tmp_path / "runs"]) == ({}, [])
 
 
 @pytest.mark.parametrize(
