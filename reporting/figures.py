@@ -93,7 +93,7 @@ def draw_panel(axes, panel):
         (lengths,) = panel["curves"].values()
         drawn = axes.barh(range(len(lengths)), lengths, color=colours)
         axes.bar_label(drawn, panel["texts"], padding=4, fontsize=9)
-        names = [textwrap.fill(name, 28, break_on_hyphens=False) for name in lengths.index]
+        names = [textwrap.fill(name[:100], 28, break_on_hyphens=False) for name in lengths.index]
         axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.set(xlim=(0, 1.4 * lengths.max()), ylim=(len(names) - 0.5, -0.5), xticks=[])
         return
@@ -101,7 +101,7 @@ def draw_panel(axes, panel):
     styles = panel.get("styles") or ["-"] * len(colours)
     for (name, each), colour, style in zip(panel["curves"].items(), colours, styles, strict=True):
         style = "o" if len(each) == 1 and style == "-" else style
-        axes.plot(each.index, each, style, color=colour, label=name, markersize=5)
+        axes.plot(each.index, each, style, color=colour, label=name[:100], markersize=5)
     for x, low, high, colour in panel.get("spans", []):
         axes.vlines(x, low, high, color=colour)
     if "band" in panel:
@@ -148,9 +148,9 @@ def study(runs, counters=None):
         [run.script, run.arch, run.precision, f"{run.devices} x -b {run.batch}"] for run in runs
     ]
     varying = [place for place in range(4) if len({each[place] for each in words}) > 1]
-    names = [" ".join(each[place] for place in varying)[:100] for each in words]
+    names = [" ".join(each[place] for place in varying) for each in words]
     every = [
-        (name if names.count(name) == 1 else run.name[:100], run, colour)
+        (name if name and names.count(name) == 1 else run.name, run, colour)
         for name, run, colour in zip(names, runs, shades(len(runs)), strict=True)
     ]
     panels = []
