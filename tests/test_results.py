@@ -393,6 +393,13 @@ def test_a_failed_trial_is_counted(tmp_path, cli):
     assert [*rows(text, "fault injected")[0].values()][1:] == ["2", "1"]
 
 
+def test_each_kind_of_trial_has_a_row():
+    template = (ROOT / "reporting" / "RESULTS.md.j2").read_text()
+    kinds = [kind for line in re.findall(r'": "([a-z_ ]+)"', template) for kind in line.split()]
+    logged = json.loads((LOGS / "benchmarks" / "chaos.json").read_text())["trials"]
+    assert sorted([*kinds, "omissions"]) == sorted(logged)
+
+
 def test_all_that_is_shown_is_what_it_was(cli):
     """If it was meant to change: the sum is of `python make_results.py logs --show all`."""
     shown = cli(LOGS, "--show", "all")
