@@ -1,4 +1,4 @@
-"""Turn training logs into figures/ and RESULTS.md: every figure and every number in them.
+"""Turn training logs into figures/ and RESULTS.md: every figure and every measured number in them.
 
     python make_results.py logs                             # `make results`
     python make_results.py logs --check      # is what stands there, and in docstrings, of logs/?
@@ -94,7 +94,9 @@ def main():
         names = [*{run.study or "runs" for run in runs}, *bench, *(run.name for run in runs)]
         near = difflib.get_close_matches(args.show, names, n=5, cutoff=0.3) or names[:5]
         if not (shown := shown or in_full(args.show, runs, bench)):
-            parser.error(f"--show {args.show}: there are only {', '.join(near)} ...")
+            parser.error(
+                f"--show {args.show}: nothing is called so; did you mean {', '.join(near)}?"
+            )
         print(shown)
         return
     out, paths = args.out or Path("."), {}
@@ -108,18 +110,19 @@ def main():
     texts = {page: text}
     if out.resolve() == HERE and (lessons := make_lessons(runs, bench)):
         texts[out / "docs" / "lessons.md"] = lessons
+    if before and not args.out and code(command) not in before:
+        parser.error("RESULTS.md here is of other logs: give --out FOLDER, or --out . if so")
     if args.check:
         stale += [
             path for path in texts if not path.exists() or path.read_text("utf-8") != texts[path]
         ]
         if names := [path.name for path in [*stale, *left_over]]:
-            parser.exit(1, f"stale, `make results` mends it: {', '.join(names)}\n")
+            command += f" --out {shlex.quote(str(args.out))}" if args.out else ""
+            parser.exit(1, f"stale, `{command}` mends it: {', '.join(names)}\n")
         if out.resolve() == HERE and (wrong := stale_claims(claims)):
             parser.exit(1, "\n".join([*wrong, ""]))
         print(f"RESULTS.md and {len(figures)} figures are what the logs give")
         return
-    if before and not args.out and code(command) not in before:
-        parser.error("RESULTS.md here is of other logs: give --out FOLDER, or --out . if so")
     try:
         for path in stale:
             draw(paths[path], path)

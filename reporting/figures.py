@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import PIL.Image
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from reporting.findings import WAYS, complete, final, mean_final, size_of, top1
 from reporting.scaling import efficiency, prediction_errors
@@ -115,6 +115,8 @@ def draw_panel(axes, panel):
             axis.set_minor_locator(NullLocator())
     if panel.get("zero"):
         axes.set_ylim(bottom=0)
+    if panel["xlabel"] in ("epoch", "step"):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if "xticks" in panel:
         axes.set_xticks(panel["xticks"], [f"{tick:,}" for tick in panel["xticks"]])
     if "yticks" in panel:

@@ -50,8 +50,8 @@ def cluster_of(runs):
         whole = {"Top1/val", "Top5/val", "Top1/train", "Top5/train"} <= run.series.keys()
         if run.rate and run.devices and not run.on_cpu and whole:
             studies[run.study, run.group][run.devices] = run
-    best = max(studies.values(), key=max, default={})
-    return [best[size] for size in sorted(best)] if len(best) > 2 else []
+    best = max((each for each in studies.values() if len(each) > 2), key=max, default={})
+    return [best[size] for size in sorted(best)]
 
 
 def complete(cluster):

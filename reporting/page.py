@@ -10,8 +10,8 @@ import jinja2
 from reporting import figures, findings, scaling, tables
 from reporting.tables import Markdown, escape
 
-# How the studies begin that the template has sections of; others have a section of one kind.
-OWN = "lessons_", "parity", "precision_", "recipe", "scaling_cpu", "text_cpu", "transfer_cpu"
+# Studies that the templates have sections of, beside those that findings finds.
+OWN = {"lessons_cpu", "scaling_cpu", "text_cpu"}
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "docs"]
 
 
@@ -66,11 +66,17 @@ def make_page(runs, bench, ios, warnings, command):
         sources[figures.model] = scaling.study_scaling(cluster)
         sources[figures.io] = ios.get(cluster[0].study)
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
-    shown = [cluster[0].study] if cluster else []
-    others = {name: studies[name] for name in sorted(studies) if not name.startswith(OWN)}
-    others = {name: same for name, same in others.items() if name not in shown}
-    compared = [name for name in studies if name.startswith(("precision_", "scaling_cpu"))]
-    for name in [*others, *compared]:
+    precisions = {
+        name: same
+        for name, same in sorted(studies.items())
+        if name.startswith("precision_") and all(run.rate for run in same)
+        if len({run.arch for run in same}) == 1 < len({run.precision for run in same})
+    }
+    told = {*OWN, *precisions} | {row["run"].study for row in parity}
+    told |= {run.study for run in cluster[:1] + (recipe.plain if recipe else [])}
+    told |= {"transfer_cpu"} if transfer else set()
+    others = {name: studies[name] for name in sorted(studies) if name not in told}
+    for name in [*others, *precisions, *({"scaling_cpu"} & studies.keys())]:
         drawn[file_name(name or "runs")] = figures.study(studies[name], ios.get(name))
 
     def figure(name, text):
@@ -80,7 +86,8 @@ def make_page(runs, bench, ios, warnings, command):
         return Markdown(f"![{escape(text)}]({link})")
 
     known = {"cluster": cluster, "parity": parity, "recipe": recipe, "transfer": transfer}
-    known |= {"exchange": exchange, "others": others}
+    known |= {"exchange": exchange, "others": others, "precisions": precisions}
+    known["model"] = scaling.study_scaling(cluster) if cluster else None
     for task in "lm", "cola":
         known[task] = findings.most_trained(runs, "text_nd.py", task)
     known |= {"trials": findings.trials_of(bench), "warnings": warnings}

@@ -57,10 +57,9 @@ def fit_scaling(runs):
     seconds = np.array([run.global_batch / run.rate for run in runs])
     terms = ring_terms(devices, images) / seconds[:, None]
     use = [0, 1, 2] if len(set(devices)) > 2 else [0, 1]  # two sizes cannot tell three terms apart
-    scale = np.abs(terms).max(axis=0)
+    scale, found = np.abs(terms).max(axis=0), np.zeros(3)
     fitted, _ = scipy.optimize.nnls(terms[:, use] / scale[use], np.ones(len(runs)))
     fitted[fitted < 1e-9] = 0  # of what they were scaled to: a rounding error, not a term
-    found = np.zeros(3)
     found[use] = fitted / scale[use]
     active = found > 0
     spare = len(runs) - active.sum()

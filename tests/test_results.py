@@ -165,16 +165,19 @@ def test_v100_scaling_model(cli):
 
 
 def test_a_cluster_is_shown_whatever_its_facts(tmp_path, cli):
-    """Runs alone, without a study.json, and with a file system's counters."""
+    """Runs alone, without a study.json, and with a file system's counters; a larger run of another
+    study has a section of its own, however that is called."""
     for devices in (2, 4, 8):
         write_run(tmp_path / "logs" / NAME.format(devices), usual(3, 100 * devices))
+    write_run(tmp_path / "logs" / "parity of mine" / NAME.format(16), usual(3))
     counters = V100 / "bandwidth.csv", V100 / "iops.csv"
     cli(tmp_path / "logs", "--io-csv", *counters, "--out", tmp_path)
     text = (tmp_path / "RESULTS.md").read_text()
     assert "**800 images/s**: resnet50 on 8 GPUs, 4.0 times the speed of 2, 100 % of ideal" in text
     assert "data not logged" in text and len(rows(text, "GPUs")) == 3
     made = {path.stem for path in (tmp_path / "figures").iterdir()}
-    assert made == {"accuracy", "top1_top5", "scaling", "model", "io"}
+    assert made == {"accuracy", "top1_top5", "scaling", "model", "io", "parity_of_mine"}
+    assert [row["name"] for row in rows(text, "name")] == [NAME.format(16)]
 
 
 # -------------------------------------------------------------------------------- scaling models
@@ -323,7 +326,7 @@ def test_io_csv_separators(text, tmp_path):
         ("--io-csv {0}/none.csv {0}/none.csv", "none.csv: no columns Time and Read"),
         ("--io-csv {0}/odd.csv {0}/odd.csv", "odd.csv: no columns Time and Read"),
         ("--desired-acc 75", "--desired-acc 75.0 is not a fraction"),
-        ("--show thing", "--show thing: there are only"),
+        ("--show thing", "--show thing: nothing is called so; did you mean runs"),
         ("--out {0}/odd.csv", "odd.csv"),
         ("{0}/nowhere", "nowhere: there is no such folder"),
     ],
@@ -354,7 +357,7 @@ def test_stale_results_are_found(tmp_path, cli):
         "old.png": lambda path: shutil.copy(drawn / "runs.png", path),
     }.items():
         spoil((tmp_path if name.endswith("md") else drawn) / name)
-        assert f"stale, `make results` mends it: {name}" in cli(*words, "--check", status=1)
+        assert f"mends it: {name}" in cli(*words, "--check", status=1)
         cli(*words)
     assert {path.name for path in drawn.iterdir()} == {"runs.png", "mine.png"}
     write_run(folder, {"Top1/val": [10, 20, 30], "Throughput/train": [900] * 3})
