@@ -213,12 +213,12 @@ def accuracy(cluster):
     tops, (first, *_, last) = [top1(run) for run in cluster], complete(cluster)
     epochs = {f"{run.devices} GPUs": curve(run, "Top1/val") for run in cluster}
     hours = {f"_{run.devices}": curve(run, "Top1/val", 3600) for run in cluster}
-    titles = [f"{min(tops):.1f} to {max(tops):.1f} % top-1 on {cluster[0].devices} to "]
-    titles[0] += f"{cluster[-1].devices} GPUs"
-    titles += [f"{last.devices} GPUs take {last.training_seconds / 3600:.1f} hours, "]
-    titles[1] += f"{first.devices} take {first.training_seconds / 3600:.0f}"
-    panels = [panel(epochs, titles[0], "epoch", "validation top-1, %")]
-    return [*panels, panel(hours, titles[1], "hours", "validation top-1, %", logx=True)]
+    span = f"{cluster[0].devices} to {cluster[-1].devices} GPUs"
+    title = f"{min(tops):.1f} to {max(tops):.1f} % top-1 on {span}"
+    panels = [panel(epochs, title, "epoch", "validation top-1, %")]
+    title = f"{last.devices} GPUs take {last.training_seconds / 3600:.1f} hours, "
+    title += f"{first.devices} take {first.training_seconds / 3600:.0f}"
+    return [*panels, panel(hours, title, "hours", "validation top-1, %", logx=True)]
 
 
 def top1_top5(cluster):
@@ -327,23 +327,20 @@ def speed(titles):
     panels = []
     # Rows that read other images, smaller or decoded before, are left out, and other scripts.
     odd = r"pixels|raw|_(dp|ddp|ddp_apex|horovod)\.py"
-    names = {" reference preset": "", "Pillow": "without nvImageCodec"}
-    names["full-size JPEGs"] = "JPEGs of quality 90"
     for title, (rows, where) in titles.items():
-        shown = [row for row in rows if not re.search(odd, row["name"])]
-        shown.sort(key=lambda row: -row["median"])
-        rates = pd.Series({row["name"]: row["median"] for row in shown})
-        texts = [f"{significant(rate)}  ({rate / rows[0]['median']:.1f} x)" for rate in rates]
-        texts = [
-            f"{text}  {row.get('batches', '')}" for text, row in zip(texts, shown, strict=True)
-        ]
-        colours = [
-            TEAL if re.match("this project|imagenet_", name) else LIGHT for name in rates.index
-        ]
-        rates.index = [
-            re.sub("|".join(names), lambda found: names[found[0]], name) for name in rates.index
-        ]
-        look = {"texts": texts, "colors": colours}
+        rates, look = {}, {"texts": [], "colors": []}
+        for row in sorted(rows, key=lambda row: -row["median"]):
+            name, times = (
+                row["name"].replace(" reference preset", ""),
+                row["median"] / rows[0]["median"],
+            )
+            name = name.replace("full-size JPEGs", "JPEGs of quality 90")
+            if not re.search(odd, name):
+                text = f"{significant(row['median'])}  ({times:.1f} x)  {row.get('batches', '')}"
+                ours = re.match("this project|imagenet_", name)
+                rates[name.replace("Pillow", "without nvImageCodec")] = row["median"]
+                look["texts"].append(text)
+                look["colors"].append(TEAL if ours else LIGHT)
         panels.append(panel({"": rates}, title, f"images/s, medians; {where}", "", **look))
     return panels
 
@@ -399,29 +396,20 @@ def ring(_, ranks=4):
 
 def bubble(rows):
     """Idle time of pipeline stages against micro-batches."""
-    x, spans, frame = np.arange(1, 33), [], pd.DataFrame(rows)
-    formulas = {
-        f"{p} stages, formula": pd.Series(100 * (p - 1) / (x + p - 1), x) for p in (2, 4, 8)
-    }
-    curves, colours = formulas, [DARK, BLUE, LIGHT]
+    x, curves, frame = np.arange(1, 33), {}, pd.DataFrame(rows)
+    look = {"logx": True, "xticks": [1, 2, 4, 8, 16, 32], "colors": [DARK, BLUE, LIGHT]}
+    look |= {"styles": ["-"] * 3, "spans": []}
+    for stages in (2, 4, 8):
+        idle = 100 * (stages - 1) / (x + stages - 1)
+        curves[f"{stages} stages, formula"] = pd.Series(idle, x)
     for place, (way, mine) in enumerate(frame.groupby("way", sort=False)):
         beside = mine["micro-batches"].astype(int) * 1.06**place  # bars side by side
         curves[f"2 stages, {way}"] = pd.Series(mine["median"].array, beside)
-        colours.append(WAY_COLOURS[way])
+        look["colors"].append(WAY_COLOURS[way])
+        look["styles"].append("o")
         for at, values in zip(beside, mine["values"], strict=True):
-            spans.append((at, min(values), max(values), WAY_COLOURS[way]))
+            look["spans"].append((at, min(values), max(values), WAY_COLOURS[way]))
     few, many = frame.iloc[0], frame.loc[frame["micro-batches"].astype(int).idxmax()]
     ends = [f"{row['median']:.0f} % with {row['micro-batches']}" for row in (few, many)]
     title = f"Idle time of two stages: {ends[0]}, {ends[1]} micro-batches"
-    look = {"colors": colours, "styles": ["-"] * 3 + ["o"] * (len(curves) - 3), "spans": spans}
-    return [
-        panel(
-            curves,
-            title,
-            "micro-batches",
-            "idle, %",
-            logx=True,
-            xticks=[1, 2, 4, 8, 16, 32],
-            **look,
-        )
-    ]
+    return [panel(curves, title, "micro-batches", "idle, %", **look)]

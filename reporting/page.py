@@ -62,9 +62,8 @@ def make_page(runs, bench, ios, warnings, command):
     sources |= {figures.transfer: transfer, figures.exchange: exchange, figures.ring: exchange}
     sources |= {figures.bubble: findings.rows_of(bench, "bubble"), figures.accuracy: cluster}
     sources |= {figures.top1_top5: cluster, figures.scaling: cluster}
-    if cluster:
-        sources[figures.model] = scaling.study_scaling(cluster)
-        sources[figures.io] = ios.get(cluster[0].study)
+    model = scaling.study_scaling(cluster)
+    sources |= {figures.model: model, figures.io: cluster and ios.get(cluster[0].study)}
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
     precisions = {
         name: same
@@ -76,18 +75,21 @@ def make_page(runs, bench, ios, warnings, command):
     told |= {run.study for run in cluster[:1] + (recipe.plain if recipe else [])}
     told |= {"transfer_cpu"} if transfer else set()
     others = {name: studies[name] for name in sorted(studies) if name not in told}
+    files = {name: name for name in drawn}
     for name in [*others, *precisions, *({"scaling_cpu"} & studies.keys())]:
-        drawn[file_name(name or "runs")] = figures.study(studies[name], ios.get(name))
+        files[name] = file_name(name or "runs")
+        while files[name] in drawn:  # two studies whose names differ in odd characters alone
+            files[name] += "_"
+        drawn[files[name]] = figures.study(studies[name], ios.get(name))
 
     def figure(name, text):
-        if file_name(name) not in drawn:
+        if name not in files:
             raise jinja2.UndefinedError(name)
-        link = urllib.parse.quote(f"figures/{file_name(name)}.png")
+        link = urllib.parse.quote(f"figures/{files[name]}.png")
         return Markdown(f"![{escape(text)}]({link})")
 
     known = {"cluster": cluster, "parity": parity, "recipe": recipe, "transfer": transfer}
-    known |= {"exchange": exchange, "others": others, "precisions": precisions}
-    known["model"] = scaling.study_scaling(cluster) if cluster else None
+    known |= {"exchange": exchange, "others": others, "precisions": precisions, "model": model}
     for task in "lm", "cola":
         known[task] = findings.most_trained(runs, "text_nd.py", task)
     known |= {"trials": findings.trials_of(bench), "warnings": warnings}

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
 
 import chaos_logs
 import markdown
@@ -24,7 +25,7 @@ from torch.utils.tensorboard import summary as torch_summary
 
 import imagenet_nd as nd
 import make_results
-from reporting import figures, findings, logs, page, scaling, tables
+from reporting import figures, findings, logs, scaling, tables
 
 LOGS, V100 = ROOT / "logs", ROOT / "logs" / "v100_imagenet"
 NAME = "Jan01_00-00-00_host_resnet50_gpux{}_b100_cpu4_optO2"
@@ -506,15 +507,14 @@ def test_text_is_shown_as_text(odd):
 
 
 def test_names_become_files_and_links(tmp_path, cli):
-    for name in f"é {chaos_logs.IMAGE}", "\x1b[31m", "x" * 255:
+    for name in f"é {chaos_logs.IMAGE}", "\x1b[31m", "x" * 255, "a b", "a_b":
         write_run(tmp_path / "logs" / name / "run", {"Top1/val": [1, 2]})
     assert "\x1b" not in cli(tmp_path / "logs", "--out", tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"logs", "out"}
-    links = re.findall(r"!\[.*\]\((\S+)\)", (tmp_path / "out" / "RESULTS.md").read_text())
-    names = [page.file_name(name) for name in (f"é {chaos_logs.IMAGE}", r"\x1b[31m", "x" * 255)]
-    assert len(links) == 3 and {*names} == {
-        path.stem for path in (tmp_path / "out" / "figures").iterdir()
-    }
+    links = re.findall(r"!\[.*\]\(figures/(\S+)\)", (tmp_path / "out" / "RESULTS.md").read_text())
+    made = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert len(links) == 5 and {*map(urllib.parse.unquote, links)} == made
+    assert {"a_b.png", "a_b_.png", f"{'x' * 140}.png", "_x1b_31m.png"} < made
 
 
 @pytest.mark.slow
