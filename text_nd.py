@@ -1668,8 +1668,8 @@ def settle(run, meter, stop=0, save=0):
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
 RECORD = "run.json"  # what a folder's checkpoints train: Run.trains
-HEAD = {"epoch": int, "global_batch": int, "scaler": dict, "args": dict, "seconds": float}
-TENSORS = {"state_dict": dict, "optimizer": dict}
+METADATA = {"epoch", "step", "partial", "global_batch", "scaler", "seconds", "args", "data"}
+TENSORS = {"state_dict", "optimizer", "ema"}
 
 
 def in_float32(tree):
@@ -1682,11 +1682,13 @@ def in_float32(tree):
     return tree.detach().to("cpu", dtype, copy=True)
 
 
-def all_finite(tree):
-    """Returns whether no tensor in nested dicts holds an infinity or NaN."""
-    if isinstance(tree, dict):
-        return all(map(all_finite, tree.values()))
-    return not isinstance(tree, torch.Tensor) or bool(tree.isfinite().all())
+def leaves(tree, path=()):
+    """Yields (path, tensor) of nested dicts."""
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from leaves(branch, (*path, name))
 
 
 def save_checkpoint(run, is_best=False):
@@ -1716,7 +1718,8 @@ def save_checkpoint(run, is_best=False):
         sync_statistics(run)
     if run.folder is None:
         return
-    if not all_finite(checkpoint):  # not before all ranks have given what they hold
+    # Not before all ranks have given what they hold.
+    if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
         raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
     newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
     try:
@@ -1780,7 +1783,7 @@ def weights_in(saved):
     found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
     found = found if isinstance(found, dict) else {}
     names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
-    return {names[name]: found[name] for name in found if is_plain(found[name])}
+    return {names[name]: found[name] for name in found if isinstance(found[name], torch.Tensor)}
 
 
 def matching_weights(own, weights, what, partly=False):
@@ -1805,59 +1808,10 @@ def matching_weights(own, weights, what, partly=False):
 def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved = load_file(path)
-    try:
-        ours = is_checkpoint(saved)
-    except Exception:  # a file that others wrote may hold anything
-        ours = False
-    if not ours:
+    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
         others = "--weights, where a script has it, takes those of others, as of pytorch/examples"
         raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
     return saved
-
-
-def is_checkpoint(saved):
-    """Returns whether what a file holds has the types and ranges that save_checkpoint() writes; may
-    raise anything where it has not."""
-    held, optimizer, meter = HEAD | TENSORS, saved["optimizer"], saved.get("partial")
-    tensors = (*TENSORS, "ema", "trained", "buffers")
-    json.dumps({name: saved[name] for name in saved if name not in tensors})  # as it is sent
-    states = [saved["state_dict"], saved.get("ema") or {}, saved.get("trained") or {}]
-    step, numbers = saved.get("step", 0), ("epoch", "global_batch", "seconds")
-    scales = [*saved["scaler"].values(), *saved["scaler"].get("loss_scaler0", {}).values()]
-    return (
-        all(type(saved[name]) is held[name] for name in held)
-        and type(step) is int
-        and all(
-            0 <= value < 1e9 for value in (step, *map(saved.get, numbers))
-        )  # NaN is in no range
-        and saved["epoch"] <= saved["args"]["epochs"]
-        and saved["global_batch"] > 0
-        and all(type(saved.get(name, 0.0)) is float for name, *_ in BEST.values())
-        and all(min(ends) <= saved.get(name, ends[0]) <= max(ends) for name, *ends in BEST.values())
-        and (meter is None or math.isfinite(sum(meter["sums"], meter["seconds"])))
-        and (meter is None or type(meter["sums"]) is list)
-        and (meter is None or len(meter["sums"]) == len(SUMS) + 1)
-        and all(math.isfinite(scale) for scale in scales if type(scale) is not dict)
-        and all(type(name) is str for state in states for name in state)
-        and all(torch.is_tensor(tensor) for state in states for tensor in state.values())
-        and all(math.isfinite(group["lr"]) for group in optimizer["param_groups"])
-        and all(type(group["params"]) is list for group in optimizer["param_groups"])
-        and all(type(moments) is dict for moments in optimizer["state"].values())
-        and is_plain([*states, optimizer])
-        and is_described(saved)
-    )
-
-
-def is_plain(tree):
-    """Returns whether nested dicts and lists hold dense real tensors, numbers and text alone."""
-    if isinstance(tree, dict):
-        return all(map(is_plain, tree.values()))
-    if isinstance(tree, list | tuple):
-        return all(map(is_plain, tree))
-    if isinstance(tree, torch.Tensor):
-        dense = tree.layout is torch.strided and tree.device.type == "cpu"
-        return dense and not (tree.is_complex() or tree.is_quantized)
-    return tree is None or isinstance(tree, str | int | float)
 
 
 def find_checkpoint(args, trains):
@@ -1948,68 +1902,64 @@ def load_checkpoint(args, place, trains):
             found = differing(args, trains, trained_by(head))
             if found and not args.evaluate:
                 print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
-            tensors = {name: head.pop(name, None) for name in (*TENSORS, "ema", "trained")}
-            if args.evaluate or args.optimizer != head["args"].get("optimizer", "sgd"):
-                tensors["optimizer"] = None
-            if args.ema and tensors["trained"]:  # model_best.pt
-                tensors |= {"ema": tensors["state_dict"], "state_dict": tensors["trained"]}
+            tensors = {name: head.pop(name) for name in TENSORS}
+            if args.evaluate or args.optimizer != head["args"]["optimizer"]:
+                tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+            head["updates"] = float(tensors["optimizer"]["param_groups"][0].get("step", 0))
+            trained = head.pop("trained", None)  # of model_best.pt under --ema
+            if args.ema and trained:
+                tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+            tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
             head["path"] = str(path)
-            head.pop("buffers", None)  # of older checkpoints: each rank's
     head, error = from_rank_0([head, error])
     if error:
         raise BadInput(error)
     return head, tensors
 
 
-def saved_pairs(run, state):
-    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
-    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
-    own, saved, saved_ema = trained_state(run), {}, {}
-    if state:
-        saved = matching_weights(own, state["state_dict"], "--resume")
-        saved_ema = state.get("ema") or {}
-    for name, tensor in own.items():
-        yield tensor, saved.get(name)
-    for name, average in run.ema.items():
-        matches = getattr(saved_ema.get(name), "shape", None) == average.shape
-        yield average, saved_ema[name] if matches else saved.get(name)
-    yield from optimizer_pairs(run.optimizer, state and state["optimizer"])
-
-
-def optimizer_pairs(optimizer, saved):
-    """Yields (tensor, saved) of momentum and the like: zeros where rank 0's state dict `saved` has
-    none. Weight decay, momentum and the like are the command line's."""
+def make_state(optimizer):
+    """Makes the state of any optimizer, momentum and the like, of zeros, by a step of zeros at rate
+    0, as PyTorch's own _init_optim_state() does."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
-    optimizer.step()  # makes the state
+    optimizer.step()
     optimizer.zero_grad()
-    groups = saved["param_groups"] if saved else optimizer.param_groups
-    sizes, saved_sizes = (
-        [len(group["params"]) for group in some] for some in (optimizer.param_groups, groups)
-    )
-    if sizes != from_rank_0(saved_sizes):
-        raise BadInput("--resume: other groups of weights: --norm-wd or --freeze has changed")
-    for own, old in zip(optimizer.param_groups, groups, strict=False):
-        own["lr"] = old["lr"]  # each step sets its own; logged where the epoch has no step left
-        if "step" in own:  # timm's, a number or a tensor
-            own["step"] = 0 * own["step"] + from_rank_0(float(old["step"]) if saved else 0)
-    saved = saved["state"] if saved else {}
-    for number, weight in enumerate(weights):
-        for name, value in optimizer.state[weight].items():
-            if isinstance(value, torch.Tensor):
-                old = saved.get(number, {}).get(name)
-                if old is not None and getattr(old, "shape", None) != value.shape:
-                    raise BadInput(f"--resume: {name} has the shape of another model")
-                yield value, torch.zeros(value.shape) if old is None else old
+    for weight in weights:
+        for _, moment in leaves(optimizer.state[weight]):
+            moment.zero_()
+
+
+def saved_pairs(run, state):
+    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
+    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
+    make_state(run.optimizer)
+    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
+    moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
+    own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
+    own, saved = dict(leaves(own)), dict(leaves(state))
+    if state is not None:  # names and shapes, before a tensor is changed
+        mine = {path: tensor.shape for path, tensor in own.items()}
+        theirs = {path: mine[path] for path in own if path[0] == "optimizer"}  # a part may be zero
+        theirs |= {
+            path: saved[path].shape for path in saved if path in own or path[0] != "optimizer"
+        }
+        if wrong := sorted({path[-1] for path, _ in mine.items() ^ theirs.items()}):
+            raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+    for path, tensor in own.items():
+        yield tensor, saved.get(path, None if state is None else torch.zeros(tensor.shape))
 
 
 def restore(run, head, tensors):
-    """Takes up the state of a checkpoint on all ranks."""
+    """Takes up the state of a checkpoint on all ranks. Weight decay, momentum and the like are the
+    command line's."""
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
+    for group in run.optimizer.param_groups:
+        if "step" in group:  # timm's, a number or a tensor
+            group["step"] = 0 * group["step"] + head["updates"]
     run.scaler.load_state_dict(scaler)
     run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
 
@@ -2186,10 +2136,11 @@ def build_run(args):
     epoch, step, meter_state = args.start_epoch or 0, 0, None
     if head:
         check_checkpoint(head, args, data)
-        if head.get("model_options"):
-            data = data._replace(model_options=head["model_options"])
+        held = head["model_options"]  # another size, for one
+        own = {name: held.get(name, value) for name, value in data.model_options.items()}
+        data = data._replace(model_options=own)
         if args.start_epoch is None:
-            epoch, step, meter_state = head["epoch"], head.get("step", 0), head.get("partial")
+            epoch, step, meter_state = head["epoch"], head["step"], head["partial"]
             step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
@@ -2253,7 +2204,7 @@ def print_header(run, head):
         f"{typed} -> peak learning rate {peak:g}"
     )
     if head:
-        before = f"epoch {head['epoch']} step {head.get('step', 0)}"
+        before = f"epoch {head['epoch']} step {head['step']}"
         now = f"epoch {run.epoch} step {run.step}"
         print_line(f"Going on from {head['path']} ({before}, of {head['global_batch']}) at {now}")
     if run.folder:

@@ -315,48 +315,42 @@ def test_checkpoints(trained, images, tmp_path, complaint_here):
     assert trained.read_bytes() == whole
 
 
-BY_HAND = {  # names of a checkpoint and what they are made to hold
-    "a step below 0": {"step": -5},
-    "a step of text": {"step": "x"},
-    "sums of another number": {"partial": {"sums": [1.0], "seconds": 1.0}},
-    "sums of text": {"partial": {"sums": ["x"] * 6, "seconds": 1.0}},
-    "more epochs than the run had": {"epoch": 10**6},
-    "a best accuracy above 100 %": {"best_acc1": 1e11},
-    "a best loss that is no number": {"best_loss": float("nan")},
-    "a best loss of text": {"best_loss": "x"},
-    "a best accuracy that is whole": {"best_acc1": 1},
-    "a number of classes that is not": {"num_classes": 2.0},
-    "a number of classes that is true": {"num_classes": True},
-    "more seconds than a life has": {"seconds": 9e11},
-    "no options": {"args": {}},
-    "a scale of text": {"scaler": {"scale": "x"}},
-    "a scale of text, as Apex names it": {"scaler": {"loss_scaler0": {"loss_scale": "x"}}},
-    "averages in a list": {"ema": [1]},
-    "weights in a list": {"state_dict": [1]},
-    "names that are numbers": {"state_dict": {1: torch.zeros(1)}},
-    "complex weights": {"state_dict": {"a": torch.zeros(1, dtype=torch.complex64)}},
-    "sparse weights": {"state_dict": {"a": torch.zeros(2).to_sparse()}},
-    "weights without values": {"state_dict": {"a": torch.zeros(2, device="meta")}},
-    "groups of text": {"optimizer": {"state": {}, "param_groups": ["x"]}},
-    "moments of text": {"optimizer": {"state": {0: "x"}, "param_groups": []}},
-    "another file": {"model_options": {"checkpoint_path": "x.bin"}},
-    "an option of another type": {"model_options": {"image_size": "32"}},
-    "options in a list": {"model_options": [1]},
-    "a size of text": {"image_size": "32"},
-    "a size beyond all memory": {"val_resize": 10**6},
-    "what JSON cannot hold": {"classes": torch.zeros(2)},
-    "options that are tensors": {"args": {"epochs": 9, "lr": torch.zeros(2)}},
-    "sums by name": {"partial": {"sums": dict.fromkeys(range(6), 0), "seconds": 1.0}},
-}
-
-
-@pytest.mark.parametrize("held", BY_HAND)
-def test_checkpoints_made_by_hand(held, trained, images, tmp_path, complaint_here):
-    """Checksums find damage; this finds what these scripts never write."""
+@pytest.mark.parametrize("name", sorted(nd.METADATA | nd.TENSORS))
+def test_a_checkpoint_that_lacks_a_name(name, trained, tmp_path):
     saved = torch.load(trained, weights_only=True)
-    torch.save(saved | BY_HAND[held], tmp_path / "bad.pt")
-    line = complaint_here(ND, *TINY, images, "--resume", tmp_path / "bad.pt")
-    assert "bad.pt is no checkpoint of these scripts" in line
+    del saved[name]
+    torch.save(saved, tmp_path / "bad.pt")
+    with pytest.raises(nd.BadInput, match="bad.pt is no checkpoint of these scripts"):
+        nd.read_checkpoint(tmp_path / "bad.pt")
+
+
+def test_weights_that_do_not_fit(trained, images, tmp_path, complaint_here):
+    """A weight of another shape, one more, one less, a moment of another shape."""
+    saved = torch.load(trained, weights_only=True)
+    weights, moments = saved["state_dict"], saved["optimizer"]["state"]
+    (first, weight), *others = weights.items()
+    for name, held in {
+        first: {"state_dict": weights | {first: weight[1:]}},
+        "layer9.weight": {"state_dict": weights | {"layer9.weight": weight}},
+        others[0][0]: {"state_dict": {first: weight} | dict(others[1:])},
+        "momentum_buffer": {
+            "optimizer": saved["optimizer"]
+            | {"state": moments | {1: {"momentum_buffer": torch.zeros(3)}}}
+        },
+    }.items():
+        torch.save(saved | held, tmp_path / "bad.pt")
+        line = complaint_here(ND, *TINY, images, "--resume", tmp_path / "bad.pt")
+        assert f"--resume: 1 weights do not fit: {name}" in line
+
+
+def test_a_library_is_given_no_name_of_a_checkpoint(trained, images, tmp_path):
+    """Such as a file that it would load, and run what is in it."""
+    saved = torch.load(trained, weights_only=True)
+    saved["model_options"] = {"checkpoint_path": str(tmp_path / "none")}
+    torch.save(saved, tmp_path / "edited.pt")
+    run(
+        [*command(ND), *TINY, "--epochs", "2", images, "--resume", tmp_path / "edited.pt"], tmp_path
+    )
 
 
 def test_a_place_for_no_demo_set():
