@@ -1188,9 +1188,9 @@ def shown(values, digits=1):
     return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
 
 
-def is_desired(args, best):
-    """Returns whether the best of a run is what --desired-acc wants."""
-    return best["Top1"] >= 100 * (args.desired_acc or math.inf)
+def is_desired(args, values):
+    """Returns whether an epoch's validation is what --desired-acc wants."""
+    return values["Top1"] >= 100 * (args.desired_acc or math.inf)
 
 
 def check_sums(args, sums, size, where):
@@ -1265,13 +1265,19 @@ class Place(NamedTuple):
 class BadInput(Exception):
     """The user's mistake, in one line: what, where, what to do."""
 
+    status = 2  # of the process
+
 
 class Fault(Exception):
     """Why training cannot go on, in one line."""
 
+    status = 1
+
 
 class Preempted(Exception):
-    """A signal or --max-hours ended the run; what there is to save is saved."""
+    """A signal ended the run; what there is to save is saved."""
+
+    status = 143
 
 
 def first_line(error):
@@ -1280,16 +1286,9 @@ def first_line(error):
 
 
 def print_line(line, file=None):
-    """Prints a line, of which no name of a file or class can send a terminal commands. That it
-    cannot be printed ends no run: from then on nothing is printed."""
-    try:
-        print(line.translate(CONTROL), file=file, flush=True)
-    except OSError:  # a closed pipe, or a full disk
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), (file or sys.stdout).fileno())
-
-
-CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+    """Prints a line. That it cannot be printed, as into a closed pipe, ends no run."""
+    with contextlib.suppress(OSError):
+        print(line, file=file, flush=True)
 
 
 def open_file(path):
@@ -1313,8 +1312,9 @@ def end_with_parent(signum):
 # free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
 # section return theirs.
 FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
-OWN = """checkpoint_minutes compile compile_mode deterministic gpu log_dir max_hours no_accel
-    timeout""".split()
+OWN = (
+    """checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout""".split()
+)
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1337,13 +1337,6 @@ non_negative = number(float, 0, 1e12)
 positive = number(float, 1e-12, 1e12)
 zero_to_1 = number(float, 0, 1)
 fraction = number(float, 1e-9, 1)
-
-
-class Options(argparse.Namespace):
-    """The options as typed, and nothing else: what is derived from them gets a name of its own."""
-
-    def __setattr__(self, name, value):
-        raise AttributeError(f"args.{name} = {value}: options stay as they were typed")
 
 
 def make_parser():
@@ -1387,7 +1380,6 @@ def make_parser():
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end an epoch after so many; validate all")
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
-    add("--max-hours", type=positive, help="save and end before this time is over")
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
@@ -1398,8 +1390,6 @@ def make_parser():
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
-    profiler = "a program of its own now: tools/profile_steps.py SCRIPT ..."
-    add("--prof", nargs="?", default=argparse.SUPPRESS, help=profiler)
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
@@ -1417,23 +1407,15 @@ def make_parser():
 
 
 def parse_args(argv=None):
-    """Returns the options as typed."""
-    parser, args = make_parser(), Options()
+    """Returns the options as typed; what is derived from them gets a name of its own."""
+    parser = make_parser()
     try:
-        vars(args).update(vars(parser.parse_args(argv)))
+        args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
         parser.error(f"an option file: {error}")
     check_task_options(args, parser)
-    if "prof" in args:
-        parser.error("--prof is a program of its own now: tools/profile_steps.py SCRIPT ...")
-    if args.optimizer in ("lamb", "lars") and not importlib.util.find_spec("timm"):
-        parser.error(f"{args.optimizer} is timm's: pip install timm")
-    if args.optimizer == "nesterov" and not args.momentum:
-        parser.error("--optimizer nesterov needs a --momentum above 0")
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is beyond --epochs {args.epochs}")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
     for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
@@ -1463,21 +1445,6 @@ def pick_device(args, local_rank=0, local_ranks=1):
         raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
     torch.accelerator.set_device_index(index)
     return torch.device(accelerator.type, index)
-
-
-EMULATED = "bfloat16 is emulated here, slower than float32: on a CPU 8 to 50 times"
-
-
-@functools.cache
-def emulates_bfloat16(device):
-    """Returns whether the device has no bfloat16 arithmetic of its own."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) < (8, 0)  # before Ampere
-    cpuinfo = Path("/proc/cpuinfo")
-    if device.type != "cpu" or not cpuinfo.exists():
-        return False
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)", cpuinfo.read_text(), re.MULTILINE)
-    return bool(flags) and not {"avx512_bf16", "amx_bf16", "bf16"} & {*flags[1].split()}
 
 
 def device_name(device):
@@ -1693,14 +1660,14 @@ def learning_rate(args, peak, progress):
 class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
-    def __init__(self, title, source, items, run, state=None):
-        self.title, self.source, self.run = title, source, run
-        self.started, self.ended = time.perf_counter(), None
-        # Over all ranks: SUMS, and skipped steps.
-        self.sums, self.seconds, self.steps = [0.0] * (len(SUMS) + 1), 0.0, 0
-        self.waited = 0.0  # seconds for data, the mean of the ranks, since this start
-        if state:  # of an epoch that was interrupted
-            self.sums, self.seconds = state["sums"], state["seconds"]
+    def __init__(self, title, items, run, state=None):
+        zeros = {"sums": [0.0] * (len(SUMS) + 2), "seconds": 0.0, "traffic": [0.0] * 4}
+        state = state or zeros  # of an epoch that was interrupted
+        self.title, self.run, self.steps = title, run, 0
+        # Over all ranks: SUMS, skipped steps, and seconds for data, of which it is the mean.
+        self.sums = state["sums"]
+        self.started, self.ended = time.perf_counter() - state["seconds"], None
+        self.before = traffic(run.place) - np.array(state["traffic"])
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
@@ -1711,12 +1678,16 @@ class Meter:
     @property
     def named(self):
         """The sums by name."""
-        return dict(zip((*SUMS, "skipped"), self.sums, strict=True))
+        return dict(zip((*SUMS, "skipped", "waited"), self.sums, strict=True))
 
-    def add(self, sums, waited):
+    @property
+    def seconds(self):
+        """What the steps have taken so far."""
+        return (self.ended or time.perf_counter()) - self.started
+
+    def add(self, sums):
         """Adds a step's sums, already over all ranks and on the host."""
         self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
-        self.waited += waited / self.run.place.ranks
         self.steps += 1
         self.bar.update(sums[len(SUMS) - 1])
 
@@ -1737,58 +1708,27 @@ class Meter:
 
     def state(self):
         """Returns what a checkpoint within the epoch needs."""
-        seconds = self.seconds + (self.ended or time.perf_counter()) - self.started
-        return {"sums": self.sums, "seconds": seconds}
+        counted = (traffic(self.run.place) - self.before).tolist()
+        return {"sums": self.sums, "seconds": self.seconds, "traffic": counted}
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks."""
-        seconds = self.state()["seconds"]
-        values = measures(self.named) | {"Throughput": self.named[SUMS[-1]] / seconds}
-        waited = self.waited / (seconds - self.seconds)
-        return values | {"Time": seconds / max(1, self.steps), "Wait": waited}
+        sums, seconds = self.named, self.seconds
+        values = measures(sums) | {"Throughput": sums[SUMS[-1]] / seconds}
+        return values | {"Time": seconds / max(1, self.steps), "Wait": sums["waited"] / seconds}
 
 
-# -------------------------------------------------------------------------------------------- watch
+# ------------------------------------------------------------------------------------------ signals
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
 
 
-class Watch:
-    """What saves or ends a run before its time: a signal, --max-hours, --checkpoint-minutes."""
-
-    def __init__(self, args, place):
-        self.args, self.place = args, place
-        self.signal, self.since = None, 0.0  # its name, and when it came
-        # When the last checkpoint was begun, and the seconds that it took.
-        self.saved, self.took, self.deadline = time.monotonic(), 0.0, math.inf
-        if args.max_hours:
-            seconds = args.max_hours * 3600
-            # The age of the launcher, where it may start its ranks anew, or else of this process:
-            # the time that a queue grants began there.
-            oldest = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
-            age = time.time() - psutil.Process(oldest).create_time()
-            self.deadline = time.monotonic() - age + seconds - min(60, 0.1 * seconds)  # to save
-        for signum in SIGNALS:
-            signal.signal(signum, self.on_signal)
-
-    def on_signal(self, signum, frame):
-        """Notes a signal; a second Ctrl-C ends the process. Launchers pass on a terminal's Ctrl-C,
-        so the first may come twice within a moment."""
-        if self.signal and signum == signal.SIGINT and time.monotonic() > self.since + 1:
-            os._exit(130)
-        if not self.signal:
-            self.signal, self.since = signal.Signals(signum).name, time.monotonic()
-
-    def flags(self):
-        """Returns whether this rank wants to end, and to save. Rank 0's clock decides for all."""
-        now, minutes = time.monotonic(), self.args.checkpoint_minutes
-        save = self.place.rank == 0 and 0 < minutes and now > self.saved + 60 * minutes
-        return [bool(self.why()), save]
-
-    def why(self):
-        """Returns why this rank wants to end, or None."""
-        late = self.place.rank == 0 and time.monotonic() > self.deadline
-        return self.signal or ("--max-hours" if late else None)
+def on_signal(signals, signum, frame):
+    """Notes a signal, and when it came; a second Ctrl-C ends the process. Launchers pass on a
+    terminal's Ctrl-C, so the first may come twice within a moment."""
+    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+        os._exit(130)
+    signals.append((signal.Signals(signum).name, time.monotonic()))
 
 
 def arm_timeout(args, compiling=False):
@@ -1815,17 +1755,19 @@ class Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: object  # torch.amp.GradScaler, or what has its methods
-    watch: Watch
     batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
     trains: dict  # what is trained: {"options": those that define it, "data": digest}
     over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
+    signals: list  # (name, when it came) of those that end the run
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     meter: Meter | None = None  # of the epoch under way, in training
     meter_state: dict | None = None  # of the checkpoint that the run goes on from, in an epoch
+    values: dict | None = None  # the same, where its steps are done: train_one_epoch()'s
+    saved: float = 0.0  # monotonic() when the last checkpoint was begun
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
     trained: list = dataclasses.field(default_factory=list)  # the model's, while averages validate
     late: tuple | None = None  # sums and flags of the last step, on their way to the host
@@ -1841,9 +1783,8 @@ def train_one_epoch(run):
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.meter_state = Meter(title, data.train, items, run, run.meter_state), None
-    run.meter.steps = first = run.step
-    before = traffic(run.place)
+    run.meter, run.meter_state = Meter(title, items, run, run.meter_state), None
+    run.meter.steps = run.step
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps):
         if run.over.is_set():
@@ -1869,10 +1810,11 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
     run.meter.close()
-    read, calls, sent, received = traffic(run.place) - before
-    seconds, steps = run.meter.ended - run.meter.started, max(1, run.step - first)
+    read, calls, sent, received = run.meter.state()["traffic"]
+    seconds, steps = run.meter.seconds, max(1, run.step)
     return run.meter.values() | {
-        "Lr": run.optimizer.param_groups[0]["lr"],
+        "Lr": rate(epoch + (run.step - 0.5) / data.steps),
+        "Steps/skipped": run.meter.named["skipped"],
         "IO/read_MBps": read / 1e6 / seconds,
         "IO/read_iops": calls / seconds,
         "Network/sent_MB_per_step": sent / 1e6 / steps,
@@ -1927,7 +1869,7 @@ def validate(run):
     swap_ema(run)
     sync_statistics(run)
     size = len(run.data.val.target)
-    meter = Meter("val", run.data.val, size, run)
+    meter = Meter("val", size, run)
     arm_timeout(run.args, compiling=run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
@@ -1962,7 +1904,11 @@ def finish_step(run, meter, sums, skipped=None):
     """
     cuda = sums.device.type == "cuda"
     # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
-    flags = [sum(run.waits), *run.watch.flags(), run.place.rank == 0 and is_spent(run)]
+    # Rank 0's clock decides for all.
+    first, minutes = run.place.rank == 0, run.args.checkpoint_minutes
+    save = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    flags = [sum(run.waits) / run.place.ranks, bool(run.signals), first and save]
+    flags += [first and is_spent(run)]
     run.waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
@@ -1984,14 +1930,15 @@ def read_step(run, meter, total, copied):
     """Counts a step; returns how many ranks want to end, and to save."""
     if copied:
         copied.synchronize()  # sync point: with the copy of the step before, which is there by now
-    *sums, waited, stop, save, spent = total.tolist()
+    *sums, stop, save, spent = total.tolist()
     if spent:
         run.over.set()
     step = f"{meter.title}, step {meter.steps + 1}"
-    meter.add(sums, waited)
+    meter.add(sums)
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    check_sums(run.args, meter.named, len(meter.source.target), step)
+    source = run.data.train if meter is run.meter else run.data.val
+    check_sums(run.args, meter.named, len(source.target), step)
     if (meter.steps - 1) % run.args.print_freq == 0:
         loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
@@ -2005,10 +1952,20 @@ def settle(run, meter, stop=0, save=0):
     if run.late:
         late, run.late = run.late, None
         stop, save = map(sum, zip((stop, save), read_step(run, meter, *late), strict=True))
-    # Here, between two steps: model, optimizer and sums are of the same step on all ranks.
-    if (stop or save) and run.meter:  # not under --evaluate
+    # Here, between two steps: model, optimizer and sums are of the same step on all ranks. In
+    # validation all is saved already.
+    if (stop or save) and meter is run.meter:
         save_checkpoint(run)
     if stop:
+        why = run.signals[0][0] if run.signals else "a signal to another rank"
+        saved = ": nothing is saved"
+        if run.folder:  # a marker, since a launcher may have an exit status of its own
+            saved = f" at step {run.step}, saved: --resume auto goes on from here"
+            marker = {"why": why, "epoch": run.epoch, "step": run.step}
+            (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+            run.log.close()
+        if run.place.rank == 0:
+            print_line(f"ended by {why}{saved}")
         raise Preempted
 
 
@@ -2016,8 +1973,8 @@ def settle(run, meter, stop=0, save=0):
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # what a folder's checkpoints train: Run.trains
-METADATA = {"epoch", "step", "partial", "global_batch", "scaler", "seconds", "args", "data"}
+RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.trains
+METADATA = set("epoch step partial values global_batch scaler seconds args data".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
@@ -2040,21 +1997,20 @@ def leaves(tree, path=()):
             yield from leaves(branch, (*path, name))
 
 
-def save_checkpoint(run, is_best=False):
-    """Saves checkpoint.pt, with pytorch/examples' names, and model_best.pt too where `is_best`.
-    Every rank calls it, since gathering the state takes all; rank 0 writes."""
+def save_checkpoint(run, values=None):
+    """Saves checkpoint.pt, with pytorch/examples' names; `values` are train_one_epoch()'s, where
+    all steps of the epoch are done. Every rank calls it, since gathering the state takes all; rank
+    0 writes."""
     arm_timeout(run.args)
-    run.watch.saved = time.monotonic()
-    validating = bool(run.trained)
-    if validating:
-        swap_ema(run)
-        sync_statistics(run)
+    run.saved = time.monotonic()
+    epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     checkpoint = {
         **about_model(run.args, run.data),
-        "epoch": run.epoch,
-        "step": run.step,
+        "epoch": epoch,
+        "step": step,
         "global_batch": run.data.global_batch,
-        "partial": run.meter.state() if run.step else None,
+        "partial": run.meter.state() if run.meter else run.meter_state,
+        "values": values,
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
@@ -2062,45 +2018,48 @@ def save_checkpoint(run, is_best=False):
         "data": run.trains["data"],
         **full_state(run),
     }
-    if validating:
-        swap_ema(run)
-        sync_statistics(run)
     if run.folder is None:
         return
     # Not before all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
         raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
-    newest, second, third, best = (run.folder / name for name in CHECKPOINTS)
-    try:
-        if is_best:  # first, since a run that goes on from checkpoint.pt takes it for written
-            averages = {"state_dict": checkpoint["ema"], "trained": checkpoint["state_dict"]}
-            best_of_all = checkpoint | (averages if run.ema else {})
-            write(best, functools.partial(torch.save, best_of_all))
-        # Links, not renames: whenever a kill comes, the newest whole one has its name.
-        for older, newer in (third, second), (second, newest):
-            with contextlib.suppress(OSError):  # no such file yet, or a file system without links
-                older.unlink(missing_ok=True)
-                os.link(newer, older)
-        write(newest, functools.partial(torch.save, checkpoint))
-        run.watch.took = time.monotonic() - run.watch.saved
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
-        why = getattr(error, "strerror", None) or "disk full?"
-        raise Fault(f"{newest} cannot be written ({why}); the one before is whole") from None
+    newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
+    # Links, not renames: whenever a kill comes, the newest whole one has its name.
+    for older, newer in (third, second), (second, newest):
+        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
+            older.unlink(missing_ok=True)
+            os.link(newer, older)
+    write(newest, functools.partial(torch.save, checkpoint))
+
+
+def save_best(run):
+    """Writes model_best.pt on rank 0: checkpoint.pt after validation, under --ema with the averages
+    in place of the weights."""
+    if run.folder:
+        saved = load_file(run.folder / CHECKPOINTS[0])
+        saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
+        if run.ema:
+            saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
+        write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
 
 
 def write(path, save):
     """Replaces a file by what save(file) writes, whole or not at all: it is on the disk before it
     has its name."""
     temporary = path.with_suffix(".tmp")
-    with open(temporary, "wb") as file:
-        save(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    with contextlib.suppress(OSError):  # some file systems have no fsync() of folders
-        os.fsync(directory)
-    os.close(directory)
+    try:
+        with open(temporary, "wb") as file:
+            save(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # some file systems have no fsync() of folders
+            os.fsync(directory)
+        os.close(directory)
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+        why = getattr(error, "strerror", None) or "disk full?"
+        raise Fault(f"{path} cannot be written ({why}); the one before is whole") from None
 
 
 def load_file(path):
@@ -2164,78 +2123,76 @@ def read_checkpoint(path):
 
 
 def find_checkpoint(args, trains):
-    """Returns (path, checkpoint) that --resume names, or (None, None) where auto finds none.
+    """Returns (path, checkpoint, the folder that the run goes on in, or None) that --resume names,
+    or (None, None, None) where auto finds none.
 
-    auto takes the run of these options and data that saved last. What a folder's run trains stands
-    in its RECORD, so that of all checkpoints one is read. In a folder the names have an order,
-    which no clock can change; a best model may be older than any other checkpoint, and comes last.
+    auto looks at the folders whose names end in the hash of this run, by name, the newest first;
+    in each the names of files have an order. No clock can change either. A best model may be older
+    than any other checkpoint, and comes last.
     """
-    given, auto = Path(args.resume), args.resume == "auto"
+    given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not given.is_dir():
-        return given, read_checkpoint(given)
+        return given, read_checkpoint(given), None
+    folders = sorted(runs.glob(f"*_{trains['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
-    seen, saved_at = set(), {}  # of a folder: whether more than the best, and when
-    for path in Path(args.log_dir).glob("*/*.pt") if auto else given.glob("*.pt"):
-        with contextlib.suppress(OSError):  # a broken link, or one that another run just moves
-            if path.name in CHECKPOINTS:
-                newest = path.name != best, path.stat().st_mtime_ns
-                saved_at[path.parent] = max(newest, saved_at.get(path.parent, newest))
-                seen.add(path)
-    folders, differs = sorted(saved_at, key=saved_at.get, reverse=True), {}
-    for folder in folders:
-        record = recorded(folder) if auto else trains
-        differs[folder] = differing(args, trains, record) if record else None
     paths = [folder / name for folder in folders for name in last_three]
     for path in (*paths, *(folder / best for folder in folders)):
         folder = path.parent
-        if differs[folder] or path not in seen:
+        if not path.exists():
             continue
+        here, where = runs.resolve(), folder.resolve()
+        same = where.parent == here and where.name.endswith(f"_{trains['hash']}")
+        if same and not args.evaluate:
+            lock_folder(folder)  # before it is read: the run that holds it may be saving
         try:
             saved = read_checkpoint(path)
         except BadInput as error:
             print_line(f"--resume {args.resume} passes over a checkpoint: {error}")
             continue
-        if differs[folder] is None:  # of a script that wrote no RECORD
-            differs[folder] = differing(args, trains, trained_by(saved))
-        if not differs[folder]:
-            return path, saved
+        changed = differing(saved["args"], saved["data"], trains)
+        if not auto or not changed:
+            return path, saved, folder if same else None
+        print_line(f"--resume auto passes over {path}: {', '.join(changed)}")
     if not auto:
-        raise BadInput(f"--resume {given}: holds no good checkpoint")
+        raise BadInput(f"--resume {args.resume}: holds no good checkpoint")
     reason = f"no checkpoint in {args.log_dir}"
-    if folders and differs[folders[0]]:
-        others = ", ".join(differs[folders[0]])[:500]
-        reason = f"the newest run in {args.log_dir}, {folders[0].name}, differs in {others}"
+    for path in sorted(runs.glob(f"*/{RECORD}"))[-1:]:
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads(path.read_text())
+            if changed := differing(record["options"], record["data"], trains):
+                others = ", ".join(changed)[:500]
+                reason = (
+                    f"the newest run in {args.log_dir}, {path.parent.name}, differs in {others}"
+                )
     if args.evaluate:
         raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
     print_line(f"--resume auto starts a new run: {reason}")
-    return None, None
+    return None, None, None
 
 
-def recorded(folder):
-    """Returns what a folder's run trains, or None where it does not say so."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        with open_file(folder / RECORD) as file:
-            record = json.loads(file.read(10**6))
-        return {"options": {**record["options"]}, "data": str(record["data"])}
-    return None
-
-
-def trained_by(saved):
-    """Returns the same of a checkpoint; an older one does not say on what data."""
-    return {"options": saved["args"], "data": saved.get("data")}
-
-
-def differing(args, trains, saved):
-    """Returns in what options, as typed, and data another run {"options", "data"} differs."""
-    before, now = saved["options"], trains["options"]
-    changed = [name for name in now if before.get(name) != now[name]]
-    found = [f"{name.replace('_', '-')} ({before.get(name)}, now {now[name]})" for name in changed]
-    if saved["data"] is None:  # of an older script: DIR may have moved, but is no demo set
-        found += ["DIR"] * ((before.get("dir") is None) != (args.dir is None))
-    elif saved["data"] != trains["data"]:
-        sizes = [str(data).split(", ")[0] for data in (trains["data"], saved["data"])]
+def differing(options, data, trains):
+    """Returns in what options and data another run differs from this one."""
+    now = trains["options"]
+    changed = [name for name in now if name in options and options[name] != now[name]]
+    found = [f"{name.replace('_', '-')} ({options[name]}, now {now[name]})" for name in changed]
+    if data != trains["data"]:
+        sizes = [str(some).split(", ")[0] for some in (trains["data"], data)]
         found.append("other data ({}, not {})".format(*sizes))
     return found
+
+
+@functools.cache
+def lock_folder(folder):
+    """Locks a folder for as long as this process lives: however it ends, the kernel frees it. Two
+    runs in one folder would take turns in overwriting each other's checkpoints."""
+    lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
+    for _ in range(60):  # a run that was told to end may be saving
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(1)
+    raise Fault(f"{folder}: another run writes there now")
 
 
 def load_checkpoint(args, place, trains):
@@ -2244,11 +2201,11 @@ def load_checkpoint(args, place, trains):
     head = tensors = error = None
     if args.resume and place.rank == 0:
         try:
-            path, head = find_checkpoint(args, trains)
-        except (BadInput, OSError) as bad:
-            error = str(bad)
+            path, head, folder = find_checkpoint(args, trains)
+        except (BadInput, Fault, OSError) as bad:
+            error = isinstance(bad, Fault), str(bad)
         if head:
-            found = differing(args, trains, trained_by(head))
+            found = differing(head["args"], head["data"], trains)
             if found and not args.evaluate:
                 print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
             tensors = {name: head.pop(name) for name in TENSORS}
@@ -2259,10 +2216,10 @@ def load_checkpoint(args, place, trains):
             if args.ema and trained:
                 tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
             tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-            head["path"] = str(path)
+            head |= {"path": str(path), "folder": folder and str(folder)}
     head, error = from_rank_0([head, error])
     if error:
-        raise BadInput(error)
+        raise (Fault if error[0] else BadInput)(error[1])
     return head, tensors
 
 
@@ -2310,52 +2267,40 @@ def restore(run, head, tensors):
         if "step" in group:  # timm's, a number or a tensor
             group["step"] = 0 * group["step"] + head["updates"]
     run.scaler.load_state_dict(scaler)
-    run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+    if head["folder"]:  # in a folder of its own, a run has a best of its own
+        run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
 
 
 # ---------------------------------------------------------------------------------------------- log
 
 
-def open_log(run, head):
-    """Makes this run's folder, locks it, and opens its log. A run that goes on from a checkpoint in
-    --log-dir goes on in its folder, if the folder's name, with devices and batch, still fits."""
+def make_folder(run):
+    """Makes a folder for this run, and locks it; its name ends in the hash of what is trained."""
     args, place, data = run.args, run.place, run.data
-    runs = Path(args.log_dir)
     arch = about_model(args, data)["arch"].replace("/", "-")
-    what = f"_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}"
-    name = f"{time.strftime('%b%d_%H-%M-%S')}_{platform.node()}{what}"
-    names = [name, *(f"{name}_{number}" for number in range(2, 100))]  # started in one second
+    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}_{run.trains['hash']}"
+    while True:
+        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
+        folder = Path(args.log_dir) / f"{date}_{what}"
+        with contextlib.suppress(FileExistsError):  # another run was started in this second
+            folder.mkdir(parents=True)
+            lock_folder(folder)
+            (folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
+            return folder
+        time.sleep(1)
+
+
+def open_log(run, head):
+    """Opens the log, in a new folder or in that of the checkpoint."""
+    args, data = run.args, run.data
     try:
-        before = Path(head["path"] if head else os.devnull).resolve()
-        best = before.with_name(CHECKPOINTS[-1])
-        if head and before.parent.parent == runs.resolve():
-            record = recorded(before.parent) or trained_by(head)
-            # Not from the best, which may be older than others, unless it is alone.
-            newest = before.name in CHECKPOINTS[:3] or not before.with_name(CHECKPOINTS[0]).exists()
-            if newest and what in before.parent.name and not differing(args, run.trains, record):
-                run.folder = runs / before.parent.name
-        if run.folder is None:
-            for run.folder in (runs / name for name in names):
-                with contextlib.suppress(FileExistsError):
-                    run.folder.mkdir(parents=True)
-                    break
-        # Open as long as the process: however it ends, the kernel frees the lock. Two runs in one
-        # folder would take turns in overwriting each other's checkpoints.
-        lock = os.open(run.folder / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        run.folder = Path(head["folder"]) if head and head["folder"] else make_folder(run)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
-        if head and best.exists() and before.parent != run.folder.resolve():
-            with open_file(best) as source:
-                write(run.folder / best.name, functools.partial(shutil.copyfileobj, source))
-        if not recorded(run.folder):
-            (run.folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
-    except BlockingIOError:
-        raise BadInput(f"{run.folder}: another run writes there now") from None
     except (OSError, UnicodeError) as error:
         raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
     about = json.dumps(describe(run, head), indent=1)
@@ -2424,8 +2369,7 @@ LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    skipped = run.meter.named["skipped"]
-    values = {"Lr": train["Lr"], "Data/wait": train["Wait"], "Steps/skipped": skipped}
+    values = {"Lr": train["Lr"], "Data/wait": train["Wait"]}
     values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
     for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
@@ -2467,7 +2411,10 @@ def build_run(args):
     sources = list_sources(args, place)
     digests = [source.digest() for source in sources]
     require_equal(place, dict(zip(("train", "val"), digests, strict=True)))
-    trains = {"options": options, "data": digests[0]}
+    chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
+    hashed = json.dumps([chosen, digests[0]], sort_keys=True).encode()
+    hashed = hashlib.sha256(hashed).hexdigest()[:8]
+    trains = {"options": options, "data": digests[0], "hash": hashed}
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
     #    any number of devices.
@@ -2482,36 +2429,46 @@ def build_run(args):
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, head)
-    epoch, step, meter_state = args.start_epoch or 0, 0, None
+    epoch, step, meter_state, values = args.start_epoch or 0, 0, None, None
     if head:
         check_checkpoint(head, args, data)
         held = head["model_options"]  # another size, for one
         own = {name: held.get(name, value) for name, value in data.model_options.items()}
         data = data._replace(model_options=own)
         if args.start_epoch is None:
-            epoch, step, meter_state = head["epoch"], head["step"], head["partial"]
+            epoch, step, meter_state, values = (
+                head[name] for name in ("epoch", "step", "partial", "values")
+            )
             step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
+            if not step:  # saved after an epoch's last step, before its validation
+                epoch, step = epoch - 1, data.steps
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
     arm_timeout(args, compiling=args.compile)  # load_state() may train steps, which compile
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
-    batches = load_batches(args, place, data, schedule)
+    try:
+        batches = load_batches(args, place, data, schedule)
 
-    # 6. The seed right before the model: so all scripts and ranks draw the same weights. Averages
-    #    begin as copies of these, before a checkpoint is loaded into both.
-    torch.manual_seed(args.seed)
-    model, optimizer, scaler = prepare(args, place, data)
-    batches, watch = to_device(batches, args, data, place.device, waits), Watch(args, place)
-    run = Run(args, place, data, model, optimizer, scaler, watch, batches, waits, trains, over)
+        # 6. The seed right before the model: so all scripts and ranks draw the same weights.
+        #    Averages begin as copies of these, before a checkpoint is loaded into both.
+        torch.manual_seed(args.seed)
+        model, optimizer, scaler = prepare(args, place, data)
+    except (ImportError, ValueError, TypeError) as error:  # libraries know what goes together
+        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
+    batches, signals = to_device(batches, args, data, place.device, waits), []
+    for signum in SIGNALS:
+        signal.signal(signum, functools.partial(on_signal, signals))
+    run = Run(args, place, data, model, optimizer, scaler, batches, waits, trains, over, signals)
     if args.ema:
         for name, tensor in trained_state(run).items():
             copied = tensor.clone()
             run.ema[name] = copied.float() if copied.is_floating_point() else copied
     if head:
         restore(run, head, tensors)
-    run.epoch, run.step, run.meter_state = epoch, step, meter_state
+    run.epoch, run.step, run.meter_state, run.values = epoch, step, meter_state, values
+    run.saved = time.monotonic()
     run.started = time.perf_counter() - (head["seconds"] if head else 0)
 
     # 7. The log last: a run that cannot start leaves no folder.
@@ -2537,8 +2494,6 @@ def print_header(run, head):
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
-    if "bfloat16" in vars(args).values() and emulates_bfloat16(place.device):
-        print_line(EMULATED)
     if args.evaluate:
         return
     usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
@@ -2565,34 +2520,35 @@ def train(run):
     epoch."""
     args = run.args
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
-    # Exact sums are the same on all ranks, so all of them stop together.
-    if from_rank_0(is_desired(args, run.best) or is_spent(run)):
+    reached, done, values = False, run.epoch + run.step / run.data.steps, run.values
+    if from_rank_0(is_spent(run)):
         run.over.set()
-    done = run.epoch + run.step / run.data.steps
+    elif run.step < run.data.steps:  # what a budget ended within an epoch goes on with a larger one
+        values = None
     # An epoch that was under way is validated, even where its budget is over.
     while run.epoch < args.epochs and (run.step or not run.over.is_set()):
-        train, val = train_one_epoch(run), validate(run)
+        # Saved before validation, so that nothing is lost while it runs. A run that goes on from
+        # there has these values, and trains no step.
+        values = values or train_one_epoch(run)
+        save_checkpoint(run, values)
+        val = validate(run)
         done = run.epoch + run.step / run.data.steps
-        if run.step == run.data.steps:
-            run.epoch, run.step = run.epoch + 1, 0
         for tag, (_, worst, best) in BEST.items():
             better = max if worst < best else min
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        is_best = val[judge] == run.best[judge]
-        if is_desired(args, run.best):
-            run.over.set()
-        # Where epochs are short, saving each of them would take much of the time.
-        young = time.monotonic() - run.watch.saved < 10 * run.watch.took
-        ends = run.over.is_set() or run.epoch == args.epochs
-        if is_best or ends or not from_rank_0(young):
-            save_checkpoint(run, is_best)
+        if val[judge] == run.best[judge]:
+            save_best(run)
         if run.log:
-            log_epoch(run, done, train, val)
-        if run.over.is_set():
+            log_epoch(run, done, values, val)
+        # Exact sums are the same on all ranks, so all of them stop together.
+        reached = is_desired(args, val)
+        if reached or run.over.is_set():
+            run.over.set()
             break
+        run.epoch, run.step, run.meter_state, values = run.epoch + 1, 0, None, None
     if run.log:
-        reason = "the budget is spent" if run.epoch < args.epochs else "all epochs are done"
-        reason = "what is desired is reached" if is_desired(args, run.best) else reason
+        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
+        reason = "what is desired is reached" if reached else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {
             f"best_{tag.lower()}": run.best[tag] for tag in BEST if run.best[tag] != BEST[tag][1]
@@ -2606,17 +2562,13 @@ def train(run):
 
 def train_rank(args):
     """One rank of the run, from joining the others to leaving them; ends the process."""
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed by whoever started this
-    sys.stderr = sys.stderr or open(os.devnull, "w")
     for stream in sys.stdout, sys.stderr:
         stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
-    # When the log's thread fails on a full disk, the next line that is logged raises its error.
-    threading.excepthook = lambda failure: None
     # Rank 0 has a connection to each rank, and a worker some files.
     with contextlib.suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    status, failed = 0, None
+    status = 0
     try:
         run = build_run(args)
         gc.freeze()  # what is there stays: no collection goes through it in a step
@@ -2627,25 +2579,13 @@ def train_rank(args):
                     print_line(f"validation: {shown(val, 3)}")
             else:
                 train(run)
-        except Preempted:
-            status = 143
-            if run.folder:  # a marker, since a launcher may have an exit status of its own
-                why = run.watch.why() or "a signal to another rank"
-                marker = {"why": why, "epoch": run.epoch, "step": run.step}
-                (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
-                run.log.close()
-                print_line(
-                    f"ended by {why} at step {run.step}, saved: --resume auto goes on from here"
-                )
-            elif run.place.rank == 0:
-                print_line(
-                    f"ended by {run.watch.why() or 'a signal to another rank'}: nothing is saved"
-                )
+        except Preempted as ended:
+            status = ended.status
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         leave()
     except Exception as error:
         failed = error  # kept: to free a half-made loader would be to wait for its workers
-    status = report_error(failed) if failed else status
+        status = report_error(failed)
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
     for stream in sys.stdout, sys.stderr:
@@ -2656,36 +2596,43 @@ def train_rank(args):
     os._exit(status)
 
 
-# What libraries say, and what it means.
+# What libraries say, what it means, and the status: 2 where the user must change something.
 MEANINGS = {
-    r"DataLoader worker \(pid": "a loader worker died: out of memory? lower -j",
-    r"[Tt]imed? ?out": "another rank did not answer within --timeout",
-    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": "another rank is gone",
-    r"Failed to recv|remote process exited": "another rank is gone",
-    r"open files|temporarily unavailable|(new|watchdog) thread": "raise a limit of `ulimit -a`",
-    r"File too large": "raise a limit of `ulimit -a`",
-    r"deterministic": "--deterministic: PyTorch has no deterministic way to train this",
-    r"(out of|allocate) memory|calculation overflowed": "no memory: lower -b or -j",
-    r"unable to .*shared mem": "too little for the loader: docker run --shm-size=8g, or lower -j",
-    r"No space left|Read-only file system|quota exceeded": "logs cannot be written",
+    r"DataLoader worker \(pid": ("a loader worker died: out of memory? lower -j", 1),
+    r"[Tt]imed? ?out": ("another rank did not answer within --timeout", 1),
+    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down|Failed to recv|"
+    r"remote process exited": ("another rank is gone", 1),
+    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (
+        "raise a limit of `ulimit -a`",
+        2,
+    ),
+    r"deterministic": ("--deterministic: PyTorch has no deterministic way to train this", 2),
+    r"(out of|allocate) memory|calculation overflowed": ("no memory: lower -b or -j", 2),
+    r"unable to .*shared mem": (
+        "too little for the loader: docker run --shm-size=8g, or lower -j",
+        2,
+    ),
+    r"No space left|Read-only file system|quota exceeded": ("logs cannot be written", 1),
+    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per channel|"
+    r"size of tensor a .* must match": ("the network does not go with this size", 2),
 }
 
 
 def report_error(error):
     """Prints why the process ends: in one line what is known, with its traceback what is a bug;
     returns the exit status."""
-    rank = os.environ.get("RANK", "0")
-    line, status = str(error), 2 if isinstance(error, BadInput) else 1
-    if not isinstance(error, (BadInput, Fault)):
-        known = [text for pattern, text in MEANINGS.items() if re.search(pattern, line)]
-        line = f"rank {rank}: {known[0]} ({first_line(error)})" if known else None
+    rank, line = os.environ.get("RANK", "0"), str(error)
+    status = getattr(error, "status", None)
+    if status is None:
+        known = [meaning for pattern, meaning in MEANINGS.items() if re.search(pattern, line)]
+        meaning, status = known[0] if known else (None, 1)
+        line = f"rank {rank}: {meaning} ({first_line(error)})" if known else None
     if line and rank != "0":
         # Rank 0 prints the same. If the launcher ends this process meanwhile, there is one line.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = f"{Path(sys.argv[0]).name}: error: {line}" if line else None
-    line = line or "".join(traceback.format_exception(error))
-    print_line(line, sys.stderr)
+    print_line(line or "".join(traceback.format_exception(error)), sys.stderr)
     return status
 
 

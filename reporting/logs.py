@@ -2,12 +2,14 @@
 
 import glob
 import io
+import itertools
 import json
 import math
 import os
 import re
 import shlex
 from collections import Counter
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,9 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto import event_pb2
 from tensorboard.util.tensor_util import make_ndarray
 
-RUN_NAME = re.compile(
-    r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)_b(?P<batch>\d+)"
-    r"_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)(_\d+)?$"
+RUN_NAME = re.compile(  # Nov23_21-54-28_..., in older logs, or 2026-11-23_21-54-28_..._HASH
+    r"([A-Z][a-z]{2}\d\d|\d{4}-\d\d-\d\d)_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)"
+    r"_b(?P<batch>\d+)_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)(_[0-9a-f]+)?$"
 )
 MEASURES = "Top1", "Top5", "Accuracy", "F1", "MCC", "Perplexity"
 PER_EPOCH = [
@@ -95,8 +97,13 @@ class Run:
         self.measure = next((tag for tag in tags if f"{tag}/val" in series), None)
         self.items = "sequences" if self.measure in ("Accuracy", "Perplexity") else "images"
         # GPUs, or processes on the CPU.
-        devices = place["ranks"] * place["devices"] if about else named.get("devices", 0)
+        devices = devices_of(place) if about else named.get("devices", 0)
         self.devices = int(devices) or None
+        # (devices, batch of each) of the starts: a run may go on with others.
+        sizes = [(devices_of(start["place"]), start.get("device_batch")) for start in starts]
+        self.all_devices = ", then ".join(
+            f"{n}" for n, _ in itertools.groupby(sizes, itemgetter(0))
+        )
         self.batch = int(options.get("batch_size") or named.get("batch", 0)) or None
         known = self.devices and self.batch and self.devices * self.batch
         self.global_batch = int(about.get("global_batch") or known or 0) or None
@@ -124,7 +131,12 @@ class Run:
         of_epochs = [series[tag] for tag in PER_EPOCH if tag in series]
         self.epochs = max((int(each.step.iat[-1]) for each in of_epochs), default=None)
         self.training_seconds = max((each.seconds.iat[-1] for each in of_epochs), default=None)
-        rates = self.values("Throughput/train")  # images/s, or sequences/s
+        rates = series.get("Throughput/train", NO_VALUES)  # images/s, or sequences/s
+        if len(set(sizes)) > 1:  # of the epochs that the last devices trained from their first step
+            last = max(n for n in range(1, len(sizes)) if sizes[n] != sizes[n - 1])
+            before = starts[last].get("resumed") or {}
+            rates = rates[rates.step > before.get("epoch", 0) + bool(before.get("step"))]
+        rates = rates.value.to_numpy()
         rates = rates[1:] if len(rates) > 1 else rates  # the first epoch starts slowly
         self.rate = float(rates.mean()) if len(rates) and rates.mean() > 0 else None
         self.spread = float(rates.std()) if self.rate else None
@@ -139,6 +151,14 @@ class Run:
     def values(self, tag):
         """Returns a tag's values, (n,), none where it was not logged."""
         return self.series[tag].value.to_numpy() if tag in self.series else np.array([])
+
+
+NO_VALUES = pd.DataFrame({"step": [], "value": []})
+
+
+def devices_of(place):
+    """Returns the number of GPUs, or of processes on the CPU, of what a script logged of itself."""
+    return place["ranks"] * place["devices"]
 
 
 def data_of(about):

@@ -112,6 +112,7 @@ def runs_table(runs):
     columns += ["global_batch", "precision", "epochs", "steps_per_epoch"]
     for run in runs:
         row = {name.replace("_", " "): vars(run)[name] or "–" for name in columns}
+        row["devices"] = run.all_devices or row["devices"]
         share = efficiency(run, [each for each in runs if each.group == run.group])
         row[rate_word(runs)] = f"{run.rate:,.0f} ± {run.spread:,.0f}" if run.rate else "–"
         row["efficiency"] = digits(share and 100 * share, 1, " %")

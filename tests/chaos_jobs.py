@@ -205,9 +205,12 @@ def load(path):
 
 
 def differences(one, other, where=""):
-    """Returns where two checkpoints' contents differ, to the bit; times and options aside."""
+    """Returns where two checkpoints' contents differ, to the bit; times, traffic and options aside,
+    and sums, which stand beside their means."""
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = [key for key in {**one, **other} if key not in ("args", "seconds")]
+        timed = "args", "seconds", "traffic", "sums", "Throughput", "Time", "Wait"
+        keys = [key for key in {**one, **other} if key not in timed]
+        keys = [key for key in keys if not str(key).startswith(("IO/", "Network/"))]
         pairs = [(one.get(key), other.get(key), f"{where}/{key}") for key in keys]
         return [each for pair in pairs for each in differences(*pair)]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):

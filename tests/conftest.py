@@ -41,7 +41,14 @@ nd = importlib.import_module("imagenet_nd")
 torch = nd.torch
 torch.set_num_threads(1)  # where the environment says another number
 # Of convolutional networks: small ViTs and single layers take no longer where it is emulated.
-needs_bfloat16 = pytest.mark.skipif(nd.emulates_bfloat16(torch.device("cpu")), reason=nd.EMULATED)
+EMULATES = importlib.import_module("imagenet_ddp_apex")._emulates_bfloat16(torch.device("cpu"))
+EMULATED = "bfloat16 is emulated here"
+needs_bfloat16 = pytest.mark.skipif(EMULATES, reason=EMULATED)
+
+
+# Ends a run within its first steps: SIGTERM as it begins to train, which all ranks have read after
+# two steps. small_models/ says how.
+EARLY = {"SIGTERM_AT": "1"}
 
 
 def free_port():

@@ -53,7 +53,6 @@ OPTIONS = {
         ("--seed -1", "--seed"),
         ("--seed 12345678901234567890123", "--seed"),
         ("--workers -1", "--workers"),
-        ("--max-hours 0", "--max-hours"),
         ("--timeout -1", "--timeout"),
         ("--amp int8", "bfloat16"),
         ("--lr-schedule square", "cosine"),
@@ -85,7 +84,7 @@ OPTIONS = {
         ("--freeze", "--freeze needs --pretrained"),
         ("--freeze --resume auto", "--freeze needs --pretrained"),
         ("--zero-init", "--zero-init: squeezenet1_1"),
-        ("--optimizer nesterov --momentum 0", "--momentum above 0"),
+        ("--optimizer nesterov --momentum 0", "Nesterov momentum requires a momentum"),
         ("--optimizer adam", "adamw"),
         ("--loss mse", "bce"),
         ("-a timm/resnet51", "resnet50"),
@@ -100,11 +99,10 @@ OPTIONS = {
         ("--gpu 0 --no-accel", "exclude each other"),
         ("--pretrained --weights x.pt", "exclude each other"),
         ("--global-batch 8 --accumulation 2", "exclude each other"),
-        ("--start-epoch 1", "--start-epoch 1"),
         ("--num-classes 1", "--num-classes 1: "),
         ("-b 100", "training has 8 images, fewer than a global batch, 100"),
         ("--sync-bn", "unrecognized arguments: --sync-bn"),
-        ("--prof 3", "--prof is a program of its own now: tools/profile_steps.py SCRIPT"),
+        ("--prof 3", "unrecognized arguments: --prof"),
         ("--val-resize 16", "--val-resize 16"),
         ("--log-dir /dev/null/runs", "--log-dir /dev/null/runs"),
         ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
@@ -195,7 +193,7 @@ def test_an_option_file_may_quote_and_comment_and_name_another(tmp_path):
 @pytest.mark.parametrize("words", ["-a timm/resnet18", "--optimizer lamb", "--optimizer lars"])
 def test_what_is_timms_without_timm(words, images, complaint_here, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    assert "pip install timm" in complaint_here(ND, *TINY, *words.split(), images)
+    assert "timm" in complaint_here(ND, *TINY, *words.split(), images)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU")
@@ -364,7 +362,7 @@ def test_limits_of_the_system(images, tmp_path):
     words = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "bash", *train]
     run(words, tmp_path)
     words[2] = 'ulimit -n 64; exec "$@"'
-    output = run(words, tmp_path, status=1, timeout=120)
+    output = run(words, tmp_path, status=2, timeout=120)
     assert "a limit of `ulimit -a` ([Errno 24] Too many open files)" in output
     assert "Traceback" not in output
 
@@ -491,6 +489,6 @@ def test_a_rank_that_died_in_set_up_is_one_line(why, capsys, monkeypatch):
 def test_a_gpu_without_memory_left_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [ND])
     why = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB in all. Of it, ..."
-    assert nd.report_error(torch.OutOfMemoryError(why)) == 1
+    assert nd.report_error(torch.OutOfMemoryError(why)) == 2
     line = the_line(capsys.readouterr().err)
     assert "no memory: lower -b" in line and "2.00 GiB" in line

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from conftest import HOROVOD, ROOT, nd, needs_bfloat16, run, write_images
+from conftest import EMULATED, EMULATES, HOROVOD, ROOT, needs_bfloat16, run, write_images
 
 from reporting.logs import read_benchmarks
 from reporting.tables import benchmark_table, significant
@@ -100,7 +100,7 @@ OF_ALBERT = ["ddp", "fsdp", "horovod"]
 APEX, SAVE = "imagenet_ddp_apex.py --opt-level", "save_checkpoint()"
 PEERS = [training.PLAIN, HALF, *([training.TIMM] if training.timm else [])]
 TWICE = "nd nd dp dp ddp. ddp. ddp_apex ddp_apex".split() + HOROVOD * ["horovod", "horovod"]
-REASONS = "ffcv is not installed", "Horovod is not built: `make horovod`", nd.EMULATED
+REASONS = "ffcv is not installed", "Horovod is not built: `make horovod`", EMULATED
 OF_GPU = {"title": "Training resnet18 on synthetic images of 32 pixels", "facts": {"minutes": 1.0}}
 OF_GPU["rows"] = [dict.fromkeys(["name", "values", "peak memory, GiB", "of bf16 peak, %"])]
 
@@ -191,8 +191,8 @@ def test_a_program_measures(words, count, rows, demo, tmp_path):
     program, *words = [places.get(word, word) for word in shlex.split(words)]
     if {"exchange", "traffic"} & {*words} and (os.geteuid() or not shutil.which("ip")):
         pytest.skip("network namespaces take root and iproute2")
-    if program in ("gpu", "training") and count and nd.emulates_bfloat16(torch.device("cpu")):
-        pytest.skip(nd.EMULATED)
+    if program in ("gpu", "training") and count and EMULATES:
+        pytest.skip(EMULATED)
     if program == "text":
         pytest.importorskip("transformers")
     name = next(iter(rows)) if program in ("text", "parallel") else program

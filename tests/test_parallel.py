@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from conftest import (
     BY_TORCHRUN,
+    EARLY,
     checkpoint,
     command,
     environment,
@@ -52,14 +53,15 @@ def test_one_run_through_three_scripts(demo, tmp_path):
     words += ["--clip-grad", "0.5", "--lr", "1", demo, "--log-dir"]
     run([*command("imagenet_nd.py"), *words, "whole", "-b", "16"], tmp_path)
     ways = [
-        (FSDP, ["-b", "8", "--hybrid", "2", "--max-hours", "1e-6"]),
-        (PIPELINE, ["-b", "16", "--schedule", "interleaved", "--max-hours", "1e-6"]),
+        (FSDP, ["-b", "8", "--hybrid", "2"]),
+        (PIPELINE, ["-b", "16", "--schedule", "interleaved"]),
         (EXCHANGE, ["-b", "8", "--exchange", "ring", "--bucket-mb", "0.01"]),
     ]
     losses, before = {}, []
     for script, options in ways:
-        status = 1 if "--max-hours" in options else 0
-        output = run([*command(script, 2), *words, script, *options, *before], tmp_path, status)
+        status, early = (0, {}) if script == EXCHANGE else (1, EARLY)
+        words_of_it = [*command(script, 2), *words, script, *options, *before]
+        output = run(words_of_it, tmp_path, status, early)
         assert len(re.findall("^Traceback", output, re.MULTILINE)) == status, "torchrun's own"
         losses |= scalars(tmp_path / script, "Loss/step")
         before = ["--resume", the_run(tmp_path / script)]

@@ -224,6 +224,21 @@ def test_efficiency_compares_what_may_be_compared(tmp_path):
 # -------------------------------------------------------------------------- restarts, damaged files
 
 
+@pytest.mark.parametrize(("step", "rate"), [(0, 500), (3, 450)])
+def test_a_run_that_went_on_with_other_devices(step, rate, tmp_path):
+    """Its throughput is that of the epochs that the last ones trained, its devices both."""
+    name = tmp_path / "2026-11-23_21-54-28_host_resnet18_gpux8_b32_cpu4_optfloat32_0123abcd"
+    tag = "Throughput/train"
+    write_run(name, {tag: [1000.0, 1000.0]}, about=about("ddp", 8) | {"device_batch": 32})
+    resumed = {"resumed": {"epoch": 2, "step": step, "seconds": 200}, "device_batch": 64}
+    more = {"began": 1e9 + 500, "steps": range(3, 7), "about": about("ddp", 4) | resumed}
+    write_run(name, {tag: [700.0, 600.0, 400.0, 500.0]}, **more)
+    run, _ = one_run(tmp_path)
+    assert (run.devices, run.all_devices) == (4, "8, then 4")
+    assert "| 8, then 4 |" in tables.runs_table([run])
+    assert run.rate == rate, "without the first of them"
+
+
 def test_restarts_are_stitched(tmp_path):
     """Six epochs, then, a day later, epochs 4 to 8 again from a checkpoint, twice as fast."""
     write_run(tmp_path / "run", {"Top1/val": [1, 2, 3, 4, 5, 6]}, end={"reason": "preempted"})

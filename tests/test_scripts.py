@@ -236,7 +236,7 @@ LOOP = {
     "compile": False, "compile_mode": "default", "epochs": 90, "start_epoch": None,
     "batch_size": 256, "accumulation": 1, "global_batch": None, "lr": 0.1, "lr_scaling": "linear",
     "base_lr": None, "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
-    "beta2": 0.999, "steps_per_epoch": None, "max_hours": None, "timeout": 600, "resume": None,
+    "beta2": 0.999, "steps_per_epoch": None, "timeout": 600, "resume": None,
     "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs", "print_freq": 10, "gpu": None,
     "no_accel": False, "seed": 0, "deterministic": False, "optimizer": "sgd", "norm_wd": None,
     "clip_grad": None, "ema": 0, "budget_hours": None,
@@ -304,8 +304,7 @@ CLASSES = {
         "accumulation base_lr batch_size beta2 clip_grad ema global_batch lr lr_scaling "
         "lr_schedule momentum norm_wd optimizer precision seed steps_per_epoch warmup_epochs wd",
         "budget_hours epochs evaluate print_freq resume start_epoch",
-        "checkpoint_minutes compile compile_mode deterministic gpu log_dir max_hours no_accel "
-        "timeout",
+        "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout",
     ),
     "imagenet": (
         "arch auto_augment bce_threshold cutmix dummy flip freeze image_size label_smoothing loss "
@@ -431,7 +430,7 @@ def test_alone_in_an_empty_folder_it_trains_an_epoch(script, ranks, options, tmp
     saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
     assert ("scale" in saved["scaler"]) == ("float16" in options)
     name = checkpoint(tmp_path / "runs").parent.name
-    assert name.endswith(f"_opt{options[1]}")
+    assert re.search(f"_opt{options[1]}_[0-9a-f]{{8}}$", name)
     assert {path.name for path in Path(tmp_path).iterdir()} == {script, "demo_data", "runs"}
 
 
@@ -480,6 +479,23 @@ def test_alone_in_an_empty_folder_it_learns_the_demo_set(script, tmp_path):
     assert max(scalars(tmp_path / "runs", "Top1/val").values()) >= 90
 
 
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_options_stay_as_they_were_typed(script):
+    """Nothing writes to args but the parser: what is derived from them has a name of its own."""
+    tree = ast.parse((ROOT / script).read_text())
+    stored = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store | ast.Del)
+        and ast.unparse(node.value).endswith("args")
+    ]
+    assert stored == []
+    assert not re.search(
+        r"setattr\((run\.)?args|vars\((run\.)?args\)(\[|\.update)", ast.unparse(tree)
+    )
+
+
 # ------------------------------------------------------------------------------ what is sent
 
 VALUES = """
@@ -489,10 +505,6 @@ script = importlib.import_module(os.environ["SCRIPT"])
 
 
 def train(args):
-    try:
-        args.width = 2
-    except AttributeError as error:
-        os.write(1, f"refused: {error}\\n".encode())
     place = script.join(args)
     values = [math.inf, -math.inf, math.nan, 2**63, "\\udcff", None, [[1, [2]], {"a": (3,)}], True]
     received = script.from_rank_0(values if place.rank == 0 else None)
@@ -528,7 +540,6 @@ def test_what_rank_0_sends_is_the_same_everywhere(script, tmp_path):
     output = run([*words, "--no-accel"], tmp_path, env=env)
     values = [math.inf, -math.inf, math.nan, 2**63, "\udcff", None, [[1, [2]], {"a": [3]}], True]
     assert output.count(f"got {json.dumps(values)}") == ranks
-    assert output.count("refused: args.width = 2") == ranks, "options are frozen in every process"
     text = (ROOT / script).read_text()
     assert not re.search(r"pickle\.|_object\((?!json)|object_list", text), (
         "nothing is sent as pickle"
@@ -538,33 +549,26 @@ def test_what_rank_0_sends_is_the_same_everywhere(script, tmp_path):
 # ------------------------------------------------------------------------------------------ devices
 
 
-FLAGS = {
-    "a Xeon of 2021": ("flags\t\t: fpu avx512f avx512_bf16\n", False),
-    "a Xeon of 2023": ("flags\t\t: fpu amx_bf16\n", False),
-    "an EPYC of 2021": ("flags\t\t: fpu avx2\nbugs: bf16\n", True),
-    "a Graviton 3": ("Features\t: fp asimd bf16\n", False),
-    "a Graviton 2": ("Features\t: fp asimd\n", True),
-    "what says nothing": ("processor : 0\n", False),
-}
-
-
-@pytest.mark.parametrize("processor", FLAGS)
-def test_who_emulates_bfloat16(processor, monkeypatch):
-    nd = importlib.import_module("imagenet_nd")
-    flags, emulated = FLAGS[processor]
-    monkeypatch.setattr(Path, "read_text", lambda self: flags)
-    assert nd.emulates_bfloat16.__wrapped__(torch.device("cpu")) == emulated
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert nd.emulates_bfloat16.__wrapped__(torch.device("cuda", 0)), "a T4"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert not nd.emulates_bfloat16.__wrapped__(torch.device("cuda", 0)), "an A100"
+@pytest.mark.parametrize(
+    ("units", "emulated"),
+    [
+        ({"avx512_f": True, "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": True}, False),
+        ({"avx2": True, "avx512_bf16": False, "amx_bf16": False}, True),
+    ],
+)
+def test_who_emulates_bfloat16(units, emulated, monkeypatch):
+    apex = importlib.import_module("imagenet_ddp_apex")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units)
+    assert apex._emulates_bfloat16(torch.device("cpu")) == emulated
+    assert not apex._emulates_bfloat16(torch.device("cuda", 0)), "GPUs are another matter"
 
 
 def on_a_cpu_that_emulates(script, words, folder, **options):
     """Runs a script as on a CPU without bfloat16."""
     (folder / "fake.py").write_text(
         f"import {script} as script, functools, sys\n"
-        "script.emulates_bfloat16 = lambda device: True\n"
+        "script._emulates_bfloat16 = lambda device: True\n"
         f"sys.argv[0] = '{script}.py'\nscript.main()\n"
     )
     return run(
@@ -580,7 +584,7 @@ def test_apexs_default_level_where_bfloat16_is_emulated(demo, tmp_path):
     output = on_a_cpu_that_emulates(apex, words, tmp_path)
     assert "bfloat16 is emulated here" in output and "this is O0" in output
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.endswith("_optO0")
+    assert re.search("_optO0_[0-9a-f]{8}$", folder.name)
     assert json.loads((folder / "run.json").read_text())["options"]["precision"] == "O0"
     output = run([*command(f"{apex}.py"), "--opt-level", "O3", *words], tmp_path)
     assert f"{folder.name}, differs in precision (O0, now O3)" in output

@@ -185,7 +185,7 @@ def test_an_option_file_does_not_take_the_place_of_auto(script, tmp_path, monkey
     ("why", "status", "requeued"),
     [
         ("SIGUSR1", 143, True),
-        ("--max-hours", 1, True),  # torchrun's own status
+        ("SIGUSR1", 1, True),  # torchrun's own status
         ("SIGTERM", 143, False),  # of scancel
         ("SIGUSR1", 0, False),  # another run's marker
         (None, 1, False),  # an error; a marker is there from before

@@ -12,6 +12,7 @@ import torch
 import torchmetrics.text
 from chaos_jobs import lost
 from conftest import (
+    EARLY,
     checkpoint,
     command,
     events,
@@ -394,8 +395,8 @@ def test_resumed_equals_uninterrupted_to_the_bit(script, ranks, options, text, t
     """Weights, AdamW's state, averages and the log, with dropout, ended in mid-epoch."""
     words = [*command(script, ranks), *LM, "--dropout", "0.1", *options, text, "--log-dir"]
     run([*words, "whole"], tmp_path)
-    early = run([*words, "cut", "--max-hours", "1e-6"], tmp_path, None)  # launchers have their own
-    step = int(re.search(r"ended by --max-hours at step (\d+), saved", early)[1])
+    early = run([*words, "cut"], tmp_path, None, EARLY)  # launchers have a status of their own
+    step = int(re.search(r"ended by SIGTERM at step (\d+), saved", early)[1])
     assert 0 < step < 10
     output = run([*words, "cut", "--resume", "auto"], tmp_path)
     assert re.search(rf"Going on from .* at epoch 0 step {step}\b", output)
@@ -418,7 +419,7 @@ def test_stages_validate_without_dropout(text, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 def test_one_run_through_five_ways(reverse, text, tmp_path):
-    """Each ended in mid-epoch, by --max-hours: the curve is that of one left alone."""
+    """Each ended in mid-epoch: the curve is that of one left alone."""
     ways = [("nd", 1), ("ddp", 2), ("fsdp", 3), ("exchange", 2), ("pipeline", 2)]
     ways = ways[::-1] if reverse else ways
     run([*command("text_nd.py"), *LM, text, "--log-dir", "whole"], tmp_path)
@@ -426,8 +427,7 @@ def test_one_run_through_five_ways(reverse, text, tmp_path):
     for how, ranks in ways:
         last = (how, ranks) == ways[-1]
         words = [*command(f"text_{how}.py", ranks), *LM, text, "--log-dir", how, *resume]
-        early = [] if last else ["--max-hours", "1e-6"]
-        run([*words, *early], tmp_path, 0 if last else None)
+        run(words, tmp_path, *((0,) if last else (None, EARLY)))
         assert last or (the_run(tmp_path / how) / "PREEMPTED").exists()
         found = scalars(tmp_path / how, "Loss/step")
         assert not losses.keys() & found.keys()

@@ -104,9 +104,12 @@ def open_checkpoint(path, arch=None):
     return Trained(path, saved, arch, model, classes, size, resize, *scale.tolist())
 
 
+CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+
+
 def shown(text):
     """Returns a text on one line, of which nothing can send a terminal commands."""
-    return text.replace("\n", r"\n").translate(nd.CONTROL)
+    return text.replace("\n", r"\n").translate(CONTROL)
 
 
 def shown_name(trained, label):

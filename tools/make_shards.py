@@ -324,7 +324,7 @@ def main():
         print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
         pool.shutdown()
     except (nd.BadInput, OSError, RuntimeError) as error:
-        parser.error(str(error).translate(nd.CONTROL))
+        parser.error(str(error))
     except SystemExit as ended:  # of stop()
         name = signal.Signals(ended.code - 128).name
         print(f"{parser.prog}: ended by {name}", file=sys.stderr, flush=True)

@@ -233,8 +233,8 @@ def main():
         args.way(args)
     except UnicodeError as error:
         parser.error(f"{args.input} is no UTF-8: {nd.first_line(error)}")
-    except (nd.BadInput, OSError) as error:
-        parser.error(str(error).translate(nd.CONTROL))
+    except (nd.BadInput, nd.Fault, OSError) as error:
+        parser.error(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
 

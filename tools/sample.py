@@ -19,6 +19,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import text_nd as nd
 
+# What a model writes may be any bytes, but sends a terminal no commands.
+CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+
 
 def open_checkpoint(path):
     """Returns (what the file holds, its model in evaluation mode, on the CPU)."""
@@ -94,9 +97,9 @@ def write(tokens, decode):
         # Two tokens may differ from what each is alone, as by the blank between words.
         before, text = decode(seen[shown:read]), decode(seen[shown:])
         if not text.endswith("\ufffd"):
-            print(text[len(before) :].translate(nd.CONTROL), end="", flush=True)
+            print(text[len(before) :].translate(CONTROL), end="", flush=True)
             shown, read = read, len(seen)
-    print(decode(seen[shown:])[len(decode(seen[shown:read])) :].translate(nd.CONTROL))
+    print(decode(seen[shown:])[len(decode(seen[shown:read])) :].translate(CONTROL))
 
 
 def main():
@@ -125,7 +128,7 @@ def main():
         new = draw(model.to(device), prompt, args, saved["max_length"], device)
         write(itertools.chain(prompt, new), decode)
     except (nd.BadInput, OSError, RuntimeError, ValueError) as error:
-        parser.error(nd.first_line(error).translate(nd.CONTROL))
+        parser.error(nd.first_line(error).translate(CONTROL))
     except KeyboardInterrupt:
         sys.exit(130)
 
