@@ -1241,9 +1241,7 @@ def device_name(device):
     """Returns the model of the GPU, or of the processor."""
     if device.type != "cpu":
         return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    found = cpuinfo.exists() and re.search(r"model name\s*: (.*)", cpuinfo.read_text())
-    return found[1] if found else platform.processor() or platform.machine()
+    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
 
 
 def cores_per_rank(place):
@@ -1451,33 +1449,24 @@ class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
     def __init__(self, title, items, run, state=None):
-        zeros = {"sums": [0.0] * (len(SUMS) + 2), "seconds": 0.0, "traffic": [0.0] * 4}
-        state = state or zeros  # of an epoch that was interrupted
         self.title, self.run, self.steps = title, run, 0
-        # Over all ranks: SUMS, skipped steps, and seconds for data, of which it is the mean.
-        self.sums = state["sums"]
-        self.started, self.ended = time.perf_counter() - state["seconds"], None
+        # Over all ranks; of the seconds waited for data the mean.
+        zeros = {"sums": dict.fromkeys((*SUMS, "skipped", "waited"), 0.0)}
+        state = state or zeros | {"seconds": 0.0, "traffic": [0.0] * 4}
+        self.sums, self.started = state["sums"], time.perf_counter() - state["seconds"]
         self.before = traffic(run.place) - np.array(state["traffic"])
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
         live = run.place.rank == 0 and sys.stderr.isatty()
-        done = int(self.named[SUMS[-1]])
+        done = int(self.sums[SUMS[-1]])
         self.bar = tqdm(desc=title, total=items, initial=done, disable=not live, **options)
-
-    @property
-    def named(self):
-        """The sums by name."""
-        return dict(zip((*SUMS, "skipped", "waited"), self.sums, strict=True))
-
-    @property
-    def seconds(self):
-        """What the steps have taken so far."""
-        return (self.ended or time.perf_counter()) - self.started
 
     def add(self, sums):
         """Adds a step's sums, already over all ranks and on the host."""
-        self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)]
+        self.sums = {
+            name: old + new for (name, old), new in zip(self.sums.items(), sums, strict=True)
+        }
         self.steps += 1
         self.bar.update(sums[len(SUMS) - 1])
 
@@ -1491,19 +1480,15 @@ class Meter:
                 f"{values['Throughput']:,.0f} {SUMS[-1]}/s  wait {100 * values['Wait']:.0f} %"
             )
 
-    def close(self):
-        """Stops the clock, and takes the bar off the screen."""
-        self.ended = time.perf_counter()
-        self.bar.close()
-
     def state(self):
         """Returns what a checkpoint within the epoch needs."""
         counted = (traffic(self.run.place) - self.before).tolist()
-        return {"sums": self.sums, "seconds": self.seconds, "traffic": counted}
+        seconds = time.perf_counter() - self.started
+        return {"sums": self.sums, "seconds": seconds, "traffic": counted}
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks."""
-        sums, seconds = self.named, self.seconds
+        sums, seconds = self.sums, time.perf_counter() - self.started
         values = measures(sums) | {"Throughput": sums[SUMS[-1]] / seconds}
         return values | {"Time": seconds / max(1, self.steps), "Wait": sums["waited"] / seconds}
 
@@ -1599,12 +1584,12 @@ def train_one_epoch(run):
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
-    run.meter.close()
-    read, calls, sent, received = run.meter.state()["traffic"]
-    seconds, steps = run.meter.seconds, max(1, run.step)
+    run.meter.bar.close()
+    state, steps = run.meter.state(), max(1, run.step)
+    seconds, (read, calls, sent, received) = state["seconds"], state["traffic"]
     return run.meter.values() | {
         "Lr": rate(epoch + (run.step - 0.5) / data.steps),
-        "Steps/skipped": run.meter.named["skipped"],
+        "Steps/skipped": state["sums"]["skipped"],
         "IO/read_MBps": read / 1e6 / seconds,
         "IO/read_iops": calls / seconds,
         "Network/sent_MB_per_step": sent / 1e6 / steps,
@@ -1669,15 +1654,14 @@ def validate(run):
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     settle(run, meter)
-    meter.close()
+    meter.bar.close()
+    values = meter.values()
     # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
     # accuracy than with 2.
-    if meter.named[SUMS[-1]] != size:
-        raise RuntimeError(f"validated {meter.named[SUMS[-1]]:.0f} {SUMS[-1]} of {size}")
-    if run.ema:
-        swap_ema(run)
-        sync_statistics(run)
-    return meter.values()
+    if meter.sums[SUMS[-1]] != size:
+        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]} of {size}")
+    swap_ema(run)
+    return values
 
 
 def is_spent(run):
@@ -1728,7 +1712,7 @@ def read_step(run, meter, total, copied):
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
     source = run.data.train if meter is run.meter else run.data.val
-    check_sums(run.args, meter.named, len(source.target), step)
+    check_sums(run.args, meter.sums, len(source.target), step)
     if (meter.steps - 1) % run.args.print_freq == 0:
         loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
@@ -1856,17 +1840,14 @@ def load_file(path):
     """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed, and all of
     it is compared with its checksums, which torch.load() does not do."""
     try:
-        with open_file(path) as opened:
-            file = io.BytesIO(opened.read())
-        if zipfile.is_zipfile(file):  # or one of before 2020, which has no checksums
-            archive = zipfile.ZipFile(file)
-            # PyTorch takes a record that has the attributes of a folder for empty.
-            folders = [record.filename for record in archive.infolist() if record.external_attr]
-            if damaged := archive.testzip() or folders:
-                raise ValueError(f"{damaged} is damaged")
-        file.seek(0)
+        if zipfile.is_zipfile(path):  # or one of before 2020, which has no checksums
+            with zipfile.ZipFile(path) as archive:
+                # PyTorch takes a record that has the attributes of a folder for empty.
+                folders = [record.filename for record in archive.infolist() if record.external_attr]
+                if damaged := archive.testzip() or folders:
+                    raise ValueError(f"{damaged} is damaged")
         with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
         why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
         if "Weights only" in why:  # PyTorch's advice would be to trust it
@@ -1926,49 +1907,39 @@ def find_checkpoint(args, trains):
     folders = sorted(runs.glob(f"*_{trains['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
-    for path in (*paths, *(folder / best for folder in folders)):
-        folder = path.parent
-        if not path.exists():
-            continue
-        here, where = runs.resolve(), folder.resolve()
-        same = where.parent == here and where.name.endswith(f"_{trains['hash']}")
+    for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
+        real = path.resolve()
+        same = real.parents[1] == runs.resolve() and real.parent.name.endswith(trains["hash"])
         if same and not args.evaluate:
-            lock_folder(folder)  # before it is read: the run that holds it may be saving
+            lock_folder(path.parent)  # before it is read: the run that holds it may be saving
         try:
             saved = read_checkpoint(path)
+            changed = differing(saved["args"], saved["data"], trains)
+            if auto and changed:
+                raise BadInput(f"{path}: trained with other options: {changed}")
+            return path, saved, path.parent if same else None
         except BadInput as error:
-            print_line(f"--resume {args.resume} passes over a checkpoint: {error}")
-            continue
-        changed = differing(saved["args"], saved["data"], trains)
-        if not auto or not changed:
-            return path, saved, folder if same else None
-        print_line(f"--resume auto passes over {path}: {', '.join(changed)}")
-    if not auto:
-        raise BadInput(f"--resume {args.resume}: holds no good checkpoint")
-    reason = f"no checkpoint in {args.log_dir}"
-    for path in sorted(runs.glob(f"*/{RECORD}"))[-1:]:
-        with contextlib.suppress(OSError, ValueError):
-            record = json.loads(path.read_text())
-            if changed := differing(record["options"], record["data"], trains):
-                others = ", ".join(changed)[:500]
-                reason = (
-                    f"the newest run in {args.log_dir}, {path.parent.name}, differs in {others}"
-                )
-    if args.evaluate:
-        raise BadInput(f"--resume auto finds nothing to evaluate: {reason}")
+            print_line(f"--resume {args.resume} passes over {error}")
+    reason = f"no good checkpoint in {runs if auto else given}"
+    for record in sorted(runs.glob(f"*/{RECORD}"))[-1:]:
+        newest = json.loads(record.read_text())
+        changed = differing(newest["options"], newest["data"], trains)
+        reason += f"; the newest run, {record.parent.name}, differs in {changed}" if changed else ""
+    if args.evaluate or not auto:
+        raise BadInput(f"--resume {args.resume}: {reason}")
     print_line(f"--resume auto starts a new run: {reason}")
     return None, None, None
 
 
 def differing(options, data, trains):
-    """Returns in what options and data another run differs from this one."""
+    """Returns in what options and data another run differs from this one, in words."""
     now = trains["options"]
     changed = [name for name in now if name in options and options[name] != now[name]]
     found = [f"{name.replace('_', '-')} ({options[name]}, now {now[name]})" for name in changed]
     if data != trains["data"]:
-        sizes = [str(some).split(", ")[0] for some in (trains["data"], data)]
+        sizes = [some.split(", ")[0] for some in (trains["data"], data)]
         found.append("other data ({}, not {})".format(*sizes))
-    return found
+    return ", ".join(found)[:500]
 
 
 @functools.cache
@@ -1997,7 +1968,7 @@ def load_checkpoint(args, place, trains):
         if head:
             found = differing(head["args"], head["data"], trains)
             if found and not args.evaluate:
-                print_line(f"--resume {path}: trained with other options: {', '.join(found)}")
+                print_line(f"--resume {path}: trained with other options: {found}")
             tensors = {name: head.pop(name) for name in TENSORS}
             if args.evaluate or args.optimizer != head["args"]["optimizer"]:
                 tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
@@ -2038,10 +2009,9 @@ def saved_pairs(run, state):
     own, saved = dict(leaves(own)), dict(leaves(state))
     if state is not None:  # names and shapes, before a tensor is changed
         mine = {path: tensor.shape for path, tensor in own.items()}
-        theirs = {path: mine[path] for path in own if path[0] == "optimizer"}  # a part may be zero
-        theirs |= {
-            path: saved[path].shape for path in saved if path in own or path[0] != "optimizer"
-        }
+        kept = (path for path in saved if path in own or path[0] != "optimizer")
+        theirs = {path: mine[path] for path in own if path[0] == "optimizer"}  # some may be zero
+        theirs |= {path: saved[path].shape for path in kept}
         if wrong := sorted({path[-1] for path, _ in mine.items() ^ theirs.items()}):
             raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
     for path, tensor in own.items():
@@ -2101,38 +2071,26 @@ def open_log(run, head):
 
 
 def describe(run, head):
-    """Returns what it takes to repeat the run: options, sizes, hardware, versions."""
+    """Returns what it takes to repeat the run, and what make_results.py reads."""
     args, data = run.args, run.data
-    git = ["git", "-C", Path(__file__).resolve().parent, "describe", "--always", "--dirty"]
-    commit = ""
+    git, commit = ["git", "describe", "--always", "--dirty", "--abbrev=40"], ""
     with contextlib.suppress(OSError):  # no git
-        commit = subprocess.run([*git, "--abbrev=40"], capture_output=True, text=True).stdout
-    launch = ["OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"]
-    launch += ["MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"]
+        here = {"cwd": Path(__file__).resolve().parent, "capture_output": True, "text": True}
+        commit = subprocess.run(git, **here).stdout.strip()
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "resumed": {name: head[name] for name in ("epoch", "seconds")} if head else None,
+        "resumed": head and {name: head[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
         "steps_per_epoch": data.steps,
         "device_batch": data.device_batch,
-        "accumulation_steps": data.accumulation_steps,
         "global_batch": data.global_batch,
-        "gradient_bytes": sum(
-            weight.nbytes for weight in run.model.parameters() if weight.requires_grad
-        ),
         "place": {**run.place._asdict(), "device": str(run.place.device)},
         "device": device_name(run.place.device),
-        "node": platform.node(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "environment": {name: os.environ[name] for name in launch if name in os.environ},
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if run.place.device.type == "cuda" else None,
-        **{module.__name__: module.__version__ for module in (torch, np)},
+        "torch": torch.__version__,
         **about_data(data),
-        "commit": commit.strip(),
+        "commit": commit,
     }
 
 
@@ -2147,10 +2105,7 @@ def traffic(place):
             counts[2:] = psutil.net_io_counters()[:2]
         processes = psutil.Process(), *psutil.Process().children()
         read = [process.io_counters() for process in processes]
-        counts[:2] = (
-            sum(counters.read_chars for counters in read),
-            sum(counters.read_count for counters in read),
-        )
+        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
     return counts
 
 
@@ -2190,21 +2145,9 @@ def build_run(args):
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
 
-    # 2. Options and data are compared before anything depends on them: of ranks that differ, some
-    #    would wait in collectives that others never enter.
-    parser = make_parser()
-    shared = {name: value for name, value in vars(args).items() if name not in parser.own}
-    shared["precision"] = place.precision or args.precision
-    require_equal(place, shared | {"device": place.device.type})
-    options = {name: value for name, value in shared.items() if name not in parser.free}
-    arm_timeout(args)
+    # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
-    digests = [source.digest() for source in sources]
-    require_equal(place, dict(zip(("train", "val"), digests, strict=True)))
-    chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
-    hashed = json.dumps([chosen, digests[0]], sort_keys=True).encode()
-    hashed = hashlib.sha256(hashed).hexdigest()[:8]
-    trains = {"options": options, "data": digests[0], "hash": hashed}
+    trains = compare(args, place, sources)
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
     #    any number of devices.
@@ -2269,14 +2212,23 @@ def build_run(args):
     return run
 
 
-def require_equal(place, mine):
-    """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
-    else, and in silence."""
+def compare(args, place, sources):
+    """Returns what is trained, {"options": those that define it, "data": digest, "hash": of both}.
+    Ends in BadInput on a rank that differs from rank 0: it would train something else in silence,
+    or wait in a collective that others never enter."""
+    parser, digests = make_parser(), [source.digest() for source in sources]
+    arm_timeout(args)
+    mine = {name: value for name, value in vars(args).items() if name not in parser.own}
+    mine["precision"] = place.precision or args.precision
+    options = {name: value for name, value in mine.items() if name not in parser.free}
+    mine |= {"device": place.device.type, "train": digests[0], "val": digests[1]}
     theirs = from_rank_0(mine)
-    found = [name for name in mine if mine[name] != theirs.get(name)]
-    if found:
+    if found := [name for name in mine if mine[name] != theirs.get(name)]:
         both = f"{found[0]} ({mine[found[0]]}, not {theirs.get(found[0])})"[:200]
         raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *found[1:]])}")
+    chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
+    hashed = hashlib.sha256(json.dumps([chosen, digests[0]], sort_keys=True).encode())
+    return {"options": options, "data": digests[0], "hash": hashed.hexdigest()[:8]}
 
 
 def print_header(run, head):
@@ -2298,9 +2250,8 @@ def print_header(run, head):
         f"{typed} -> peak learning rate {peak:g}"
     )
     if head:
-        before = f"epoch {head['epoch']} step {head['step']}"
-        now = f"epoch {run.epoch} step {run.step}"
-        print_line(f"Going on from {head['path']} ({before}, of {head['global_batch']}) at {now}")
+        of = f"epoch {head['epoch']} step {head['step']}, of {head['global_batch']}"
+        print_line(f"Going on from {head['path']} ({of}) at epoch {run.epoch} step {run.step}")
     if run.folder:
         print_line(f"Logs and checkpoints: {run.folder}")
 
@@ -2363,12 +2314,12 @@ def train_rank(args):
         run = build_run(args)
         gc.freeze()  # what is there stays: no collection goes through it in a step
         try:
-            if args.evaluate:
+            if not args.evaluate:
+                train(run)
+            else:
                 val = validate(run)
                 if run.place.rank == 0:
                     print_line(f"validation: {shown(val, 3)}")
-            else:
-                train(run)
         except Preempted as ended:
             status = ended.status
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
@@ -2386,42 +2337,38 @@ def train_rank(args):
     os._exit(status)
 
 
-# What libraries say, what it means, and the status: 2 where the user must change something.
+GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
+SMALL = "the network does not go with this size of batch or input"
+# What libraries say, the status, 2 where the user must change something, and what it means.
 MEANINGS = {
-    r"DataLoader worker \(pid": ("a loader worker died: out of memory? lower -j", 1),
-    r"[Tt]imed? ?out": ("another rank did not answer within --timeout", 1),
-    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down|Failed to recv|"
-    r"remote process exited": ("another rank is gone", 1),
-    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (
-        "raise a limit of `ulimit -a`",
-        2,
-    ),
-    r"deterministic": ("--deterministic: PyTorch has no deterministic way to train this", 2),
-    r"(out of|allocate) memory|calculation overflowed": ("no memory: lower -b or -j", 2),
-    r"unable to .*shared mem": (
-        "too little for the loader: docker run --shm-size=8g, or lower -j",
-        2,
-    ),
-    r"No space left|Read-only file system|quota exceeded": ("logs cannot be written", 1),
-    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per channel|"
-    r"size of tensor a .* must match": ("the network does not go with this size", 2),
+    r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
+    r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
+    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": (1, GONE),
+    r"Failed to recv|remote process exited": (1, GONE),
+    r"open files|temporarily unavailable|(new|watchdog) thread": (2, LIMIT),
+    r"File too large": (2, LIMIT),
+    r"deterministic": (2, "--deterministic: PyTorch has no deterministic way to train this"),
+    r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
+    r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),
+    r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
+    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
+    r"size of tensor a .* must match": (2, SMALL),
 }
 
 
 def report_error(error):
     """Prints why the process ends: in one line what is known, with its traceback what is a bug;
     returns the exit status."""
-    rank, line = os.environ.get("RANK", "0"), str(error)
-    status = getattr(error, "status", None)
+    rank, status, line = os.environ.get("RANK", "0"), getattr(error, "status", None), str(error)
     if status is None:
-        known = [meaning for pattern, meaning in MEANINGS.items() if re.search(pattern, line)]
-        meaning, status = known[0] if known else (None, 1)
-        line = f"rank {rank}: {meaning} ({first_line(error)})" if known else None
+        known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
+        status, meaning = known[0] if known else (1, None)
+        line = meaning and f"rank {rank}: {meaning} ({first_line(error)})"
     if line and rank != "0":
         # Rank 0 prints the same. If the launcher ends this process meanwhile, there is one line.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
-    line = f"{Path(sys.argv[0]).name}: error: {line}" if line else None
+    line = line and f"{Path(sys.argv[0]).name}: error: {line}"
     print_line(line or "".join(traceback.format_exception(error)), sys.stderr)
     return status
 

@@ -306,7 +306,7 @@ def test_checkpoints(trained, images, tmp_path, complaint_here):
     torch.save(theirs | {"scheduler": {}}, path)
     line = complaint_here(*resume, path)
     assert "pytorch/examples" in line and "--weights" in line
-    assert "holds no good checkpoint" in complaint_here(*resume, images)
+    assert "no good checkpoint in" in complaint_here(*resume, images)
     for other in ["-a", "resnet18"], ["--num-classes", "5"]:
         line = complaint_here(*resume, trained, *other, only=False)  # which options differ, too
         assert "squeezenet1_1 of 2 classes" in line

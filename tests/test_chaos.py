@@ -60,8 +60,9 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
     assert job.wait() == (1 if way == "torchrun" else 143), job.text()  # torchrun has its own
     (marker,) = cut.glob("*/PREEMPTED")
     assert json.loads(marker.read_text())["why"] == "SIGTERM"
-    saved = chaos.load(marker.parent / "checkpoint.pt")
-    assert saved["step"] == json.loads(marker.read_text())["step"] >= 8
+    saved, place = chaos.load(marker.parent / "checkpoint.pt"), json.loads(marker.read_text())
+    saved, ended = ((each["epoch"], each["step"]) for each in (saved, place))
+    assert saved in (ended, (ended[0] + 1, 0)) and ended >= (0, 8)  # the latter in validation
 
     job = begin(way, script, *auto)
     job.wait_for("2/2  step 5 ")
@@ -73,13 +74,6 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
     chaos.damage(marker.parent / "checkpoint.pt", "truncated", random.Random(0))
 
     job = begin(way, script, *auto)
-    if way == "plain":  # a second run comes into the folder of the first
-        job.wait_for(chaos.GREETING)
-        chaos.kill(psutil.Process(job.process.pid), signal.SIGSTOP)
-        second = begin(way, script, *auto)
-        assert second.wait() == 2, second.text()
-        assert "another run writes there now" in second.errors()[0]
-        chaos.kill(psutil.Process(job.process.pid), signal.SIGCONT)
     assert job.wait() == 0, job.text()
     assert re.search(r"passes over .*/checkpoint.pt", job.text()) and not job.traceback()
     assert chaos.lost(whole, cut) == []

@@ -107,7 +107,7 @@ def shown(values, digits=1):
     return f"error {values['Loss']:.{digits}f}"
 
 
-def is_desired(args, best):
+def is_desired(args, values):
     return False
 
 

@@ -1,7 +1,7 @@
 """On PYTHONPATH, makes torchvision's ViTs small (2 layers, 32 wide), so that tests of the scripts
 are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the scripts changes.
-$SIGTERM_AT=2,7 has a process that trains send itself SIGTERM at these events: it begins to train or
-to validate, or has read the sums of a step."""
+$SIGTERM_AT=7, or $SIGKILL_AT, has a process that trains send itself this signal at the seventh
+event: it begins to train or to validate, or has read the sums of a step."""
 
 import importlib.abc
 import importlib.util
@@ -33,8 +33,8 @@ class SmallViT(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, SmallViT())
 
 
-def interrupt_at(events):
-    """Has a process send itself SIGTERM at these events of its progress bars, counted from 1."""
+def send_at(event, signum):
+    """Has a process send itself a signal at this event of its progress bars, counted from 1."""
     import tqdm
 
     count = 0
@@ -43,8 +43,8 @@ def interrupt_at(events):
         def call(*args, **options):
             nonlocal count
             count += 1
-            if count in events:
-                os.kill(os.getpid(), signal.SIGTERM)
+            if count == event:
+                os.kill(os.getpid(), signum)
             return method(*args, **options)
 
         return call
@@ -53,5 +53,6 @@ def interrupt_at(events):
     tqdm.tqdm.update = counted(tqdm.tqdm.update)
 
 
-if "SIGTERM_AT" in os.environ:
-    interrupt_at([int(number) for number in os.environ["SIGTERM_AT"].split(",")])
+for name in "SIGTERM", "SIGKILL":
+    if f"{name}_AT" in os.environ:
+        send_at(int(os.environ[f"{name}_AT"]), getattr(signal, name))
