@@ -566,6 +566,27 @@ def test_the_log_of_a_run_that_was_killed_nine_times(whole, demo, tmp_path):
             assert points == {event.step: {event.value} for event in other.Scalars(tag)}, tag
 
 
+def test_flags_of_a_step(monkeypatch):
+    """The seconds that a rank of four waited are its share of the mean; rank 0's clock decides when
+    to save and whether the budget is spent, and any rank that has a signal ends all."""
+    monkeypatch.setattr(nd, "arm_timeout", lambda *args, **options: None)
+    now = time.monotonic()
+    for rank, age, signals, expected in (
+        (0, 179, [], [0, 0, 0]),
+        (0, 181, [], [0, 1, 1]),
+        (1, 181, [], [0, 0, 0]),
+        (1, 0, [("SIGTERM", now)], [1, 0, 0]),
+    ):
+        args = nd.parse_args(["--checkpoint-minutes", "3", "--budget-hours", "0.05"])
+        place = nd.Place(torch.device("cpu"), rank, ranks=4)
+        here = types.SimpleNamespace(args=args, place=place, waits=[5.0, 3.0], signals=signals)
+        here.saved, here.started, here.late = now - age, time.perf_counter() - age, None
+        here.meter = object()
+        nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
+        *_, skipped, waited, stop, save, spent = here.late[0].tolist()
+        assert (skipped, waited, [stop, save, spent]) == (0, 2, expected)
+
+
 def test_wait_is_the_mean_of_all_ranks():
     """Of four ranks that waited for eight seconds in sum, in an epoch of ten."""
     here = types.SimpleNamespace(place=nd.Place(torch.device("cpu"), ranks=4), waits=[], log=None)
