@@ -1155,13 +1155,11 @@ def make_parser():
     task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
-    start = "counted from 0 (default: where --resume ended)"
-    add("--start-epoch", type=non_negative_int, help=start)
+    add("--start-epoch", type=non_negative_int, help="from 0 (default: where --resume ended)")
     add("-b", "--batch-size", "--b", type=positive_int, help="per device (%(default)s)")
     names = ("--accumulation", "--batches-per-allreduce")
     add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
-    devices = "of all devices, in batches of -b or fewer per device"
-    add("--global-batch", type=positive_int, help=devices)
+    add("--global-batch", type=positive_int, help="of all devices, in batches of up to -b each")
     peak = "peak, for a global batch of 256 unless --lr-scaling is none (%(default)s)"
     add("--lr", "--learning-rate", type=positive, help=peak)
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
@@ -1176,8 +1174,7 @@ def make_parser():
     add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
     add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
     add("--norm-wd", type=non_negative, help="of norms and biases (%(default)s; None: --wd)")
-    limit = "largest norm of all gradients (%(default)s; 0, None: any)"
-    add("--clip-grad", type=non_negative, help=limit)
+    add("--clip-grad", type=non_negative, help="their largest norm (%(default)s; 0, None: any)")
     decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
@@ -1201,8 +1198,7 @@ def make_parser():
     add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
     add("--gpu", type=non_negative_int, help="use this GPU alone, counted from 0")
     add("--no-accel", **flag, help="use the CPU even where there is a GPU")
-    drawn = "of weights, order and whatever else is drawn (%(default)s)"
-    add("--seed", type=non_negative_int, default=0, help=drawn)
+    add("--seed", type=non_negative_int, default=0, help="of all that is drawn (%(default)s)")
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
     way_free, way_own = add_parallel_options(parser)
     parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
@@ -1305,18 +1301,15 @@ def steps_per_epoch(args, source, global_batch):
 
 
 def schedule_batches(args, place, data, over, first_epoch, first_step):
-    """Yields what this data rank loads from one step on to the end of the run: ("train", epoch,
-    position, keys) for each of the accumulation_steps of a training step, ("val", None, number,
-    keys) for each validation batch, as many on all data ranks; until `over` is set, or all epochs
-    are done.
+    """Yields what this data rank loads, from one step on to the end of the run, or until `over` is
+    set: ("train", epoch, position, keys) for each of the accumulation_steps of a training step,
+    ("val", None, number, keys) for each validation batch, as many on all data ranks.
 
-    The order of an epoch is one permutation from (seed, epoch), and step k of all data ranks
-    together takes its positions [k * global_batch, (k + 1) * global_batch). So step k has the same
-    items for any number of ranks, and resuming is to begin at another step. The ragged last batch
-    is dropped in training; in validation, every item is in one batch of one data rank. A key is the
-    item's index; where a step has data.repeats of each, it takes fewer items, and the keys of their
-    repeats, a round later in the batch, are larger by the number of items, and larger again. The
-    position is that of the first key among all keys of the epoch.
+    The order of an epoch is one permutation from (seed, epoch); step k takes its positions [k *
+    global_batch, (k + 1) * global_batch), whatever the number of ranks. The ragged last batch is
+    dropped in training; in validation, every item is in one batch of one data rank. A key is an
+    item's index; that of its n-th repeat in a step is larger by n times the number of items.
+    `position` is that of the first key among all keys of the epoch.
     """
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
@@ -1364,12 +1357,9 @@ def start_loader_worker(_):
 
 def to_device(batches, args, data, device, waits):
     """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
-    ahead; adds the seconds spent waiting for data to `waits`.
-
-    On CUDA the next one is copied and finished on a stream of its own, while the step computes.
-    """
-    # A copy in the main stream would wait for the step that computes there (PyTorch, CUDA
-    # semantics: operations of one stream run in order).
+    ahead; adds the seconds spent waiting for data to `waits`."""
+    # On CUDA on a stream of its own: a copy in the main stream would wait for the step that
+    # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
@@ -1521,11 +1511,11 @@ def on_signal(signals, signum, frame):
 
 
 def arm_timeout(args, compiling=False):
-    """Starts the time-out anew: if this is not called again within --timeout, and half a minute for
-    the group's own time-out to come first, Python prints where it stands, and exits."""
-    # Whoever waits for a rank that is gone does so in a collective, in C, where no signal handler
-    # of Python runs. The group's own time-out comes first and raises an error; this one also ends
-    # what hangs elsewhere: reading data, or in a group that has no time-out.
+    """Unless it is called again within --timeout, and half a minute for the group's own time-out to
+    come first, Python prints where it stands, and exits."""
+    # Whoever waits for a rank that is gone does so in C, where no signal handler of Python runs.
+    # The group's own time-out raises an error; this one also ends what hangs elsewhere, in reading
+    # data or in a group that has none.
     if args.timeout:
         seconds = args.timeout + 30 + (3600 if compiling else 0)
         faulthandler.dump_traceback_later(seconds, exit=True)
@@ -1554,8 +1544,8 @@ class Run:
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     meter: Meter | None = None  # of the epoch under way, in training
-    meter_state: dict | None = None  # of the checkpoint that the run goes on from, in an epoch
-    values: dict | None = None  # the same, where its steps are done: train_one_epoch()'s
+    meter_state: dict | None = None  # of the checkpoint that the run goes on from
+    values: dict | None = None  # the same, where its epoch's steps are done: train_one_epoch()'s
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
     trained: list = dataclasses.field(default_factory=list)  # the model's, while averages validate
@@ -1706,10 +1696,8 @@ def finish_step(run, meter, sums, skipped=None):
     event = torch.cuda.Event(blocking=True) if cuda else None
     copied = cuda and torch.cuda.current_stream().record_event(event)
     before, run.late = run.late, (total, copied)
-    if before:
-        stop, save = read_step(run, meter, *before)
-        if stop or save:
-            settle(run, meter, stop, save)
+    if before and any(wanted := read_step(run, meter, *before)):
+        settle(run, meter, *wanted)
     # Until the first step is read, another rank may be compiling still.
     arm_timeout(run.args, compiling=run.args.compile and not before)
 
@@ -1721,12 +1709,12 @@ def read_step(run, meter, total, copied):
     *sums, stop, save, spent = total.tolist()
     if spent:
         run.over.set()
-    step = f"{meter.title}, step {meter.steps + 1}"
     meter.add(sums)
     if not math.isfinite(sums[0]):
+        step = f"{meter.title}, step {meter.steps}"
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
     source = run.data.train if meter is run.meter else run.data.val
-    check_sums(run.args, meter.sums, len(source.target), step)
+    check_sums(run.args, meter.sums, len(source.target), f"{meter.title}, step {meter.steps}")
     if (meter.steps - 1) % run.args.print_freq == 0:
         loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
@@ -2161,7 +2149,7 @@ def build_run(args):
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
-    trains = compare(args, place, sources)
+    trains = what_trains(args, place, sources)
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
     #    any number of devices.
@@ -2183,9 +2171,7 @@ def build_run(args):
         own = {name: held.get(name, value) for name, value in data.model_options.items()}
         data = data._replace(model_options=own)
         if args.start_epoch is None:
-            epoch, step, meter_state, values = (
-                head[name] for name in ("epoch", "step", "partial", "values")
-            )
+            meter_state, values, epoch, step = map(head.get, "partial values epoch step".split())
             step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
             if not step:  # saved after an epoch's last step, before its validation
                 epoch, step = epoch - 1, data.steps
@@ -2226,20 +2212,25 @@ def build_run(args):
     return run
 
 
-def compare(args, place, sources):
-    """Returns what is trained, {"options": those that define it, "data": digest, "hash": of both}.
-    Ends in BadInput on a rank that differs from rank 0: it would train something else in silence,
-    or wait in a collective that others never enter."""
+def require_equal(place, mine):
+    """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
+    else in silence, or wait in a collective that others never enter."""
+    theirs = from_rank_0(mine)
+    if found := [name for name in mine if mine[name] != theirs.get(name)]:
+        both = f"{found[0]} ({mine[found[0]]}, not {theirs.get(found[0])})"[:200]
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *found[1:]])}")
+
+
+def what_trains(args, place, sources):
+    """Returns {"options": those that define what is trained, "data": digest, "hash": of both}, the
+    same on all ranks."""
     parser, digests = make_parser(), [source.digest() for source in sources]
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine["precision"] = place.precision or args.precision
     options = {name: value for name, value in mine.items() if name not in parser.free}
     mine |= {"device": place.device.type, "train": digests[0], "val": digests[1]}
-    theirs = from_rank_0(mine)
-    if found := [name for name in mine if mine[name] != theirs.get(name)]:
-        both = f"{found[0]} ({mine[found[0]]}, not {theirs.get(found[0])})"[:200]
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *found[1:]])}")
+    require_equal(place, mine)
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps([chosen, digests[0]], sort_keys=True).encode())
     return {"options": options, "data": digests[0], "hash": hashed.hexdigest()[:8]}
