@@ -32,7 +32,6 @@ import functools
 import gc
 import hashlib
 import importlib.util
-import io
 import ipaddress
 import itertools
 import json

@@ -26,7 +26,6 @@ import functools
 import gc
 import hashlib
 import importlib.util
-import io
 import itertools
 import json
 import math
