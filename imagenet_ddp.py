@@ -2147,8 +2147,8 @@ def find_checkpoint(args, trains):
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
-        real = path.resolve()
-        same = real.parents[1] == runs.resolve() and real.parent.name.endswith(trains["hash"])
+        folder = path.parent.resolve()
+        same = folder.parent == runs.resolve() and folder.name.endswith(trains["hash"])
         if same and not args.evaluate:
             lock_folder(path.parent)  # before it is read: the run that holds it may be saving
         try:
@@ -2160,7 +2160,8 @@ def find_checkpoint(args, trains):
         except BadInput as error:
             print_line(f"--resume {args.resume} passes over {error}")
     reason = f"no good checkpoint in {runs if auto else given}"
-    for record in sorted(runs.glob(f"*/{RECORD}"))[-1:]:
+    with contextlib.suppress(IndexError, OSError, ValueError):  # no run, or an empty record
+        record = sorted(runs.glob(f"*/{RECORD}"))[-1]
         newest = json.loads(record.read_text())
         changed = differing(newest["options"], newest["data"], trains)
         reason += f"; the newest run, {record.parent.name}, differs in {changed}" if changed else ""
