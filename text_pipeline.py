@@ -595,21 +595,18 @@ class StoreArch(argparse.Action):
 
 
 def add_task_options(parser):
-    """Adds data, model and what is wanted of it; returns the names of free options and of each
-    rank's own."""
+    """Adds the task's options; returns the names of free ones and of each rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("TEXT_DIR")}
     files = "has train.txt and val.txt, or GLUE's train.tsv and dev.tsv ($TEXT_DIR, else a demo)"
     add("dir", metavar="DIR", **folder, help=files)
-    kinds = "a language model, or a task of GLUE (%(default)s)"
-    add("--task", choices=["lm", *GLUE], default="lm", help=kinds)
+    add("--task", choices=["lm", *GLUE], default="lm", help="lm, or one of GLUE's (%(default)s)")
     tokens = "a FOLDER of Hugging Face's, words or bytes (default: the model's, words; lm: bytes)"
     add("--tokenizer", metavar="NAME", help=tokens)
     length = "tokens of a sequence at most; of a language model's block exactly (%(default)s)"
     add("--max-length", type=number(int, 1, 10**6), default=128, help=length)
-    padded = "not to the longest of a batch: one shape, as --compile wants"
-    add("--pad-to-max", **flag, help=padded)
+    add("--pad-to-max", **flag, help="not to a batch's longest: one shape, as --compile wants")
 
     add = parser.add_argument_group("model").add_argument
     names = f"gpt, with random weights {', '.join(ENCODERS)}, or a FOLDER (%(default)s)"
@@ -638,8 +635,7 @@ def check_task_options(args, parser):
         near = ", ".join(difflib.get_close_matches(args.arch, ARCHS, cutoff=0.4) or ARCHS)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
-    width, heads, in_folder = args.hidden_size, args.heads, os.path.isdir(args.tokenizer or ".")
-    own = args.tokenizer in (None, "words", "bytes" if lm else None)
+    width, heads = args.hidden_size, args.heads
     library = not lm or args.tokenizer not in (None, "words", "bytes")
     missing = library and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
@@ -651,7 +647,6 @@ def check_task_options(args, parser):
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures {measured} alone": not {*wanted} <= {*measured.split()},
-        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": not (own or in_folder),
         "transformers is missing: pip install -r requirements-text.txt": missing,
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
@@ -908,12 +903,9 @@ def view_bins(paths, raw):
     meta = paths[0].with_name("meta.json")
     try:
         about = json.loads(open_file(meta).read(10**9))
-        vocabulary, words = int(about["vocabulary"]), about.get("words")
-        named = len(words) == vocabulary and {*map(type, words)} == {str} if words else True
-        if not (0 < vocabulary < 2**32 and named):
-            raise ValueError("no number of tokens, or not as many words")
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        return words, vocabulary, [array.view(dtype) for array in raw]
+        arrays = [array.view(dtype) for array in raw]
+        return about.get("words"), int(about["vocabulary"]), arrays
     except Exception as error:  # whatever may stand there
         wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
         raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
@@ -949,8 +941,7 @@ class Data(NamedTuple):
 def open_data(args, place, sources, batches, head=None):
     """Returns the Data that the options name, in batches as split_batch() returns them."""
     if args.evaluate and place.rank == 0:
-        random = args.arch in ARCHS or args.from_scratch
-        held = "random weights" if random else args.arch
+        held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
         held = f"{head['path']}, epoch {head['epoch']}" if head else held
         print_line(f"Validation of {held}, by up to {args.max_length} tokens")
     options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
@@ -1163,22 +1154,6 @@ def build_model(args, data, load=True):
     return model
 
 
-# What about_model() says of the sizes, and its types.
-MODEL_OPTIONS = dict.fromkeys(SIZES, int) | {"tied": bool}
-
-
-def is_described(saved):
-    """Returns whether what a checkpoint says of the model has the types of about_model()."""
-    options, words = saved["model_options"], saved["words"]
-    return (
-        {name: type(options[name]) for name in options} in ({}, MODEL_OPTIONS)
-        and all(0 <= value < 10**5 for value in options.values())
-        and type(saved["arch"]) is type(saved["task"]) is str
-        and type(saved["vocabulary"]) is type(saved["max_length"]) is int
-        and (words is None or all(type(word) is str for word in words))
-    )
-
-
 # --------------------------------------------------------------------------------- loss and metrics
 
 
@@ -1196,14 +1171,10 @@ BEST = {
 }
 
 
-def criterion(output, target):
+def criterion(output, target, args=None):
     """Returns (loss to differentiate, sums to log) of the N sequences of a batch: cross-entropy, of
-    logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L).
-
-    Targets of -1 add nothing. The loss is divided by the number of targets, which sequences of
-    training have alike, so that it does not depend on how a batch is split. The sums are SUMS, in
-    exact_dtype().
-    """
+    logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where targets of -1
+    add nothing. The sums are SUMS, in exact_dtype()."""
     losses = nn.functional.cross_entropy(
         output.flatten(0, -2), target.flatten(), ignore_index=-1, reduction="none"
     )
@@ -1217,12 +1188,9 @@ def criterion(output, target):
         if output.shape[1] == 2:
             counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
     sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
+    # All sequences of training have as many targets, so that the loss does not depend on how a
+    # batch is split.
     return losses.sum() / target.numel(), sums
-
-
-def training_criterion(args):
-    """Returns the criterion by which the options have the model trained."""
-    return criterion
 
 
 def measures(sums):
@@ -1255,10 +1223,6 @@ def is_desired(args, best):
     acc, mcc, loss = args.desired_acc, args.desired_mcc, args.desired_loss
     reached = best["Accuracy"] >= 100 * (acc or 0) and best["MCC"] >= (mcc or -1)
     return bool(acc or mcc or loss) and reached and best["Loss"] <= (loss or math.inf)
-
-
-def check_sums(args, sums, size, where):
-    """All sequences have been read: there is nothing to check."""
 
 
 def about_model(args, data):
@@ -1893,7 +1857,7 @@ def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    objective = training_criterion(args)
+    objective = functools.partial(criterion, args=args)
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -2047,7 +2011,6 @@ def read_step(run, meter, total, copied):
     meter.add(sums, waited)
     if not math.isfinite(sums[0]):
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    check_sums(run.args, meter.named, len(meter.source.target), step)
     if (meter.steps - 1) % run.args.print_freq == 0:
         loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
@@ -2249,7 +2212,6 @@ def is_checkpoint(saved):
         and all(type(group["params"]) is list for group in optimizer["param_groups"])
         and all(type(moments) is dict for moments in optimizer["state"].values())
         and is_plain([*states, optimizer])
-        and is_described(saved)
     )
 
 

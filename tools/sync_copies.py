@@ -56,15 +56,12 @@ TASK = {
     "finish_batch": "inputs, target, args, data, split, epoch, position",
     "noise": "args, data, items, device, split='train'",
     "build_model": "args, data, load=True",
-    "is_described": "saved",
     "SUMS": None,
     "BEST": None,
-    "criterion": "output, target",
-    "training_criterion": "args",
+    "criterion": "output, target, args=None",
     "measures": "sums",
     "shown": "values, digits=1",
     "is_desired": "args, best",
-    "check_sums": "args, sums, size, where",
     "about_model": "args, data",
     "check_checkpoint": "head, args, data",
     "about_data": "data",
@@ -95,7 +92,7 @@ BACKENDS = re.compile(
     r"nccl|gloo|torchrun|fsdp|fully_shard|DTensor|pipelining|deepspeed)\b",
     re.IGNORECASE,
 )
-IMAGES = re.compile(  # also as parts of names: max_bad_images, ImageFolder, best_top1
+IMAGES = re.compile(  # also as parts of names: image_size, ImageFolder, best_top1
     r"(?<![A-Za-z])(?i:imagenet|images?|imgs?|jpe?gs?|pngs?|pil|pictures?|crops?|cropped|pixels?|"
     r"torchvision|mixup|cutmix|top[-_]?[15](?!\d))(?![a-z])"
 )
