@@ -729,7 +729,7 @@ def open_shards(folder):
         source = Source(str(folder), index["classes"].tolist(), *arrays)
         for name, size in zip(source.names, index["sizes"], strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
-                raise ValueError(f"{os.fsdecode(name)} is not what index.npz was made of")
+                raise ValueError(f"{os.fsdecode(name)} is another file now")
     return source
 
 
