@@ -478,8 +478,8 @@ def open_data(args, place, sources, batches, head=None):
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     if args.evaluate and place.rank == 0:
-        weights = args.weights or ("published" if args.pretrained else "random")
-        held = f"{head['path']}, epoch {head['epoch']}" if head else f"{weights} weights"
+        held = args.weights or ("published weights" if args.pretrained else "random weights")
+        held = f"{head['path']}, epoch {head['epoch']}" if head else held
         print_line(f"Validation of {held}, at {val_size} of {val_resize} pixels")
     num_classes = args.num_classes or len(train.classes) or 1000
     steps = steps_per_epoch(args, train, global_batch)
@@ -528,11 +528,9 @@ def region_decoder():
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
     try:
-        import nvidia.nvimgcodec as codec
-
+        codec = importlib.import_module("nvidia.nvimgcodec")
         on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
-        backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
-        decoder = codec.Decoder(**on_cpu, backends=backends)
+        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
         rgb = codec.ColorSpec.SRGB  # EXIF's orientation is ignored, as by ImageFolder
         return codec, decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=rgb)
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
@@ -540,10 +538,6 @@ def region_decoder():
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-
-
-# What Pillow may open: of PostScript it would have another program run what is in it.
-FORMATS = ["JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP"]
 
 
 def decode(encoded, choose):
@@ -570,8 +564,10 @@ def decode(encoded, choose):
                 if (decoded := decoder.decode(within, params=parameters)) is not None:
                     return np.asarray(decoded)
     if image is None:
+        # Not all that Pillow may open: of PostScript another program would run what is in it.
+        formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
         try:
-            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
+            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
                 if opened.mode[0] in "IF":  # of more than 8 bits: convert() would clip at 255
                     raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
                 image = np.asarray(opened.convert("RGB"))
@@ -891,13 +887,9 @@ BEST = {
 
 
 def criterion(output, target, args=None):
-    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy. With
-    the `args` of training it is smoothed, or under --loss bce binary cross-entropy, the mean over
-    the classes: of targets that are 1 above --bce-threshold, if any, and 0 else.
-
-    `target` is (N,) classes, or (N, 3) of mix_pairs(). The sums are SUMS in exact_dtype(): exact to
-    add up over batches and ranks.
-    """
+    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or in
+    training what `args` say. `target` is (N,) classes, or (N, 3) of mix_pairs(). The sums are SUMS
+    in exact_dtype(): exact to add up over batches and ranks."""
     smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
     other, kept = None, 1
     if target.ndim > 1:
@@ -912,6 +904,7 @@ def criterion(output, target, args=None):
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
         wanted = wanted if threshold is None else (wanted > threshold).float()
         bce = nn.functional.binary_cross_entropy_with_logits
+        # The mean over the classes: a sum would want another learning rate for each number of them.
         loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
     else:
         loss = losses(target)

@@ -636,8 +636,9 @@ def check_task_options(args, parser):
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
     width, heads = args.hidden_size, args.heads
-    library = not lm or args.tokenizer not in (None, "words", "bytes")
-    missing = library and not importlib.util.find_spec("transformers")
+    folder = args.tokenizer not in (None, "words", "bytes" if lm else None)
+    found = os.path.isdir(args.tokenizer or ".")
+    missing = (folder or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     measured = {"lm": "loss perplexity", "mnli": "loss accuracy"}
     measured = measured.get(args.task, "loss accuracy f1 mcc")
@@ -647,12 +648,14 @@ def check_task_options(args, parser):
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures {measured} alone": not {*wanted} <= {*measured.split()},
+        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": folder and not found,
         "transformers is missing: pip install -r requirements-text.txt": missing,
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
         f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
         "--resume needs the name of a file": args.resume == "",
+        f"{task} needs DIR, as GLUE has it": not args.dir and args.task not in ("lm", "cola"),
     }
     for why in refused:
         if refused[why]:
@@ -688,8 +691,6 @@ class Source(NamedTuple):
 
 def list_sources(args, place):
     """Returns (train, val), as DIR has them, or a demo."""
-    if not args.dir and args.task not in ("lm", "cola"):
-        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
     if not args.dir and place.rank == 0:
         print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
     return list_blocks(args) if args.task == "lm" else list_rows(args, place)
@@ -723,7 +724,8 @@ def decode(path, raw):
 
 @functools.cache
 def transformers():
-    """Returns the library, silent. Only what needs it waits for its import, seconds."""
+    """Returns the library, silent."""
+    # Only what needs it waits for its import, seconds.
     library = importlib.import_module("transformers")
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
@@ -795,8 +797,9 @@ def read_rows(path, task, place):
 
 
 def demo_rows():
-    """Returns the same of 5,000 sentences. Class 0 has a fault: in an article, in order, by a word
-    said twice, or in the verb's number, which a noun between may hide."""
+    """Returns the same of 5,000 sentences."""
+    # Class 0 has a fault: in an article, in order, by a word said twice, or in the verb's number,
+    # which a noun between may hide.
     rng, rows, target = random.Random(0), [], []
     nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
     for _ in range(5000):
@@ -860,9 +863,9 @@ def split_words(text):
 
 
 def list_blocks(args):
-    """Returns (train, val) of a language model: blocks of --max-length targets. Block i begins at
-    token i x --max-length, and ends with the first one of the next, so that every token but the
-    first is a target once. In training the ragged last block is left out."""
+    """Returns (train, val) of a language model: blocks of --max-length targets."""
+    # Block i begins at token i x --max-length, and ends with the first one of the next, so that
+    # every token but the first is a target once. In training the ragged last block is left out.
     words, vocabulary, tokenizer = None, 256, None
     if args.dir:
         if args.tokenizer or not os.path.exists(f"{args.dir}/train.bin"):
@@ -1001,9 +1004,9 @@ def noise(args, data, items, device, split="train"):
 
 
 class CausalAttention(nn.Module):
-    """Attention of each token to itself and those before it. It has no parts, so that a pipeline
-    keeps it whole, and `training` is read in each step."""
+    """Attention of each token to itself and those before it."""
 
+    # It has no parts, so that a pipeline keeps it whole, and `training` is read in each step.
     def __init__(self, heads, dropout):
         super().__init__()
         self.heads, self.dropout = heads, dropout

@@ -219,7 +219,7 @@ def test_nothing_is_saved_of_what_cannot_be_measured(tmp_path, look):
         ("absent", "absent/test is no folder: DIR holds test/<class>/"),
         ("other", "other/test: classes that are none of"),
         ("bad", "bad/test has no picture that can be read"),
-        ("tar", "tar/test holds tar files, no index"),
+        ("tar", "tar/test: Couldn't find any class folder"),
     ):
         words = ["classes", checkpoint, folder, "--part", "test", "--save"]
         assert message in look(*words, status=2)[1].splitlines()[-1]
@@ -278,7 +278,7 @@ def test_a_checkpoint_names_no_other_file(tmp_path, look):
     (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
     checkpoint = write(tmp_path / "model.pt", model, "timm/resnet10t", model_options={})
     expected = look("predict", checkpoint, picture)[0]
-    Path("other.pt").write_text("what no library can load")
+    (tmp_path / "other.pt").write_text("what no library can load")
     for options in {"checkpoint_path": "other.pt"}, {"pretrained_cfg": {"file": "other.pt"}}:
         write(checkpoint, model, "timm/resnet10t", model_options=options)
         assert look("predict", checkpoint, picture)[0] == expected

@@ -181,13 +181,13 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("data", "give DIR and OUT to make shards, OUT alone for --index or --check"),
-        ("--check data out", "give DIR and OUT to make shards, OUT alone for --index or --check"),
+        ("data", "give DIR and OUT to make shards, one of them for --index, --check"),
+        ("--check data out", "give DIR and OUT to make shards, one of them for --index, --check"),
         ("data out --raw 3 --resize 3", "--resize: not allowed with argument --raw"),
         ("data out --images 0", "--images: 0 is not from 1 to "),
         ("data out --quality 1000", "--quality: 1000 is not from 1 to 95"),
         ("data out -j 100000", "-j/--workers: 100000 is not from 1 to 1024"),
-        ("absent out", "absent/train: No such file"),
+        ("absent out", "absent/train: [Errno 2] No such file"),
     ],
 )
 def test_shards_of_bad_words(words, message, tmp_path, tool, monkeypatch):
