@@ -584,9 +584,9 @@ def open_source(folder):
             return open_shards(folder)
         listed = datasets.ImageFolder(folder)
     except Exception as error:  # a damaged index may raise anything
-        why, both = first_line(error)[:300], "prepare_imagenet.py or make_shards.py"
-        holds = f"train/ and val/ hold <class>/*, or tar files with an index.npz (tools/{both})"
-        raise BadInput(f"{folder}: {why}; {holds}") from None
+        why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
+        holds = "hold <class>/* (tools/prepare_imagenet.py makes them of ImageNet in any form)"
+        raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
     below = len(str(folder)) + 1
     names = np.array([os.fsencode(path[below:]) for path, _ in listed.samples])
     offset = np.zeros(len(names), int)

@@ -15,6 +15,7 @@ import shutil
 import sys
 import threading
 import time
+import zipfile
 import zlib
 from collections import Counter
 from types import SimpleNamespace
@@ -620,9 +621,9 @@ def test_listed_as_imagefolder_lists(tmp_path):
     ("fault", "message"),
     [
         ("flat val", r"val: Couldn't find any class folder .*tools/prepare_imagenet\.py"),
-        ("a tar file", r"data\.tar/train: .* hold <class>/\*, or tar files with an index\.npz"),
+        ("a tar file", r"data\.tar/train: .* hold <class>/\* .*, or tars and index\.npz"),
         ("validation", r"data/val: .*No such file.* train/ and val/ hold"),
-        ("no index", r"train: .* tar files with an index\.npz .*make_shards\.py"),
+        ("no index", r"train: .* tars and index\.npz \(tools/make_shards\.py --index"),
         ("missing tar", r"train: .*No such file.*000001\.tar.* index\.npz .*make_shards\.py"),
         ("short tar", r"train: 000001\.tar is another file now; .* index\.npz .*make_shards\.py"),
         ("damaged index", r"train: .* index\.npz .*make_shards\.py"),
@@ -652,6 +653,26 @@ def test_the_message_says_what_to_do(fault, message, shards, tmp_path, complaint
             cut.write_bytes(cut.read_bytes()[: 0 if fault == "empty index" else -512])
     line = complaint_here("imagenet_nd.py", "-a", "squeezenet1_1", "-b", 2, "--no-accel", folder)
     assert re.search(message, line), line
+
+
+def test_nothing_in_an_index_is_run(shards, tmp_path, complaint_here):
+    """NumPy would unpickle arrays of objects, if it were told to."""
+
+    class Hostile:
+        def __reduce__(self):
+            return open, (str(tmp_path / "run"), "w")
+
+    folder = shutil.copytree(shards, tmp_path / "data")
+    index = folder / "train" / "index.npz"
+    with np.load(index) as opened:
+        arrays = dict(opened) | {"classes": np.array([Hostile(), Hostile()], object)}
+    with zipfile.ZipFile(index, "w") as archive:
+        for name, array in arrays.items():  # np.savez() takes no array named file
+            with archive.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=True)
+    line = complaint_here("imagenet_nd.py", "-a", "squeezenet1_1", "-b", 2, "--no-accel", folder)
+    assert f"{folder}/train: Object arrays cannot be loaded" in line
+    assert not (tmp_path / "run").exists()
 
 
 # ------------------------------------------------------------------------------------ the compiler
