@@ -841,7 +841,7 @@ def criterion(output, target, args=None):
         loss = losses(target)
         loss = (loss if other is None else kept * loss + (1 - kept) * losses(other)).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
-    counts = top5[:, 0].sum(), top5.sum(), torch.ones_like(target).sum()
+    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
     sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
     return loss / len(target), sums
 
