@@ -14,7 +14,6 @@ AMD EPYC.
 
 import argparse
 import contextlib
-import copy
 import ctypes
 import dataclasses
 import datetime
@@ -38,7 +37,6 @@ import resource
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -180,33 +178,28 @@ DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedul
 DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
 WARMUP = 5, 90  # epochs, of so many
 # --auto-augment: torchvision's, with the interpolation that its references give them.
-POLICIES = {
-    "trivial": v2.TrivialAugmentWide,
-    "rand": v2.RandAugment,
-    "auto": v2.AutoAugment,
-    "augmix": v2.AugMix,
-}
+POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
+POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
 
 
 def add_task_options(parser):
-    """Adds data, augmentation, model and loss; returns the names of free options and of each rank's
-    own."""
+    """Adds the task's options; returns the names of free ones and of each rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
     add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
-    processes = "loader processes per rank (default: cores / ranks, up to 16)"
-    add("-j", "--workers", type=non_negative_int, help=processes)
+    add(
+        "-j",
+        "--workers",
+        type=non_negative_int,
+        help="loaders per rank (default: its cores, to 16)",
+    )
     add("--image-size", type=positive_int, help="crop, pixels (default: the architecture's own)")
-    grows = "crop of the first 40 %% of epochs; it grows in three steps"
-    add("--start-size", type=positive_int, help=grows)
+    add("--start-size", type=positive_int, help="crop of the first epochs; it grows in three steps")
     add("--val-size", type=positive_int, help="validation's crop, pixels (default: --image-size)")
-    before = "shorter side before validation's central crop, pixels"
-    add("--val-resize", type=positive_int, help=before)
-    outputs = "outputs of the last layer (default: as many as train/ has)"
-    add("--num-classes", type=positive_int, help=outputs)
+    add("--val-resize", type=positive_int, help="shorter side before validation's crop, pixels")
+    add("--num-classes", type=positive_int, help="outputs of the model (default: as train/ has)")
     add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
-    add("--max-bad-images", type=non_negative, default=0.001, help="the fraction allowed; 0 = none")
 
     add = parser.add_argument_group("augmentation").add_argument
     add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
@@ -241,38 +234,38 @@ def add_task_options(parser):
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
     add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
     add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
-    return ["best", "desired_acc", "max_bad_images"], ["channels_last", "dir", "workers"]
+    return ["best", "desired_acc"], ["channels_last", "dir", "workers"]
 
 
 def check_task_options(args, parser):
     """Ends with one line where options do not go together, or name what there is not."""
-    in_timm = args.arch.startswith("timm/")
-    if in_timm and not importlib.util.find_spec("timm"):
-        parser.error(f"{args.arch} is timm's: pip install timm")
     known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
-    if in_timm:
+    if name != args.arch:
+        if not importlib.util.find_spec("timm"):
+            parser.error(f"{args.arch} is timm's: pip install timm")
         timm = importlib.import_module("timm")
         known = timm.list_models() + timm.list_pretrained()
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
         parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
-    if args.auto_augment not in ("off", *POLICIES):
-        if not re.fullmatch(r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+", args.auto_augment):
-            known = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
-            parser.error(f"--auto-augment {args.auto_augment}: there is {known}")
-        if not importlib.util.find_spec("timm"):
-            parser.error(f"--auto-augment {args.auto_augment} is timm's: pip install timm")
-    mixes = args.mixup or args.cutmix
-    if (args.bce_threshold and args.loss != "bce") or (args.mix_group and not mixes):
-        parser.error("--bce-threshold is for --loss bce, --mix-group for --mixup and --cutmix")
-    if args.freeze and not (args.pretrained or args.weights or args.resume not in (None, "auto")):
-        parser.error("--freeze needs --pretrained or --weights, or a random network stays as it is")
-    if "" in (args.resume, args.weights):
-        parser.error("--resume and --weights need the name of a file")
-    if args.pretrained and args.weights:
-        parser.error("--pretrained and --weights exclude each other")
-    if args.compile and args.compile_mode != "default" and args.start_size:
-        parser.error(f"--compile-mode {args.compile_mode}: its graphs cannot change their size")
+    timms = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
+    if not re.fullmatch("|".join(["off", *POLICIES, timms]), args.auto_augment):
+        known = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
+        parser.error(f"--auto-augment {args.auto_augment}: there is {known}")
+    mixes, starts = args.mixup or args.cutmix, args.resume not in (None, "auto")
+    untrained = args.freeze and not (args.pretrained or args.weights or starts)
+    grows = args.compile and args.compile_mode != "default" and args.start_size
+    refused = {
+        "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
+        "--mix-group is for --mixup and --cutmix": args.mix_group and not mixes,
+        "--freeze needs --pretrained or --weights, or nothing below would be trained": untrained,
+        "--resume and --weights need the name of a file": "" in (args.resume, args.weights),
+        "--pretrained and --weights exclude each other": args.pretrained and args.weights,
+        f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
+    }
+    for why in refused:
+        if refused[why]:
+            parser.error(why)
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -298,13 +291,8 @@ class Source(NamedTuple):
     def read(self, index):
         """Returns the bytes of an image."""
         if self.length[index] < 0:
-            with open_file(self.path(index)) as file:
-                return file.read()
-        try:
-            shard = open_shard(self.path(index))
-        except OSError:  # too many are open, perhaps
-            open_shard.cache_clear()
-            shard = open_shard(self.path(index))
+            return Path(self.path(index)).read_bytes()
+        shard = open_shard(self.path(index))
         return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
     def digest(self):
@@ -319,11 +307,8 @@ class Source(NamedTuple):
         return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
 
 
-@functools.lru_cache(512)
-def open_shard(path):
-    """Opens a shard, once in each worker: on a network's file system an open takes longer than a
-    read."""
-    return open_file(path)
+# A shard is opened once in each worker: on a network's file system that takes longer than a read.
+open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
 def open_source(folder):
@@ -331,13 +316,11 @@ def open_source(folder):
     try:
         if (folder / "index.npz").exists():
             return open_shards(folder)
-        if any(name.endswith(".tar") for name in os.listdir(folder)):
-            tools = "tools/make_shards.py --index, or of ILSVRC2012 tools/prepare_imagenet.py"
-            raise BadInput(f"{folder} holds tar files, no index: run {tools}")
         listed = datasets.ImageFolder(folder)
-    except OSError as error:
-        why = str(error.strerror or error)[:200]
-        raise BadInput(f"{folder}: {why} (tools/prepare_imagenet.py makes <class>/*)") from None
+    except Exception as error:  # a damaged index may raise anything
+        why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
+        holds = "hold <class>/* (tools/prepare_imagenet.py makes them of ImageNet in any form)"
+        raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
     below = len(str(folder)) + 1
     names = np.array([os.fsencode(path[below:]) for path, _ in listed.samples])
     offset = np.zeros(len(names), int)
@@ -347,26 +330,12 @@ def open_source(folder):
 
 def open_shards(folder):
     """Returns the Source that tools/make_shards.py has written into index.npz."""
-    try:
-        with np.load(folder / "index.npz") as index:
-            arrays = [index[name] for name in Source._fields[2:]]
-            classes, sizes = index["classes"].tolist(), index["sizes"]
-        source = Source(str(folder), classes, *arrays)
-        for name, size in zip(source.names, sizes, strict=True):
+    with np.load(folder / "index.npz") as index:
+        arrays = [index[name] for name in Source._fields[2:]]
+        source = Source(str(folder), index["classes"].tolist(), *arrays)
+        for name, size in zip(source.names, index["sizes"], strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
                 raise ValueError(f"{os.fsdecode(name)} is another file now")
-        if (
-            any(array.dtype.kind not in "iu" or (array < 0).any() for array in arrays[1:])
-            or any(array.shape != (len(source.target),) for array in arrays[1:])
-            or source.target.max(initial=0) >= len(classes)
-            or (source.length > sizes[source.file] - source.offset).any()
-            or not all(isinstance(name, str) for name in classes)
-        ):
-            raise ValueError("classes, files or places that there are not")
-    except Exception as error:  # a damaged file may raise anything
-        why = f"does not match its tar files ({first_line(error)})"
-        anew = "remove it, and run tools/make_shards.py --index"
-        raise BadInput(f"{folder / 'index.npz'} {why}: {anew}") from None
     return source
 
 
@@ -393,10 +362,9 @@ def make_demo_set(folder):
 def list_sources(args, place):
     """Returns (train, val), as DIR, the demo set or --dummy has them."""
     if args.dummy:  # as many images as ImageNet has
-        nothing, sizes = np.empty(0), {"train": 1_281_167, "val": 50_000}
         return [
-            Source(f"synthetic images/{split}", [], *[nothing] * 4, np.zeros(size, np.int8))
-            for split, size in sizes.items()
+            Source(f"synthetic images/{split}", [], *[np.empty(0)] * 4, np.zeros(size, np.int8))
+            for split, size in {"train": 1_281_167, "val": 50_000}.items()
         ]
     folder = Path(args.dir or "demo_data")
     try:
@@ -406,14 +374,6 @@ def list_sources(args, place):
             make_demo_set(folder)
     except OSError as error:
         raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
-    for path in folder, folder / "train", folder / "val":
-        if not path.is_dir():
-            what = "a tar file: unpack it first" if path.suffix == ".tar" else "no folder"
-            if path.name == "val" and (folder / "validation").is_dir():
-                what += "; rename validation/ to val/"
-            # Where DIR holds what one got: tar files, Kaggle's folder, parquet.
-            how = "tools/prepare_imagenet.py makes them of ImageNet in any form"
-            raise BadInput(f"{path} is {what}: DIR holds train/<class>/ and val/<class>/ ({how})")
     train, val = open_source(folder / "train"), open_source(folder / "val")
     if lone := sorted(set(train.classes) ^ set(val.classes)):
         raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes, as {lone[0]}")
@@ -442,11 +402,14 @@ class Data(NamedTuple):
 def open_data(args, place, sources, batches, head=None):
     """Returns the Data that the options name, in batches as split_batch() returns them. Where a
     checkpoint, of this head, is evaluated and no size is typed, sizes are the checkpoint's."""
-    device_batch, _, global_batch = batches
-    if device_batch % batch_multiple(args):
-        why = f"a batch of {device_batch} on a device is odd"
-        raise BadInput(f"--mixup and --cutmix take pairs: {why}")
+    (device_batch, _, global_batch), multiple = batches, batch_multiple(args)
     preset, (train, val) = preset_of(args.arch), sources
+    if global_batch % args.repeated_aug:
+        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
+    mix_group = args.mix_group or global_batch // args.repeated_aug
+    if device_batch % multiple or mix_group % multiple:
+        sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
+        raise BadInput(f"--mixup and --cutmix take pairs, and of {sizes} a number is odd")
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     held = head if head and args.evaluate and not (args.image_size or args.val_size) else {}
@@ -457,29 +420,17 @@ def open_data(args, place, sources, batches, head=None):
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     if args.evaluate and place.rank == 0:
-        weights = args.weights or ("published" if args.pretrained else "random")
-        held = f"{head['path']}, epoch {head['epoch']}" if head else f"{weights} weights"
+        held = args.weights or ("published weights" if args.pretrained else "random weights")
+        held = f"{head['path']}, epoch {head['epoch']}" if head else held
         print_line(f"Validation of {held}, at {val_size} of {val_resize} pixels")
-    if (args.start_size or 0) > image_size:
-        raise BadInput(f"--start-size {args.start_size} is more than the last size, {image_size}")
-    if global_batch % args.repeated_aug:
-        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
-    each_once = global_batch // args.repeated_aug
-    mix_group = args.mix_group or each_once
-    uneven = mix_group % 2 or global_batch % mix_group or mix_group > each_once
-    if uneven and batch_multiple(args) == 2:
-        limit = f"an even number that divides {global_batch}, up to {each_once}"
-        raise BadInput(f"--mixup, --cutmix: --mix-group {mix_group} is not {limit}")
     num_classes = args.num_classes or len(train.classes) or 1000
-    if num_classes < len(train.classes):
-        raise BadInput(f"--num-classes {num_classes}: there are {len(train.classes)} in train/")
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    sizes = (mix_group, num_classes, image_size, val_size, val_resize)
-    data = Data(train, val, steps, *batches, args.repeated_aug, workers, {}, *sizes)
-    return data._replace(model_options=model_options(args, data))
+    options, sizes = model_options(args, image_size), (image_size, val_size, val_resize)
+    shared = (args.repeated_aug, workers, options, mix_group, num_classes)
+    return Data(train, val, steps, *batches, *shared, *sizes)
 
 
 def batch_multiple(args):
@@ -511,21 +462,17 @@ def train_size(args, data, epoch):
 
 @functools.cache
 def region_decoder():
-    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it.
-
-    It decodes only the region of a JPEG that is asked for, to the same pixels as libjpeg-turbo.
-    Called where images are decoded, so that every loader worker makes its own.
-    """
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
+    # It decodes only the region of a JPEG that is asked for, to the same pixels as libjpeg-turbo.
+    # Called where images are decoded, so that every loader worker makes its own.
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
     stderr = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
     try:
-        import nvidia.nvimgcodec as codec
-
+        codec = importlib.import_module("nvidia.nvimgcodec")
         on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
-        backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
-        decoder = codec.Decoder(**on_cpu, backends=backends)
+        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
         rgb = codec.ColorSpec.SRGB  # EXIF's orientation is ignored, as by ImageFolder
         return codec, decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=rgb)
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
@@ -535,16 +482,12 @@ def region_decoder():
         os.close(stderr)
 
 
-# What Pillow may open: of PostScript it would have another program run what is in it.
-FORMATS = ["JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP"]
-
-
 def decode(encoded, choose):
     """Returns a region of an image, uint8 (height, width, 3), as Pillow converts it to RGB.
 
     choose(H, W) returns the region (top, left, height, width). JPEGs are decoded by nvImageCodec
     where it is installed, the rest by Pillow; of a PPM, as make_shards.py --raw writes it, the
-    region is a view. What cannot be read raises OSError.
+    region is a view. What cannot be decoded raises BadInput.
     """
     image, choose = None, functools.cache(choose)  # whoever decodes, and if both try: one region
     if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
@@ -563,26 +506,23 @@ def decode(encoded, choose):
                 if (decoded := decoder.decode(within, params=parameters)) is not None:
                     return np.asarray(decoded)
     if image is None:
+        # Not all that Pillow may open: of PostScript another program would run what is in it.
+        formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
         try:
-            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
-                if opened.mode in ("I", "F"):
+            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
+                if opened.mode[0] in "IF":  # of more than 8 bits: convert() would clip at 255
                     raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
-                if opened.mode.startswith("I;16"):  # which convert() would clip at 255
-                    grey = (np.asarray(opened) >> 8).astype(np.uint8)
-                    opened = PIL.Image.fromarray(grey)
                 image = np.asarray(opened.convert("RGB"))
         except Exception as error:  # Pillow's decoders raise errors of any kind
-            raise OSError(first_line(error).split(" <_io")[0]) from None
+            raise BadInput(first_line(error).split(" <_io")[0]) from None
     top, left, height, width = choose(*image.shape[:2])
     return image[top : top + height, left : left + width]
 
 
 def resize(image, size, mode, out):
-    """Resizes uint8 (H, W, 3) to (height, width), antialiased as Pillow does, into `out`.
-
-    interpolate() returns planes, and interleaving them again takes as long as the resize itself;
-    the operator behind it writes into a tensor of any layout.
-    """
+    """Resizes uint8 (H, W, 3) to (height, width), antialiased as Pillow does, into `out`."""
+    # interpolate() returns planes, and interleaving them again takes as long as the resize itself;
+    # the operator behind it writes into a tensor of any layout.
     pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
     planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
     getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
@@ -591,11 +531,9 @@ def resize(image, size, mode, out):
 def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
     """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
     `least` to `most` of the area, at most `longest` times as wide as high or the other way round
-    (Szegedy et al. 2014, section 6).
-
-    Python's own arithmetic takes a tenth of the time of PyTorch's, which is half a resize's.
-    """
-    for _ in range(10):
+    (Szegedy et al. 2014, section 6). Without `rng` it is the largest such box in the middle."""
+    # Python's own arithmetic takes a tenth of the time of PyTorch's, which is half a resize's.
+    for _ in range(10 if rng else 0):
         area = height * width * rng.uniform(least, most)
         ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -606,51 +544,56 @@ def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
 
 
 class Images(torch.utils.data.Dataset):
-    """What a loader worker does: it loads a batch into one of the buffers, uint8.
-
-    They lie in shared memory and are allocated once: the kernel would clear fresh memory for every
-    batch, which costs a tenth of the time.
-    """
+    """What a loader worker does: it loads a batch into one of the buffers, uint8."""
 
     def __init__(self, args, data, buffers):
         self.args, self.data, self.buffers = args, data, buffers
         preset = preset_of(args.arch)
         self.mode = preset.interpolation.value
-        self.mean = torch.tensor(
-            [round(255 * channel) for channel in preset.mean], dtype=torch.uint8
-        )
-        self.policy = None
+        mean = [round(255 * channel) for channel in preset.mean]
+        self.mean, self.policy = torch.tensor(mean, dtype=torch.uint8), None
         if args.auto_augment in POLICIES:
             self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
         elif args.auto_augment != "off":
             timms = importlib.import_module("timm.data.auto_augment")
-            mean = {"img_mean": tuple(self.mean.tolist())}
-            self.policy = timms.rand_augment_transform(args.auto_augment, mean)
+            colour = {"img_mean": tuple(mean)}
+            self.policy = timms.rand_augment_transform(args.auto_augment, colour)
             for op in self.policy.ops:  # 0 bits, which Pillow refuses, become 1
                 if op.name.startswith("Posterize"):
                     op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
 
     def __getitem__(self, job):
-        """Loads (buffer, split, epoch, position, keys), and returns (buffer, split, epoch,
-        position, classes), of which unreadable images have -1."""
-        buffer, split, epoch, position, keys = job
-        source, target = getattr(self.data, split), []
+        """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
+        classes), or in place of the classes what ends the run."""
+        buffer, split, epoch, _, keys = job
         places = batch_view(self.args, self.data, self.buffers[buffer], split, epoch, len(keys))
-        for key, out in zip(keys, places, strict=True):
-            index = key % len(source.target)
+        try:
+            jobs = zip(keys, places, strict=True)
+            return *job[:4], [self.load(split, epoch, key, out) for key, out in jobs]
+        except (BadInput, Fault) as error:  # raised here, it would reach the user as a traceback
+            return *job[:4], error
+
+    def load(self, split, epoch, key, out):
+        """Writes an image into uint8 (size, size, 3); returns its class."""
+        # A network's file system may fail for a while, or give wrong bytes once. What lasts ends
+        # the run: to train without some images would be another training, and nobody would notice.
+        source, seconds = getattr(self.data, split), [1, 5, 20]
+        index = key % len(source.target)
+        while True:
             try:
                 encoded = source.read(index)
                 if split == "train":
                     self.load_random(encoded, out, epoch, key)
                 else:
                     self.load_central(encoded, out)
-                target.append(int(source.target[index]))
-            except OSError as error:
-                why = error.strerror or error
-                print_line(f"image {index} cannot be read: {source.path(index)}: {why}", sys.stderr)
-                target.append(-1)
-                out.zero_()
-        return buffer, split, epoch, position, target
+                return int(source.target[index])
+            except (OSError, BadInput) as error:
+                open_shard.cache_clear()  # it may have been replaced, or too many are open
+                kind = Fault if isinstance(error, OSError) else BadInput
+                if not seconds or (kind is BadInput and len(seconds) < 3):
+                    path = source.path(index)
+                    raise kind(f"{path}: image {index} cannot be used: {error}") from None
+                time.sleep(seconds.pop(0))
 
     def load_random(self, encoded, out, epoch, key):
         """Writes a random crop, augmented, into uint8 (size, size, 3): drawn from (seed, epoch,
@@ -680,18 +623,14 @@ class Images(torch.utils.data.Dataset):
 
     def load_central(self, encoded, out):
         """Writes the central crop of the image whose shorter side is resized to --val-resize."""
-
-        def middle(height, width):  # resized whole, 1 x 30,000 pixels would fill the memory
-            h, w = min(height, 4 * width), min(width, 4 * height)
-            return (height - h) // 2, (width - w) // 2, h, w
-
-        image, size = decode(encoded, middle), len(out)
+        # At most 4 times as long as wide: resized whole, 1 x 30,000 pixels would fill the memory.
+        image = decode(encoded, functools.partial(crop_box, rng=None, longest=4))
         shorter = min(image.shape[:2])
         sides = [self.data.val_resize * side // shorter for side in image.shape[:2]]
         resized = torch.empty(*sides, 3, dtype=torch.uint8)
         resize(image, sides, self.mode, resized)
-        top, left = (round((side - size) / 2) for side in sides)
-        out.copy_(resized[top : top + size, left : left + size])
+        top, left = (round((side - len(out)) / 2) for side in sides)
+        out.copy_(resized[top : top + len(out), left : left + len(out)])
 
 
 def batch_view(args, data, buffer, split, epoch, images):
@@ -703,14 +642,11 @@ def batch_view(args, data, buffer, split, epoch, images):
 def load_batches(args, place, data, schedule):
     """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch,
     position), one for each batch of the schedule. Images lie in a buffer that is used again once
-    the next batch is asked for; for CUDA it is pinned, so that copies need not be waited for.
-
-    Workers are forked here, before a group's first collective: on Python up to 3.11 a child that is
-    forked while a collective's thread waits for the interpreter's lock hangs.
-    """
+    the next batch is asked for; for CUDA it is pinned, so that copies need not be waited for."""
     scale_and_shift(args.arch, place.device)  # made here, in the main stream's memory
     at_once = data.device_batch * place.devices
-    size = 3 * at_once * max(data.image_size, data.val_size) ** 2  # bytes
+    size = max(args.start_size or 0, data.image_size, data.val_size)
+    size = 3 * at_once * size**2  # bytes
     view = functools.partial(batch_view, args, data)
     if args.dummy:  # one random batch, made on the device, again and again
         made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
@@ -719,8 +655,9 @@ def load_batches(args, place, data, schedule):
             (view(made, split, epoch, len(keys)), target[: len(keys)], split, epoch, position)
             for split, epoch, position, keys in schedule
         )
-    # Two under way for each worker, as DataLoader prefetches them, and one in the caller's hands:
-    # with fewer, a batch would be overwritten while it is trained on.
+    # Allocated once, in shared memory: the kernel would clear fresh memory for every batch, a tenth
+    # of the time. Two are under way for each worker, as DataLoader prefetches them, and one is in
+    # the caller's hands: with fewer, a batch would be overwritten while it is trained on.
     buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
     loader = torch.utils.data.DataLoader(
         Images(args, data, buffers),
@@ -732,24 +669,28 @@ def load_batches(args, place, data, schedule):
         worker_init_fn=start_loader_worker,
         generator=torch.Generator(),  # or it would draw from the global one
     )
+    # Workers are forked here, before a group's first collective: on Python up to 3.11 a child that
+    # is forked while a collective's thread waits for the interpreter's lock hangs.
     started = iter(loader)
     if place.device.type == "cuda":
         cuda = torch.cuda.cudart()
         torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return (
-        (view(buffers[n], *when[:2], len(target)), torch.tensor(target).long(), *when)
-        for n, *when, target in started
-    )
+
+    def batches():
+        for number, *when, target in started:
+            if isinstance(target, Exception):
+                raise target
+            yield view(buffers[number], *when[:2], len(target)), torch.tensor(target).long(), *when
+
+    return batches()
 
 
 def mix_pairs(images, target, args, seed):
     """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
-    returns (N, 3): class, the neighbour's class, and the share of the first in the target.
-
-    All are blended alike, as `seed` draws it. An unreadable image is blended into none.
-    """
+    returns (N, 3): class, the neighbour's class, and the share of the first in the target. All are
+    blended alike, as `seed` draws it."""
     # Not with a shuffled batch, as in the papers: an even slice of the global batch never parts 2i
     # from 2i + 1, so that any number of ranks trains on the same images.
     rng = random.Random(seed)
@@ -764,9 +705,8 @@ def mix_pairs(images, target, args, seed):
         given = (bottom - top) * (right - left) / (height * width)
     neighbour = torch.arange(len(target), device=target.device) ^ 1
     other, region = target[neighbour], images[:, :, top:bottom, left:right]
-    both = ((target >= 0) & (other >= 0)).float()
-    region.lerp_(region[neighbour], (both if cut else both * given)[:, None, None, None])
-    return torch.stack([target, other, 1 - both * given], dim=1)
+    region.lerp_(region[neighbour], 1 if cut else given)
+    return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], given)], dim=1)
 
 
 def mix_groups(images, target, args, data, epoch, position):
@@ -784,18 +724,11 @@ def mix_groups(images, target, args, data, epoch, position):
 
 @functools.cache
 def scale_and_shift(arch, device):
-    """Returns (1, 3, 1, 1) twice: uint8 x scale + shift is normalised. A CPU divides at half the
+    """Returns (3, 1, 1) twice: uint8 x scale + shift is normalised. A CPU divides at half the
     speed."""
     preset = preset_of(arch)
-    mean, std = (
-        torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (preset.mean, preset.std)
-    )
+    mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
     return 1 / (255 * std), -mean / std
-
-
-def memory_format(args):
-    """Returns the layout of images and weights."""
-    return torch.channels_last if args.channels_last else torch.contiguous_format
 
 
 def finish_batch(inputs, target, args, data, split, epoch, position):
@@ -803,7 +736,8 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
     load_batches() gave, on the device."""
     # Here and not in the workers: uint8 is a quarter of what would pass shared memory and PCIe.
     scale, shift = scale_and_shift(args.arch, inputs.device)
-    images = inputs.permute(0, 3, 1, 2).to(memory_format=memory_format(args))
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout)
     images = images.float().mul_(scale).add_(shift)
     if (args.mixup or args.cutmix) and split == "train":
         target = mix_groups(images, target, args, data, epoch, position)
@@ -813,9 +747,9 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
 def noise(args, data, items, device, split="train"):
     """Returns (inputs, target) of the shape that so many images have in "train" or "val"."""
     size = data.image_size if split == "train" else data.val_size
-    inputs = torch.randn(items, 3, size, size, device=device)
+    images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
     target = torch.zeros(items, dtype=torch.int64, device=device)
-    return inputs.to(memory_format=memory_format(args)), target
+    return finish_batch(images, target, args, data, "val", None, 0)  # which mixes none
 
 
 # -------------------------------------------------------------------------------------------- model
@@ -833,21 +767,11 @@ def make_model(arch, pretrained=False, **options):
 def build_model(args, data, load=True):
     """Returns the model `-a` in float32 on the CPU, of data.num_classes classes; with the weights
     of --pretrained or --weights, unless they are not to be loaded."""
-    size = data.image_size
-    try:
-        model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
-        for size in {args.start_size or data.image_size, data.image_size, data.val_size}:
-            images = torch.empty(data.device_batch, 3, size, size, device="meta")
-            trial = copy.deepcopy(model).to("meta").train(not args.evaluate)
-            trial(images)  # fails where images are too small
-    except (ValueError, AssertionError, RuntimeError, TypeError) as error:
-        sizes = f"--image-size {size}, {data.device_batch} images, {data.num_classes} classes"
-        raise BadInput(f"{args.arch} does not go with {sizes}: {first_line(error)}") from None
+    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and (args.pretrained or args.weights):
         what = f"--weights {args.weights}" if args.weights else "--pretrained"
-        donor = weights_in(load_file(args.weights)) if args.weights else published(args.arch)
-        fits = matching_weights(model.state_dict(), donor, what, partly=True)
-        model.load_state_dict(fits, strict=False)
+        donor = published(args.arch) if args.pretrained else weights_in(load_file(args.weights))
+        load_weights(model, donor, what)
     if args.freeze:
         freeze_all_but_last(model)
     if args.channels_last:
@@ -856,6 +780,29 @@ def build_model(args, data, load=True):
         # Else a ragged batch, or a second image size, would have all later ones run a slower graph.
         model.compile(mode=args.compile_mode, dynamic=False)
     return model
+
+
+def weights_in(saved):
+    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), or of
+    others, without the names of wrappers; {} where there is none."""
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
+    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
+
+
+def load_weights(model, weights, what):
+    """Loads those of the weights whose names and shapes fit; names the others, as those of a last
+    layer of another number of classes, in one line."""
+    own = model.state_dict()
+    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
+    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
+    left = sorted((own.keys() | weights.keys()) - fits.keys())
+    names = f"{what}: {len(left)} weights do not fit: {', '.join(left[:4])}"
+    if len(fits) <= len(own) / 2:
+        raise BadInput(names)
+    if left and os.environ.get("RANK", "0") == "0":
+        print_line(f"{names}; they are left out")
+    model.load_state_dict(fits, strict=False)
 
 
 def freeze_all_but_last(model):
@@ -879,51 +826,22 @@ def published(arch):
         raise BadInput(f"--pretrained: cannot fetch {what}") from None
 
 
-# What model_options() returns, and the type of it or of its numbers.
-MODEL_OPTIONS = {
-    "zero_init_residual": bool,
-    "aux_logits": bool,
-    "init_weights": bool,
-    "transform_input": bool,
-    "image_size": int,
-    "input_size": int,
-}
-
-
-def is_described(saved):
-    """Returns whether what a checkpoint says of the model has the types that about_model() gives.
-    Other model_options may name a file, which a library would load, and run what is in it."""
-    for name, value in (saved.get("model_options") or {}).items():
-        sizes = name == "input_size" and isinstance(value, list | tuple)
-        for one in value if sizes else [value]:
-            if type(one) is not MODEL_OPTIONS.get(name) or not 0 <= one < 10**5:
-                return False
-    for name in "image_size", "val_resize":
-        size = saved.get(name, 1)  # older checkpoints have none
-        if type(size) is not int or not 0 < size < 10**5:
-            return False
-    classes = saved["num_classes"]
-    return type(saved["arch"]) is str and type(classes) is int and 0 < classes < 10**9
-
-
-def model_options(args, data):
+def model_options(args, image_size):
     """Returns what an architecture wants to be built with, beside the number of classes."""
-    if args.zero_init:
-        if not re.match("(wide_)?res(net|next)", args.arch):
-            raise BadInput(f"--zero-init: {args.arch} is no ResNet of torchvision's")
+    if args.zero_init:  # which ResNets alone take
         return {"zero_init_residual": True}
     if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
         return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
     if args.arch.startswith("vit_"):
-        return {"image_size": data.image_size}
-    return {"input_size": (data.image_size,) * 2} if args.arch == "maxvit_t" else {}
+        return {"image_size": image_size}
+    return {"input_size": (image_size,) * 2} if args.arch == "maxvit_t" else {}
 
 
 # --------------------------------------------------------------------------------- loss and metrics
 
 
 # What criterion() adds up: the loss is first, and the last counts the items, by their name.
-SUMS = ("loss", "top1", "top5", "readable", "images")
+SUMS = ("loss", "top1", "top5", "images")
 # What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
 BEST = {
     "Loss": ("best_loss", math.inf, 0.0),
@@ -932,59 +850,40 @@ BEST = {
 }
 
 
-def criterion(output, target, smoothing=0.0, per_class=False, threshold=None):
-    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or
-    binary cross-entropy, the mean over the classes, where `per_class`, then of targets that are 1
-    above the `threshold`, if any, and 0 else.
-
-    `target` is (N,) classes, or (N, 3) of mix_pairs(). Unreadable images have class -1 and add
-    nothing; the loss is the sum over the others divided by N, so that it does not depend on how a
-    batch is split. The sums are (loss, correct in top 1, correct in top 5, readable images, images)
-    in exact_dtype(): exact to add up over batches and ranks.
-    """
-
-    def losses(classes):
-        options = {"ignore_index": -1, "label_smoothing": smoothing, "reduction": "none"}
-        return nn.functional.cross_entropy(output, classes, **options)
-
-    def one_hot(classes):
-        return nn.functional.one_hot(classes.clamp(min=0), output.shape[1]).float()
-
-    # Not the mean over readable images: how many there are is known on all ranks only after an
-    # exchange, and each rank would weigh its images by its own number.
+def criterion(output, target, args=None):
+    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or in
+    training what `args` say. `target` is (N,) classes, or (N, 3) of mix_pairs(). The sums are SUMS
+    in exact_dtype(): exact to add up over batches and ranks."""
+    smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
     other, kept = None, 1
     if target.ndim > 1:
         (target, other), kept = target[:, :2].long().T, target[:, 2]
-    if per_class:
-        wanted = one_hot(target)
+    options = {"label_smoothing": smoothing, "reduction": "none"}
+    losses = functools.partial(nn.functional.cross_entropy, output, **options)
+    if args and args.loss == "bce":
+        hot = functools.partial(nn.functional.one_hot, num_classes=output.shape[1])
+        wanted = hot(target).float()
         if other is not None:
-            wanted = wanted.lerp(one_hot(other), 1 - kept[:, None])
+            wanted = wanted.lerp(hot(other).float(), 1 - kept[:, None])
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
         wanted = wanted if threshold is None else (wanted > threshold).float()
         bce = nn.functional.binary_cross_entropy_with_logits
-        loss = bce(output.float(), wanted, reduction="none").mean(dim=1)
-        loss = (loss * (target >= 0)).sum()
-    elif other is None:
-        loss = losses(target).sum()
+        # The mean over the classes: a sum would want another learning rate for each number of them.
+        loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
     else:
-        loss = (kept * losses(target) + (1 - kept) * losses(other)).sum()
+        loss = losses(target)
+        loss = (loss if other is None else kept * loss + (1 - kept) * losses(other)).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
-    counts = top5[:, 0].sum(), top5.sum(), (target >= 0).sum(), torch.ones_like(target).sum()
+    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
     sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
     return loss / len(target), sums
 
 
-def training_criterion(args):
-    """Returns the criterion by which the options have the model trained."""
-    options = {"per_class": args.loss == "bce", "threshold": args.bce_threshold}
-    return functools.partial(criterion, smoothing=args.label_smoothing, **options)
-
-
 def measures(sums):
-    """Returns {tag: value} of {name: sum}: accuracy in %, of the readable images."""
-    readable = max(1, sums["readable"])
-    percent = {f"Top{n}": 100 * sums[f"top{n}"] / readable for n in (1, 5)}
-    return {"Loss": sums["loss"] / readable, **percent}
+    """Returns {tag: value} of {name: sum}: accuracy in %."""
+    images = max(1, sums["images"])
+    percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
+    return {"Loss": sums["loss"] / images, **percent}
 
 
 def shown(values, digits=1):
@@ -995,13 +894,6 @@ def shown(values, digits=1):
 def is_desired(args, values):
     """Returns whether an epoch's validation is what --desired-acc wants."""
     return values["Top1"] >= 100 * (args.desired_acc or math.inf)
-
-
-def check_sums(args, sums, size, where):
-    """Ends where more of `size` images were unreadable than --max-bad-images allows."""
-    if (bad := sums["images"] - sums["readable"]) > args.max_bad_images * size:
-        limit = f"more than --max-bad-images {args.max_bad_images} of {size}"
-        raise BadInput(f"{bad:.0f} images cannot be read, {limit} ({where}); see their names above")
 
 
 def about_model(args, data):
@@ -1021,13 +913,11 @@ def about_model(args, data):
 
 def check_checkpoint(head, args, data):
     """Ends where a checkpoint is of another model than the options name, or of other classes."""
-    held, wanted = (head["arch"], head["num_classes"]), (args.arch, data.num_classes)
-    if held != wanted:
-        both = "{} of {} classes, this run {} of {}".format(*held, *wanted)
-        raise BadInput(f"--resume {head['path']} holds {both}")
-    classes = data.train.classes
-    if head.get("classes") and classes and head["classes"] != classes:
-        raise BadInput(f"--resume {head['path']} was trained on classes of other names")
+    mine = about_model(args, data)
+    for name in "arch", "num_classes", "classes":
+        if mine[name] and head.get(name) and head[name] != mine[name]:
+            both = f"{str(head[name])[:60]}, this run's is {str(mine[name])[:60]}"
+            raise BadInput(f"--resume {head['path']}: its {name} is {both}")
 
 
 def about_data(data):
@@ -1093,14 +983,6 @@ def print_line(line, file=None):
     """Prints a line. That it cannot be printed, as into a closed pipe, ends no run."""
     with contextlib.suppress(OSError):
         print(line, file=file, flush=True)
-
-
-def open_file(path):
-    """Opens a file to read; what is none, such as a pipe or a device, might never end."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        raise OSError("is no regular file")
-    return file
 
 
 def end_with_parent(signum):
@@ -1558,7 +1440,7 @@ def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    objective = training_criterion(args)
+    objective = functools.partial(criterion, args=args)
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -1713,8 +1595,6 @@ def read_step(run, meter, total, copied):
     if not math.isfinite(sums[0]):
         step = f"{meter.title}, step {meter.steps}"
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    source = run.data.train if meter is run.meter else run.data.val
-    check_sums(run.args, meter.sums, len(source.target), f"{meter.title}, step {meter.steps}")
     if (meter.steps - 1) % run.args.print_freq == 0:
         loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
@@ -1855,35 +1735,6 @@ def load_file(path):
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
         raise BadInput(f"{path} cannot be loaded: {why}") from None
-
-
-def weights_in(saved):
-    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), or of
-    others, without the names of wrappers; {} where there is none."""
-    saved = saved if isinstance(saved, dict) else {}
-    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
-    found = found if isinstance(found, dict) else {}
-    names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
-    return {names[name]: found[name] for name in found if isinstance(found[name], torch.Tensor)}
-
-
-def matching_weights(own, weights, what, partly=False):
-    """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
-    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
-    of classes."""
-    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
-    matching = {name for name in own if shapes.get(name) == own[name].shape}
-    others = sorted((own.keys() | weights.keys()) - matching)
-    # Two networks have auxiliary heads, which are not trained here.
-    wrong = [name for name in others if not name.lower().startswith("aux")]
-    if wrong and not (partly and len(matching) > len(own) / 2):
-        raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
-    if others and os.environ.get("RANK", "0") == "0":
-        left = f"{len(others)} weights do not fit and are left out: {', '.join(others[:4])}"
-        print_line(f"{what}: {left}")
-    own = copy.copy(own)  # with the versions of layers that it has beside
-    own.update({name: weights[name] for name in matching})
-    return own
 
 
 def read_checkpoint(path):
@@ -2358,7 +2209,8 @@ MEANINGS = {
     r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
-    r"size of tensor a .* must match": (2, SMALL),
+    r"indivisible by patch size|Wrong image (height|width)|must match the size": (2, SMALL),
+    r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
 }
 
 

@@ -18,7 +18,6 @@ those of 1; 2 cores of AMD EPYC.
 
 import argparse
 import contextlib
-import copy
 import ctypes
 import dataclasses
 import datetime
@@ -44,7 +43,6 @@ import resource
 import shlex
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -440,21 +438,18 @@ class StoreArch(argparse.Action):
 
 
 def add_task_options(parser):
-    """Adds data, model and what is wanted of it; returns the names of free options and of each
-    rank's own."""
+    """Adds the task's options; returns the names of free ones and of each rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("TEXT_DIR")}
     files = "has train.txt and val.txt, or GLUE's train.tsv and dev.tsv ($TEXT_DIR, else a demo)"
     add("dir", metavar="DIR", **folder, help=files)
-    kinds = "a language model, or a task of GLUE (%(default)s)"
-    add("--task", choices=["lm", *GLUE], default="lm", help=kinds)
+    add("--task", choices=["lm", *GLUE], default="lm", help="lm, or one of GLUE's (%(default)s)")
     tokens = "a FOLDER of Hugging Face's, words or bytes (default: the model's, words; lm: bytes)"
     add("--tokenizer", metavar="NAME", help=tokens)
     length = "tokens of a sequence at most; of a language model's block exactly (%(default)s)"
     add("--max-length", type=number(int, 1, 10**6), default=128, help=length)
-    padded = "not to the longest of a batch: one shape, as --compile wants"
-    add("--pad-to-max", **flag, help=padded)
+    add("--pad-to-max", **flag, help="not to a batch's longest: one shape, as --compile wants")
 
     add = parser.add_argument_group("model").add_argument
     names = f"gpt, with random weights {', '.join(ENCODERS)}, or a FOLDER (%(default)s)"
@@ -483,10 +478,10 @@ def check_task_options(args, parser):
         near = ", ".join(difflib.get_close_matches(args.arch, ARCHS, cutoff=0.4) or ARCHS)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
-    width, heads, in_folder = args.hidden_size, args.heads, os.path.isdir(args.tokenizer or ".")
-    own = args.tokenizer in (None, "words", "bytes" if lm else None)
-    library = not lm or args.tokenizer not in (None, "words", "bytes")
-    missing = library and not importlib.util.find_spec("transformers")
+    width, heads = args.hidden_size, args.heads
+    folder = args.tokenizer not in (None, "words", "bytes" if lm else None)
+    found = os.path.isdir(args.tokenizer or ".")
+    missing = (folder or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     measured = {"lm": "loss perplexity", "mnli": "loss accuracy"}
     measured = measured.get(args.task, "loss accuracy f1 mcc")
@@ -496,13 +491,14 @@ def check_task_options(args, parser):
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures {measured} alone": not {*wanted} <= {*measured.split()},
-        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": not (own or in_folder),
+        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": folder and not found,
         "transformers is missing: pip install -r requirements-text.txt": missing,
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
         f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
         "--resume needs the name of a file": args.resume == "",
+        f"{task} needs DIR, as GLUE has it": not args.dir and args.task not in ("lm", "cola"),
     }
     for why in refused:
         if refused[why]:
@@ -538,8 +534,6 @@ class Source(NamedTuple):
 
 def list_sources(args, place):
     """Returns (train, val), as DIR has them, or a demo."""
-    if not args.dir and args.task not in ("lm", "cola"):
-        raise BadInput(f"--task {args.task} needs DIR: a folder of GLUE's, with train.tsv")
     if not args.dir and place.rank == 0:
         print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
     return list_blocks(args) if args.task == "lm" else list_rows(args, place)
@@ -557,8 +551,7 @@ def find_file(args, *names):
 def map_file(path):
     """Returns a file's bytes (N,) uint8, which may be more than the memory holds."""
     try:
-        with open_file(path) as file:
-            return np.memmap(file, np.uint8, "r")
+        return np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:  # an empty one, too
         raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
 
@@ -573,7 +566,8 @@ def decode(path, raw):
 
 @functools.cache
 def transformers():
-    """Returns the library, silent. Only what needs it waits for its import, seconds."""
+    """Returns the library, silent."""
+    # Only what needs it waits for its import, seconds.
     library = importlib.import_module("transformers")
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
@@ -645,8 +639,9 @@ def read_rows(path, task, place):
 
 
 def demo_rows():
-    """Returns the same of 5,000 sentences. Class 0 has a fault: in an article, in order, by a word
-    said twice, or in the verb's number, which a noun between may hide."""
+    """Returns the same of 5,000 sentences."""
+    # Class 0 has a fault: in an article, in order, by a word said twice, or in the verb's number,
+    # which a noun between may hide.
     rng, rows, target = random.Random(0), [], []
     nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
     for _ in range(5000):
@@ -710,9 +705,9 @@ def split_words(text):
 
 
 def list_blocks(args):
-    """Returns (train, val) of a language model: blocks of --max-length targets. Block i begins at
-    token i x --max-length, and ends with the first one of the next, so that every token but the
-    first is a target once. In training the ragged last block is left out."""
+    """Returns (train, val) of a language model: blocks of --max-length targets."""
+    # Block i begins at token i x --max-length, and ends with the first one of the next, so that
+    # every token but the first is a target once. In training the ragged last block is left out.
     words, vocabulary, tokenizer = None, 256, None
     if args.dir:
         if args.tokenizer or not os.path.exists(f"{args.dir}/train.bin"):
@@ -752,13 +747,10 @@ def view_bins(paths, raw):
     nanoGPT's; meta.json says what is in them, as tools/prepare_text.py writes it."""
     meta = paths[0].with_name("meta.json")
     try:
-        about = json.loads(open_file(meta).read(10**9))
-        vocabulary, words = int(about["vocabulary"]), about.get("words")
-        named = len(words) == vocabulary and {*map(type, words)} == {str} if words else True
-        if not (0 < vocabulary < 2**32 and named):
-            raise ValueError("no number of tokens, or not as many words")
+        about = json.loads(meta.read_text())
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        return words, vocabulary, [array.view(dtype) for array in raw]
+        arrays = [array.view(dtype) for array in raw]
+        return about.get("words"), int(about["vocabulary"]), arrays
     except Exception as error:  # whatever may stand there
         wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
         raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
@@ -794,8 +786,7 @@ class Data(NamedTuple):
 def open_data(args, place, sources, batches, head=None):
     """Returns the Data that the options name, in batches as split_batch() returns them."""
     if args.evaluate and place.rank == 0:
-        random = args.arch in ARCHS or args.from_scratch
-        held = "random weights" if random else args.arch
+        held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
         held = f"{head['path']}, epoch {head['epoch']}" if head else held
         print_line(f"Validation of {held}, by up to {args.max_length} tokens")
     options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
@@ -855,9 +846,9 @@ def noise(args, data, items, device, split="train"):
 
 
 class CausalAttention(nn.Module):
-    """Attention of each token to itself and those before it. It has no parts, so that a pipeline
-    keeps it whole, and `training` is read in each step."""
+    """Attention of each token to itself and those before it."""
 
+    # It has no parts, so that a pipeline keeps it whole, and `training` is read in each step.
     def __init__(self, heads, dropout):
         super().__init__()
         self.heads, self.dropout = heads, dropout
@@ -1008,22 +999,6 @@ def build_model(args, data, load=True):
     return model
 
 
-# What about_model() says of the sizes, and its types.
-MODEL_OPTIONS = dict.fromkeys(SIZES, int) | {"tied": bool}
-
-
-def is_described(saved):
-    """Returns whether what a checkpoint says of the model has the types of about_model()."""
-    options, words = saved["model_options"], saved["words"]
-    return (
-        {name: type(options[name]) for name in options} in ({}, MODEL_OPTIONS)
-        and all(0 <= value < 10**5 for value in options.values())
-        and type(saved["arch"]) is type(saved["task"]) is str
-        and type(saved["vocabulary"]) is type(saved["max_length"]) is int
-        and (words is None or all(type(word) is str for word in words))
-    )
-
-
 # --------------------------------------------------------------------------------- loss and metrics
 
 
@@ -1041,14 +1016,10 @@ BEST = {
 }
 
 
-def criterion(output, target):
+def criterion(output, target, args=None):
     """Returns (loss to differentiate, sums to log) of the N sequences of a batch: cross-entropy, of
-    logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L).
-
-    Targets of -1 add nothing. The loss is divided by the number of targets, which sequences of
-    training have alike, so that it does not depend on how a batch is split. The sums are SUMS, in
-    exact_dtype().
-    """
+    logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where targets of -1
+    add nothing. The sums are SUMS, in exact_dtype()."""
     losses = nn.functional.cross_entropy(
         output.flatten(0, -2), target.flatten(), ignore_index=-1, reduction="none"
     )
@@ -1062,12 +1033,9 @@ def criterion(output, target):
         if output.shape[1] == 2:
             counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
     sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
+    # All sequences of training have as many targets, so that the loss does not depend on how a
+    # batch is split.
     return losses.sum() / target.numel(), sums
-
-
-def training_criterion(args):
-    """Returns the criterion by which the options have the model trained."""
-    return criterion
 
 
 def measures(sums):
@@ -1100,10 +1068,6 @@ def is_desired(args, values):
     acc, mcc, loss = args.desired_acc, args.desired_mcc, args.desired_loss
     reached = values.get("Accuracy", 0) >= 100 * (acc or 0) and values.get("MCC", -1) >= (mcc or -1)
     return bool(acc or mcc or loss) and reached and values["Loss"] <= (loss or math.inf)
-
-
-def check_sums(args, sums, size, where):
-    """All sequences have been read: there is nothing to check."""
 
 
 def about_model(args, data):
@@ -1190,14 +1154,6 @@ def print_line(line, file=None):
     """Prints a line. That it cannot be printed, as into a closed pipe, ends no run."""
     with contextlib.suppress(OSError):
         print(line, file=file, flush=True)
-
-
-def open_file(path):
-    """Opens a file to read; what is none, such as a pipe or a device, might never end."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        raise OSError("is no regular file")
-    return file
 
 
 def end_with_parent(signum):
@@ -1655,7 +1611,7 @@ def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    objective = training_criterion(args)
+    objective = functools.partial(criterion, args=args)
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -1810,8 +1766,6 @@ def read_step(run, meter, total, copied):
     if not math.isfinite(sums[0]):
         step = f"{meter.title}, step {meter.steps}"
         raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    source = run.data.train if meter is run.meter else run.data.val
-    check_sums(run.args, meter.sums, len(source.target), f"{meter.title}, step {meter.steps}")
     if (meter.steps - 1) % run.args.print_freq == 0:
         loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
         meter.show(loss)
@@ -1952,35 +1906,6 @@ def load_file(path):
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
         raise BadInput(f"{path} cannot be loaded: {why}") from None
-
-
-def weights_in(saved):
-    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), or of
-    others, without the names of wrappers; {} where there is none."""
-    saved = saved if isinstance(saved, dict) else {}
-    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
-    found = found if isinstance(found, dict) else {}
-    names = {name: re.sub("module[.]|_orig_mod[.]", "", str(name)) for name in found}
-    return {names[name]: found[name] for name in found if isinstance(found[name], torch.Tensor)}
-
-
-def matching_weights(own, weights, what, partly=False):
-    """Returns the state dict `own` with those of the `weights` whose names and shapes fit. Others
-    end in BadInput, or are named in one line where `partly`, as for a last layer of another number
-    of classes."""
-    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
-    matching = {name for name in own if shapes.get(name) == own[name].shape}
-    others = sorted((own.keys() | weights.keys()) - matching)
-    # Two networks have auxiliary heads, which are not trained here.
-    wrong = [name for name in others if not name.lower().startswith("aux")]
-    if wrong and not (partly and len(matching) > len(own) / 2):
-        raise BadInput(f"{what}: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
-    if others and os.environ.get("RANK", "0") == "0":
-        left = f"{len(others)} weights do not fit and are left out: {', '.join(others[:4])}"
-        print_line(f"{what}: {left}")
-    own = copy.copy(own)  # with the versions of layers that it has beside
-    own.update({name: weights[name] for name in matching})
-    return own
 
 
 def read_checkpoint(path):
@@ -2455,7 +2380,8 @@ MEANINGS = {
     r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
-    r"size of tensor a .* must match": (2, SMALL),
+    r"indivisible by patch size|Wrong image (height|width)|must match the size": (2, SMALL),
+    r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
 }
 
 

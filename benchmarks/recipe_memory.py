@@ -8,7 +8,6 @@ what autograd keeps of a forward pass under autocast to bfloat16, at the largest
 Libraries' workspaces and the allocator's gaps come on top. Writes logs/benchmarks/.
 """
 
-import types
 from pathlib import Path
 
 import common
@@ -26,14 +25,13 @@ def measure(file, gpus):
     place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
     batch, parts, _ = nd.split_batch(args, place, args.global_batch)
     size = args.image_size or nd.preset_of(args.arch).crop_size[0]
-    data = types.SimpleNamespace(image_size=size)
     kept = {}  # each storage once; held, so that none is freed and its number given to another
 
     def keep(tensor):
         kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
-    model = nd.make_model(args.arch, num_classes=1000, **nd.model_options(args, data))
+    model = nd.make_model(args.arch, num_classes=1000, **nd.model_options(args, size))
     weights = sum(each.nbytes for each in model.parameters())
     with FakeTensorMode() as mode, torch.autocast("cpu", torch.bfloat16):
         own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -41,7 +39,7 @@ def measure(file, gpus):
         images, target = torch.empty(batch, 3, size, size), torch.zeros(batch, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
             output = torch.func.functional_call(model, own, images)
-            nd.criterion(output, target, 0, args.loss == "bce")
+            nd.criterion(output, target, args)
         for each in own.values():
             kept.pop(each.untyped_storage()._cdata, None)
     state = weights * (COPIES[args.optimizer] + bool(args.ema))

@@ -12,6 +12,7 @@
 Nothing is fetched: RTE is a made-up one of as many rows, and models are built by configuration.
 """
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -211,7 +212,7 @@ def be_rank(text):
 def one_step(module, run, batch):
     """Trains a step on so many sequences of noise; returns its seconds."""
     micro_batch = module.noise(run.args, run.data, batch, run.place.device)
-    criterion = module.training_criterion(run.args)
+    criterion = functools.partial(module.criterion, args=run.args)
     module.sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # all begin together
     started = time.perf_counter()
     rest = [micro_batch], 1, run.args

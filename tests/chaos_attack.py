@@ -17,7 +17,6 @@ import time
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import torch
 from chaos_jobs import GREETING, NET, Job, Skip, load, lost, saved, stage, start, verdict
 from common import ROOT, free_port
@@ -457,29 +456,8 @@ def handmade_checkpoints(saved):
         yield f"a weight that is {kind}", saved | {"state_dict": weights | {first: value}}, []
 
 
-def handmade_indexes(index):
-    """Yields (what, arrays) of index.npz that tools/make_shards.py never writes."""
-    entries = {"target": (999, -5, -1), "file": (99, -1), "offset": (-7, 2**62, 2**63 - 1)}
-    for name, values in (entries | {"length": (-9, 10**15)}).items():
-        for value in values:
-            yield f"{name} {value}", index | {name: np.full_like(index[name], value)}
-    yield "targets of fractions", index | {"target": index["target"] + 0.5}
-    yield "offsets of text", index | {"offset": index["offset"].astype(str)}
-    yield "an array shorter", index | {"target": index["target"][:-1]}
-    yield "classes of numbers", index | {"classes": np.arange(len(index["classes"]))}
-    yield "names of numbers", index | {"names": np.arange(len(index["names"]))}
-
-
-def write_index(path, arrays):
-    """Writes index.npz, as tools/make_shards.py does."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():  # np.savez() takes no array named file
-            with archive.open(f"{name}.npy", "w") as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
-
-
 def handmade(folder, every=1):
-    """Gives the scripts every n-th of the checkpoints and indexes that somebody made by hand."""
+    """Gives the scripts every n-th of the checkpoints that somebody made by hand."""
     train = [*start("plain", "imagenet_nd.py"), *NET, "-j", 0, "--steps-per-epoch", 4]
     job = Job([*train, "--epochs", 1], folder)
     assert job.wait() == 0, job.text()
@@ -505,12 +483,6 @@ def handmade(folder, every=1):
     shards, tool = folder / "shards", [sys.executable, ROOT / "tools" / "make_shards.py"]
     job = Job([*tool, stage() / "data", shards], folder)
     assert job.wait() == 0, job.text()
-    with np.load(shards / "train" / "index.npz") as opened:
-        index = dict(opened)
-    for number, (what, arrays) in enumerate(handmade_indexes(index)):
-        if number % every == 0:
-            write_index(shards / "train" / "index.npz", arrays)
-            yield row(f"index.npz with {what}", [*train, shards])
     image = next((stage() / "data" / "train").glob("*/*")).read_bytes()
     for label in 2 * 10**7, 10**30:
         here = folder / f"label{label}"

@@ -245,7 +245,7 @@ LOOP = {
 TASK = {
     "imagenet": {
         "dir": None, "workers": None, "image_size": None, "val_resize": None, "num_classes": None,
-        "dummy": False, "max_bad_images": 0.001, "arch": "resnet18", "pretrained": False,
+        "dummy": False, "arch": "resnet18", "pretrained": False,
         "weights": None, "channels_last": False, "desired_acc": None, "start_size": None,
         "val_size": None, "min_crop": 0.08, "flip": "random", "auto_augment": "off",
         "random_erase": 0, "repeated_aug": 1, "mixup": 0, "cutmix": 0, "mix_group": None,
@@ -310,7 +310,7 @@ CLASSES = {
         "arch auto_augment bce_threshold cutmix dummy flip freeze image_size label_smoothing loss "
         "min_crop mix_group mixup num_classes pretrained random_erase repeated_aug start_size "
         "val_resize val_size weights zero_init",
-        "best desired_acc max_bad_images",
+        "best desired_acc",
         "channels_last dir workers",
     ),
     "text": (

@@ -205,7 +205,7 @@ FIRST, SECOND, THIRD = "# ---- parallel section\n", "# ==== task: ", "# ==== loo
         ("Trains.", "Trains on images", "names images"),
         ("Trains.", "Shows best_top1.", "names top1"),
         ("Trains.", "Shows Top-5.", "names Top-5"),
-        ("# of the", "# max_bad_images", "names images"),
+        ("# of the", "# image_size", "names image:"),
         ("# of the", "# an ImageFolder", "names Image"),
         ("# of the", "# JPEGs", "names JPEGs"),
         ("# of the", "# IMAGENET_DIR", "names IMAGENET"),

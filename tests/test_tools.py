@@ -136,6 +136,32 @@ def test_check_finds_what_has_changed(tmp_path, tool):
     assert "val has no index.npz" in tool("make_shards", "--check", out, status=2)
 
 
+@pytest.mark.parametrize("kind", ["folder", "shards"])
+def test_verify_names_each_image_that_cannot_be_used(kind, tmp_path, call_tool):
+    folder = write_set(tmp_path / "data")
+    bad = {"train": folder / "train" / "b" / "2.JPEG", "val": folder / "val" / "a" / "0.JPEG"}
+    cut = {split: path.read_bytes()[:-40] for split, path in bad.items()}
+    files = {path: path.read_bytes() for path in folder.rglob("*.JPEG")}
+    output, errors = call_tool("make_shards", "--verify", folder, "-j", 2)
+    assert output.endswith(f"{folder}: 0 of {len(files)} images cannot be used\n")
+    for split, path in bad.items():
+        path.write_bytes(cut[split])
+    if kind == "shards":
+        call_tool("make_shards", folder, tmp_path / "out", "--images", 4, "-j", 2)
+        folder = tmp_path / "out"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    output, errors = call_tool("make_shards", "--verify", folder, "-j", 2, status=1)
+    *lines, last = output.splitlines()
+    for line, split in zip(lines, bad, strict=True):
+        source = nd.open_source(folder / split)
+        (number,) = (n for n in range(len(source.target)) if source.read(n) == cut[split])
+        assert line.startswith(f"{source.path(number)}: image {number} cannot be used: ")
+    assert last == f"{folder}: 2 of {len(files)} images cannot be used"
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert after == before, "nothing is written"
+    assert "give DIR and OUT" in call_tool("make_shards", "--verify", folder, "x", status=2)[1]
+
+
 def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
     folder, out = write_set(tmp_path / "data"), tmp_path / "out"
     out.mkdir()
@@ -155,13 +181,13 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("data", "give DIR and OUT to make shards, OUT alone for --index or --check"),
-        ("--check data out", "give DIR and OUT to make shards, OUT alone for --index or --check"),
+        ("data", "give DIR and OUT to make shards, one of them for --index, --check"),
+        ("--check data out", "give DIR and OUT to make shards, one of them for --index, --check"),
         ("data out --raw 3 --resize 3", "--resize: not allowed with argument --raw"),
         ("data out --images 0", "--images: 0 is not from 1 to "),
         ("data out --quality 1000", "--quality: 1000 is not from 1 to 95"),
         ("data out -j 100000", "-j/--workers: 100000 is not from 1 to 1024"),
-        ("absent out", "absent/train: No such file"),
+        ("absent out", "absent/train: [Errno 2] No such file"),
     ],
 )
 def test_shards_of_bad_words(words, message, tmp_path, tool, monkeypatch):

@@ -104,7 +104,8 @@ def test_images_and_losses_are_torchvisions_for_the_same_draws(mixer, smoothing)
         images, soft = theirs(before, classes)
         assert torch.allclose(after, images, atol=1e-6)
         output = torch.randn(2, CLASSES)
-        loss = nd.criterion(output, target, smoothing)[0]
+        args = nd.parse_args(["--label-smoothing", str(smoothing)])
+        loss = nd.criterion(output, target, args)[0]
         assert float(loss) == pytest.approx(float(loss_of(output, soft)), rel=1e-5)
 
 
@@ -116,7 +117,8 @@ def test_binary_losses_are_timms(threshold):
     target = torch.stack([classes, classes.roll(1), share], dim=1)
     one, other = (nn.functional.one_hot(each, CLASSES) for each in (classes, classes.roll(1)))
     soft = share[:, None] * one + (1 - share[:, None]) * other
-    loss = nd.criterion(output, target, per_class=True, threshold=threshold)[0]
+    given = ["--bce-threshold", str(threshold)] if threshold else []
+    loss = nd.criterion(output, target, nd.parse_args(["--loss", "bce", *given]))[0]
     assert float(loss) == pytest.approx(float(timms(output, soft)), rel=1e-5)
 
 

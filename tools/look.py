@@ -80,15 +80,13 @@ def open_checkpoint(path, arch=None):
         count = saved.get("num_classes") or len([*weights.values()][-1])
         # Without options of its own it is taken for published weights.
         published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
-        options = nd.model_options(published, SimpleNamespace(image_size=size))
-        if "model_options" in saved:
-            if not nd.is_described(saved | {"arch": arch, "num_classes": count}):
-                raise ValueError("its model_options are none that these scripts write")
-            options = saved["model_options"] or {}
+        options = nd.model_options(published, size)
+        # No other options than these: one may name a file, which a library would load.
+        theirs = saved.get("model_options") or {}
+        options |= {name: theirs[name] for name in options if name in theirs}
         model = nd.make_model(arch, num_classes=count, **options).eval()
         with contextlib.redirect_stdout(sys.stderr):
-            weights = nd.matching_weights(model.state_dict(), weights, path.name)
-        model.load_state_dict(weights, strict=False)
+            nd.load_weights(model, weights, path.name)
         scale = [saved.get("mean") or preset.mean, saved.get("std") or preset.std]
         scale = torch.tensor(scale, dtype=torch.float64)
         if scale.shape != (2, 3) or not (scale.isfinite().all() and (scale[1] > 0).all()):
@@ -136,8 +134,8 @@ class Pictures(torch.utils.data.Dataset):
         crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
         try:
             self.images.load_central(self.reads[index](), crop)
-        except OSError as error:
-            why = error.strerror or error
+        except (OSError, nd.BadInput) as error:
+            why = getattr(error, "strerror", None) or error
             nd.print_line(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
             return crop, -1
         return crop, index
@@ -213,14 +211,15 @@ def classes(args):
     reads = [functools.partial(source.read, index) for index in range(len(target))]
     count, sums = MulticlassConfusionMatrix(max(2, len(trained.classes))), 0
     for images, numbers in crops(trained, paths, reads):
-        wanted = target[numbers].where(numbers >= 0, -1)
-        logits = trained.model(normalised(trained, images))
+        readable = numbers >= 0
+        wanted = target[numbers[readable]]
+        logits = trained.model(normalised(trained, images))[readable]
         sums += nd.criterion(logits, wanted.to(logits.device))[1].cpu()
-        count.update(logits.argmax(dim=1).cpu()[wanted >= 0], wanted[wanted >= 0])
+        count.update(logits.argmax(dim=1).cpu(), wanted)
     several = slice(len(trained.classes))  # torchmetrics counts two classes at least
     matrix = count.compute().numpy()[several, several]  # of a class (row), taken for (column)
     images, right = matrix.sum(axis=1), matrix.diagonal()
-    loss, top1, top5, total, _ = sums.tolist()
+    loss, top1, top5, total = sums.tolist()
     if not total:
         raise nd.BadInput(f"{folder} has no picture that can be read")
     found = {"top1": 100 * top1 / total, "top5": 100 * top5 / total, "loss": loss / total}

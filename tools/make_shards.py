@@ -5,6 +5,7 @@
     python tools/make_shards.py DIR OUT --raw 256                    # pixels, for fast disks
     python tools/make_shards.py --index OUT                          # of tar files that exist
     python tools/make_shards.py --check OUT                          # compares sizes and checksums
+    python tools/make_shards.py --verify DIR                         # decodes every image
 
 OUT then is a DIR of the scripts: `python imagenet_nd.py OUT`. It holds train/000000.tar, ..., each
 image as <key>.jpg (or its own suffix) and <key>.cls, the number of its class; train/index.npz,
@@ -49,7 +50,7 @@ WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")  # in n01440764_10026.J
 def convert(encoded, size, quality, raw):
     """Returns (suffix, content): a JPEG whose longer side has `size` pixels at most; or a PPM whose
     shorter side has, resized as validation resizes."""
-    pixels = nd.decode(encoded, lambda height, width: (0, 0, height, width))
+    pixels = nd.decode(encoded, whole)
     side = (min if raw else max)(pixels.shape[:2])
     if side > size:
         to = [max(1, size * each // side) for each in pixels.shape[:2]]
@@ -63,6 +64,11 @@ def convert(encoded, size, quality, raw):
     return ".jpg", file.getvalue()
 
 
+def whole(height, width):
+    """Returns the region of nd.decode() that is all of an image."""
+    return 0, 0, height, width
+
+
 def changed(first, source, change):
     """Yields what write_tar() takes of a source, of which the first image has this number, changed
     by a function unless it is None."""
@@ -71,8 +77,8 @@ def changed(first, source, change):
         suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
         try:
             suffix, content = change(content) if change else (suffix, content)
-        except OSError as error:  # training passes over it, as it would in DIR
-            why = f"is written as it is, unreadable: {nd.first_line(error)}"
+        except nd.BadInput as error:  # training ends at it, as it would in DIR
+            why = f"is written as it is, though it cannot be decoded: {error}"
             nd.print_line(f"{source.path(index)} {why}", sys.stderr)
         yield f"{first + index:08}", suffix, content, target
 
@@ -195,6 +201,15 @@ def write_index(folder, classes, paths, tars):
     os.rename(folder / "index.tmp", folder / "index.npz")
 
 
+def shares(source, images):
+    """Yields (number of the first, Source) of so many images each."""
+    for first in range(0, len(source.target), images):
+        some = slice(first, first + images)
+        share = {name: getattr(source, name)[some] for name in ("file", *PER_IMAGE)}
+        share |= {"names": source.names[share["file"]], "file": np.arange(images)}
+        yield first, source._replace(**share)
+
+
 def make(args, pool):
     """Writes OUT; returns the number of images."""
     sources = {part: nd.open_source(args.dir / part) for part in PARTS}
@@ -218,12 +233,8 @@ def make(args, pool):
         for part, source in sources.items():
             (unfinished / part).mkdir(parents=True)
             jobs, paths = [], []
-            for first in range(0, len(source.target), args.images):
+            for first, share in shares(source, args.images):
                 paths.append(unfinished / part / f"{len(paths):06}.tar")
-                some = slice(first, first + args.images)
-                share = {name: getattr(source, name)[some] for name in ("file", *PER_IMAGE)}
-                share |= {"names": source.names[share["file"]], "file": np.arange(args.images)}
-                share = source._replace(**share)
                 jobs.append(pool.submit(write_shard, paths[-1], first, share, change))
             written[part] = paths, [job.result() for job in tqdm(jobs, part, disable=None)]
         for part in PARTS:
@@ -276,6 +287,30 @@ def check(out):
     return "sizes and checksums" if len(sums) else "sizes (of checksums, --index keeps none)"
 
 
+def decode_all(first, source):
+    """Returns a line for each image of a source that cannot be used."""
+    torch.set_num_threads(1)
+    lines = []
+    for index in range(len(source.target)):
+        try:
+            nd.decode(source.read(index), whole)
+        except (OSError, nd.BadInput) as error:
+            lines.append(f"{source.path(index)}: image {first + index} cannot be used: {error}")
+    return lines
+
+
+def verify(folder, pool):
+    """Decodes every image, whole, and names those that cannot be; returns (images, bad ones)."""
+    sources, bad = [nd.open_source(folder / part) for part in PARTS], 0
+    for part, source in zip(PARTS, sources, strict=True):
+        jobs = [pool.submit(decode_all, *share) for share in shares(source, 1000)]
+        for job in tqdm(jobs, part, disable=None):
+            for line in job.result():
+                tqdm.write(line.translate(nd.CONTROL))
+                bad += 1
+    return sum(len(source.target) for source in sources), bad
+
+
 def stop(signum, _):
     """Ends the processes at once, then this one in order."""
     for each in SIGNALS:
@@ -305,6 +340,8 @@ def main():
     add_one("--raw", type=count, help="write PPMs, the shorter side so many pixels at most")
     add_one("--index", action="store_true", help="write the index of OUT's tar files alone")
     add_one("--check", action="store_true", help="compare OUT with its index, write nothing")
+    every = "decode every image of this DIR and name the bad ones, write nothing"
+    add_one("--verify", action="store_true", help=every)
     quality = "of --resize's JPEGs, 1 to 95 (%(default)s)"
     add("--quality", type=nd.number(int, 1, 95), default=90, help=quality)
     names = "of --index: a name on each line (default: the WordNet ids in the images' names or in "
@@ -314,14 +351,19 @@ def main():
     processes = nd.number(int, 1, 1024)
     add("-j", "--workers", type=processes, help="processes (default: as many as cores)")
     args = parser.parse_args()
-    if (args.dir is None) != (args.index or args.check):
-        parser.error("give DIR and OUT to make shards, OUT alone for --index or --check")
+    if (args.dir is None) != (args.index or args.check or args.verify):
+        parser.error("give DIR and OUT to make shards, one of them for --index, --check, --verify")
     try:
         if args.check:
             print(f"{args.out}: {check(args.out)} are as they were written")
             return
         pool = concurrent.futures.ProcessPoolExecutor(args.workers, initializer=start_worker)
-        print(f"{args.out}: {(make_index if args.index else make)(args, pool)} images")
+        if args.verify:
+            images, bad = verify(args.out, pool)
+            print(f"{args.out}: {bad} of {images} images cannot be used")
+        else:
+            images, bad = (make_index if args.index else make)(args, pool), 0
+            print(f"{args.out}: {images} images")
         pool.shutdown()
     except (nd.BadInput, OSError, RuntimeError) as error:
         parser.error(str(error))
@@ -329,6 +371,8 @@ def main():
         name = signal.Signals(ended.code - 128).name
         print(f"{parser.prog}: ended by {name}", file=sys.stderr, flush=True)
         os._exit(ended.code)  # a normal end would wait for what the processes were given to do
+    if bad:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

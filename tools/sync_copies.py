@@ -56,15 +56,12 @@ TASK = {
     "finish_batch": "inputs, target, args, data, split, epoch, position",
     "noise": "args, data, items, device, split='train'",
     "build_model": "args, data, load=True",
-    "is_described": "saved",
     "SUMS": None,
     "BEST": None,
-    "criterion": "output, target",
-    "training_criterion": "args",
+    "criterion": "output, target, args=None",
     "measures": "sums",
     "shown": "values, digits=1",
     "is_desired": "args, values",
-    "check_sums": "args, sums, size, where",
     "about_model": "args, data",
     "check_checkpoint": "head, args, data",
     "about_data": "data",
@@ -78,11 +75,11 @@ LIMITS = {
     "parallel ddp_apex": 321,
     "parallel horovod": 124,
     "parallel fsdp": 242,
-    "parallel pipeline": 405,
+    "parallel pipeline": 404,
     "parallel exchange": 300,
-    "task imagenet": 717,
-    "task text": 584,
-    "loop": 1219,
+    "task imagenet": 618,
+    "task text": 552,
+    "loop": 1042,
 }
 SECTIONS = {  # the line that each begins with; above the first are docstring and imports
     "parallel": re.compile(r"^# -+ parallel section\r?$", re.MULTILINE),
@@ -95,7 +92,7 @@ BACKENDS = re.compile(
     r"nccl|gloo|torchrun|fsdp|fully_shard|DTensor|pipelining|deepspeed)\b",
     re.IGNORECASE,
 )
-IMAGES = re.compile(  # also as parts of names: max_bad_images, ImageFolder, best_top1
+IMAGES = re.compile(  # also as parts of names: image_size, ImageFolder, best_top1
     r"(?<![A-Za-z])(?i:imagenet|images?|imgs?|jpe?gs?|pngs?|pil|pictures?|crops?|cropped|pixels?|"
     r"torchvision|mixup|cutmix|top[-_]?[15](?!\d))(?![a-z])"
 )
