@@ -2264,7 +2264,7 @@ MEANINGS = {
     r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
-    r"indivisible by patch size|Wrong image (height|width)|must match the size": (2, SMALL),
+    r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
 }
 

@@ -397,22 +397,6 @@ def test_no_image_has_another_program_run(monkeypatch):
 # -------------------------------------------------------------------------------- damaged images
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file_is_not_read(kind, tmp_path):
-    """Reading it would never end."""
-    path = write_images(tmp_path) / "train" / "cat" / "0.jpg"
-    path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
-    args, place = nd.parse_args([str(tmp_path)]), nd.Place(CPU)
-    source = nd.list_sources(args, place)[0]
-    with pytest.raises(OSError, match="is no regular file"):
-        source.read(0)
-    assert source.read(1)[:2] == b"\xff\xd8"
-
-
 def grown(work):
     """Returns (what `work` returns, or why it is refused, MB that it took), measured in a fork."""
     context = multiprocessing.get_context("fork")
