@@ -1076,6 +1076,7 @@ def weights_in(saved):
     others, without the names of wrappers; {} where there is none."""
     saved = saved if isinstance(saved, dict) else {}
     found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
+    found = found if isinstance(found, dict) else {}
     return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
 
 
@@ -1086,12 +1087,13 @@ def load_weights(model, weights, what):
     shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
     fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
     left = sorted((own.keys() | weights.keys()) - fits.keys())
-    names = f"{what}: {len(left)} weights do not fit: {', '.join(left[:4])}"
+    number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
     if len(fits) <= len(own) / 2:
-        raise BadInput(names)
+        raise BadInput(f"{number}: {names}")
     if left and os.environ.get("RANK", "0") == "0":
-        print_line(f"{names}; they are left out")
-    model.load_state_dict(fits, strict=False)
+        print_line(f"{number} and are left out: {names}")
+    own.update(fits)  # it has the versions of layers beside
+    model.load_state_dict(own)
 
 
 def freeze_all_but_last(model):

@@ -532,7 +532,7 @@ def test_seeds_temperature_and_top_k(tmp_path, tool):
         ("images.pt", "images.pt is no language model of text_*.py: "),
         ("classes.pt", "classes.pt is no language model of text_*.py: its task is cola"),
         ("list.pt", "list.pt is no language model of text_*.py: "),
-        ("large.pt", "large.pt is no language model of text_*.py: its model: "),
+        ("large.pt", "large.pt is no language model of text_*.py: Error(s) in loading state_dict"),
         ("nan.pt", "nan.pt is no language model of text_*.py: its weights are not all finite"),
         ("tokens.pt", "the checkpoint has 300 tokens of a tokenizer: give --tokenizer"),
         ("bytes.pt --tokenizer .", ". has no tokenizer: "),

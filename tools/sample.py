@@ -31,7 +31,7 @@ def open_checkpoint(path):
             raise ValueError(f"its task is {saved['task']}")
         with torch.device("meta"):  # the file may name any sizes
             model = nd.GPT(saved["vocabulary"], saved["max_length"], 0.0, **saved["model_options"])
-        weights = saved["ema"] or saved["state_dict"]
+        weights = saved.get("ema") or saved["state_dict"]
         if not all(weight.isfinite().all() for weight in weights.values()):
             raise ValueError("its weights are not all finite")
         model.load_state_dict(weights, assign=True)
