@@ -136,7 +136,7 @@ def known(row, first):
             2,
             decoders=["Pillow", "Pillow, draft", "torchvision.io"],
         ),
-        case(f"saving -a {NET} --rounds 2", 2, saving=["copy to host", SAVE, f"{SAVE}, the best"]),
+        case(f"saving -a {NET} --rounds 2", 2, saving=["copy to host", SAVE, "save_best()"]),
         case(f"gpu {LITTLE} --minutes 0", 0, gpu=33 * ["imagenet_"]),  # 11 layouts in 3 modes
         case(
             f"gpu {LITTLE} --minutes 5 --only '16 --channels-last -b' 'O2 --channels-last -b'",

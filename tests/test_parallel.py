@@ -177,7 +177,7 @@ def test_a_micro_batch_of_one_image(pipeline, monkeypatch):
     """Rank 0 measures, and the others have to hear of it: BatchNorm of one value cannot be."""
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
     monkeypatch.setattr(pipeline, "from_rank_0", lambda value: value)
-    args = {"schedule": "gpipe", "microbatches": 4, "precision": "float32"}
+    args = {"schedule": "gpipe", "microbatches": 4, "precision": "float32", "mixup": 0, "cutmix": 0}
     args = SimpleNamespace(**args, arch="resnet18", channels_last=False)
     place = SimpleNamespace(rank=0, ranks=2, data_ranks=1, device=torch.device("cpu"))
     data = SimpleNamespace(device_batch=4, image_size=32, val_size=32)

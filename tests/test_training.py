@@ -592,7 +592,7 @@ def test_wait_is_the_mean_of_all_ranks():
     here = types.SimpleNamespace(place=nd.Place(torch.device("cpu"), ranks=4), waits=[], log=None)
     meter = nd.Meter("1/1", 8, here)
     waits = [8.0 / here.place.ranks]  # as finish_step() has them summed up
-    meter.add([0.0] * 6 + waits)
+    meter.add([0.0] * (len(meter.sums) - 1) + waits)
     meter.started -= 10
     assert meter.values()["Wait"] == pytest.approx(0.2, rel=1e-2)
 
@@ -613,7 +613,7 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
     for script, words, what in (
         ("imagenet_dp.py", ["--resume", path], f"{held}37"),
         ("imagenet_dp.py", ["--resume", path, "--val-resize", "48"], f"{held}48"),
-        (ND, ["--weights", "theirs.pt", *size], "theirs.pt weights, at 32 of 37"),
+        (ND, ["--weights", "theirs.pt", *size], "theirs.pt, at 32 of 37"),
         (ND, [*size, "--val-resize", "50"], "random weights, at 32 of 50"),
     ):
         output = run([*command(script), *net, "--evaluate", *words, demo], tmp_path)

@@ -306,7 +306,7 @@ def verify(folder, pool):
         jobs = [pool.submit(decode_all, *share) for share in shares(source, 1000)]
         for job in tqdm(jobs, part, disable=None):
             for line in job.result():
-                tqdm.write(line.translate(nd.CONTROL))
+                tqdm.write(line)
                 bad += 1
     return sum(len(source.target) for source in sources), bad
 
