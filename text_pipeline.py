@@ -1322,9 +1322,7 @@ def end_with_parent(signum):
 # free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
 # section return theirs.
 FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
-OWN = (
-    """checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout""".split()
-)
+OWN = "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout".split()
 
 OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
@@ -1754,7 +1752,6 @@ class Run:
     values: dict | None = None  # the same, where its epoch's steps are done: train_one_epoch()'s
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
-    trained: list = dataclasses.field(default_factory=list)  # the model's, while averages validate
     late: tuple | None = None  # sums and flags of the last step, on their way to the host
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
@@ -1818,17 +1815,6 @@ def update_ema(run, decay):
 
 
 @torch.no_grad()
-def swap_ema(run):
-    """Swaps the model's tensors with the averages of --ema; a second call swaps them back."""
-    if run.ema:
-        own = run.model.state_dict().values()
-        new = run.trained or run.ema.values()
-        run.trained = [] if run.trained else [tensor.clone() for tensor in own]
-        for tensor, value in zip(own, new, strict=True):
-            tensor.copy_(value)
-
-
-@torch.no_grad()
 def sync_statistics(run):
     """Gives all ranks the running statistics of BatchNorm of data rank 0."""
     # Each rank has its own, of its own slices; training never reads them. Those of one rank go into
@@ -1851,7 +1837,10 @@ def validate(run):
     """Measures the model, or its averages, on every item of val/, once each, by criterion(),
     whatever it trains by; returns {tag: value}."""
     run.model.eval()
-    swap_ema(run)
+    tensors = [*run.model.state_dict().values()] if run.ema else []
+    trained = [tensor.clone() for tensor in tensors]  # while the model has the averages
+    for tensor, average in zip(tensors, run.ema.values(), strict=True):
+        tensor.copy_(average)
     sync_statistics(run)
     size = len(run.data.val.target)
     meter = Meter("val", size, run)
@@ -1870,7 +1859,8 @@ def validate(run):
     # accuracy than with 2.
     if meter.sums[SUMS[-1]] != size:
         raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]} of {size}")
-    swap_ema(run)
+    for tensor, value in zip(tensors, trained, strict=True):
+        tensor.copy_(value)
     return values
 
 

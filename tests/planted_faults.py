@@ -43,7 +43,7 @@ tests/test_reference.py -k step
   averages from step 16 on => (number < 32 or => (number < 16 or
   steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
   averages move the wrong share => tensor.to(average.dtype), 1 - decay) => tensor.to(average.dtype), decay)
-  model validated in place of averages => new = run.trained or run.ema.values() => new = run.trained or own
+  model validated in place of averages => tensor.copy_(average) => tensor.copy_(tensor)
   no smoothing of cross-entropy => "label_smoothing": smoothing => "label_smoothing": 0
   sum over a batch in place of the mean => return loss / len(target), sums => return loss, sums
   logged loss of an image too few => {"Loss": sums["loss"] / images, => {"Loss": sums["loss"] / max(1, images - 1),
