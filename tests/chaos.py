@@ -48,6 +48,7 @@ from chaos_attack import (
 from chaos_jobs import (
     GREETING,
     NET,
+    Hostile,
     Job,
     Skip,
     differences,
@@ -440,16 +441,6 @@ def files(folder, trials, seed=0):
     yield from hostile(folder, words)
 
 
-class Hostile:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
 def hostile(folder, words):
     """Gives the script files that would run a program if they were unpickled."""
     owned = folder / "owned"
@@ -664,7 +655,7 @@ TRIALS = {  # what runs, with which sizes, and with which under --short
     "syscalls": (syscalls, (), ({"imagenet_nd.py": CALLS[::5]},)),
     "many": (many, (1000,), (100,)),
     "limits": (limits, (), ([*LIMITS][::3],)),
-    "handmade": (handmade, (), (8,)),
+    "handmade": (handmade, (), ()),
     "logs": (logs, (), ()),
     "nodes": (tests, ("test_nodes.py",), ("test_nodes.py", "dist_url")),
     "slurm": (tests, ("test_slurm.py", "job"), ("test_slurm.py", "cancelled")),
