@@ -422,27 +422,22 @@ def limits(folder, which=tuple(LIMITS)):
 # -------------------------------------------------------------------------------------- handmade
 
 
-def rewrite(path, good, change):
-    """Writes a checkpoint anew, as change(ZipInfo, content) changes its largest record."""
+def rewrite(path, good, attributes=0, change=lambda content: content):
+    """Writes a checkpoint anew, its largest record changed and with such attributes."""
     with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w") as new:
         largest = max(old.infolist(), key=lambda record: record.file_size).filename
         for name in old.namelist():
-            record, content = zipfile.ZipInfo(name), old.read(name)
-            new.writestr(record, change(record, content) if name == largest else content)
-
-
-def as_folder(record, content):
-    """Gives a record the attributes of a folder, which PyTorch takes for empty."""
-    record.external_attr = 0x10
-    return content
+            content = old.read(name)
+            new.writestr(name, change(content) if name == largest else content)
+            new.getinfo(name).external_attr = attributes if name == largest else 0
 
 
 LIES = {
-    "says that it is a folder": as_folder,
-    "has half of its bytes": lambda record, content: content[: len(content) // 2],
-    "has a byte less": lambda record, content: content[:-1],
-    "has no bytes": lambda record, content: b"",
-    "has twice its bytes": lambda record, content: content * 2,
+    "says that it is a folder": (0x10,),  # PyTorch takes it for empty
+    "has half of its bytes": (0, lambda content: content[: len(content) // 2]),
+    "has a byte less": (0, lambda content: content[:-1]),
+    "has no bytes": (0, lambda content: b""),
+    "has twice its bytes": (0, lambda content: content * 2),
 }
 
 
@@ -462,10 +457,10 @@ def handmade(folder):
         ok = (status == 2 and len(lines) == 1) if refused else (status == 0 and not lines)
         return f"checkpoint with {what}", said[:160], ok and not ran and not job.traceback()
 
-    rewrite(path, good, lambda record, content: content)
+    rewrite(path, good)
     yield row("its records written anew", refused=False)
-    for what, change in LIES.items():
-        rewrite(path, good, change)
+    for what, lie in LIES.items():
+        rewrite(path, good, *lie)
         yield row(f"a record that {what}")
     for name in "args", "model_options", "optimizer", "values":
         torch.save(content | {name: Hostile(str(owned))}, path)
