@@ -48,6 +48,7 @@ from chaos_attack import (
 from chaos_jobs import (
     GREETING,
     NET,
+    Hostile,
     Job,
     Skip,
     differences,
@@ -68,7 +69,6 @@ from common import ROOT, about, free_port
 from reporting.tables import HOLDS
 
 LOG = ROOT / "logs" / "benchmarks" / "chaos.json"
-FIRST_BUILD = "bf84318"  # the commit whose checkpoints must be read still
 O2 = "--opt-level O2 --loss-scale dynamic".split()
 RECIPE = "--ema 0.9 --mixup 0.2 --auto-augment trivial --repeated-aug 2 --clip-grad 1".split()
 STOP = signal.SIGSTOP
@@ -76,31 +76,35 @@ STOP = signal.SIGSTOP
 
 # ------------------------------------------------------------------------------- killed, resumed
 
-PHASES = "start-up", "first steps", "a file being written", "validation", "an epoch's end"
+WRITING = {
+    "checkpoint.pt being written": "*/checkpoint.tmp",
+    "model_best.pt being written": "*/model_best.tmp",  # between validation and the best's file
+}
+PHASES = "start-up", "first steps", "an epoch's end", "validation", *WRITING
 VICTIMS = "rank 0", "all ranks", "launcher and ranks", "rank 1", "the launcher"
 
 
-def kills(folder, kills, writing, damaged, steps=20, seed=0):
+def kills(folder, kills, sure, damaged, steps=20, seed=0):
     """SIGKILLs ranks and launcher in every phase, under torchrun --max-restarts, two ranks, O2,
     with averages, and images that are mixed and repeated.
 
-    `writing` of the kills leave a half-written file; after `damaged` of them the newest checkpoint
-    is truncated, emptied or has a bit flipped.
+    `sure` of the kills at least come in validation, and while each file is half written; after
+    `damaged` of them the newest checkpoint is truncated, emptied or has a bit flipped.
     """
     rng, cut = random.Random(seed), folder / "cut"
-    options = ["--epochs", 2 + kills // 2, "--steps-per-epoch", steps, "--resume", "auto"]
+    options = ["--epochs", 4 + kills, "--steps-per-epoch", steps, "--resume", "auto"]
     words = start("torchrun", "imagenet_ddp_apex.py", 2, f"--max-restarts={2 * kills}")
     words += [*NET, *O2, *RECIPE, *options, "--checkpoint-minutes", 0.02, "--log-dir"]
     assert Job([*words, "whole"], folder).wait(3600) == 0
     landed, done = collections.Counter(), collections.Counter()
     job, seen, killed, hurt, orphans = Job([*words, "cut"], folder), 0, set(), 0, 0
-    plan = [(PHASES[n % 5], n // 5) for n in range(kills)]
+    plan = [(PHASES[n % 6], n // 6) for n in range(kills)]
     while plan:
         phase, turn = plan.pop(0)
         if not reach(phase, job, seen, steps, killed, rng):
             break
         # Rank 0 alone writes; in other phases each has its turn.
-        victim = VICTIMS[turn % 3] if phase == PHASES[2] else VICTIMS[(turn + len(plan)) % 5]
+        victim = VICTIMS[turn % 3] if phase in WRITING else VICTIMS[(turn + len(plan)) % 5]
         ranks = job.ranks()
         if len(ranks) < 2 or killed & {*ranks.values()}:
             plan.insert(0, (phase, turn))  # they have just come down by themselves
@@ -112,10 +116,10 @@ def kills(folder, kills, writing, damaged, steps=20, seed=0):
             if "ranks" in victim or victim == f"rank {number}":
                 kill(process)
         time.sleep(0.5)
-        if phase == PHASES[2] and not [*cut.glob("*/*.tmp")]:
-            phase = "training"  # the file was whole by then
-            if landed[PHASES[2]] + sum(each == PHASES[2] for each, _ in plan) < writing:
-                plan.append((PHASES[2], turn))
+        if phase in PHASES[3:] and not in_phase(phase, cut, job):
+            if landed[phase] + sum(each == phase for each, _ in plan) < sure:
+                plan.append((phase, turn))
+            phase = "training"
         landed[phase] += 1
         done[victim] += 1
         if outer:
@@ -128,13 +132,14 @@ def kills(folder, kills, writing, damaged, steps=20, seed=0):
             hurt += 1
         if outer:
             job = Job([*words, "cut"], folder, output=job.output)
-    status, odd = job.wait(3600), lost(folder / "whole", cut)
+    status, odd = job.wait(3600), lost(folder / "whole", cut, damaged=True)
     passed = job.text().count("passes over")
     counts = [f"{count} {name}" for name, count in (*landed.items(), *done.items())]
     what = f"{sum(done.values())} SIGKILLs ({', '.join(counts)}); {hurt} newest files damaged"
     said = f"{verdict(odd)}; {passed} files passed over; {orphans} ranks left 30 s after a launcher"
-    ok = status == 0 and not odd and sum(done.values()) >= kills and landed[PHASES[2]] >= writing
-    yield what, said, ok and hurt == damaged and not orphans and not job.traceback()
+    ok = status == 0 and not odd and sum(done.values()) >= kills
+    ok = ok and all(landed[phase] >= sure for phase in PHASES[3:]) and hurt == damaged
+    yield what, said, ok and not orphans and not job.traceback()
 
 
 def reach(phase, job, seen, steps, killed, rng):
@@ -146,16 +151,25 @@ def reach(phase, job, seen, steps, killed, rng):
 
     if phase == "start-up":
         came = job.is_there(lambda: len({*job.ranks().values()} - killed) == 2, 120)
-    elif phase == "a file being written":
-        pattern = rng.choice(["*/checkpoint.tmp", "*/model_best.tmp"])
+    elif phase in WRITING:
         there = (job.output.parent / "cut").glob
-        came = printed(GREETING) and job.is_there(lambda: [*there(pattern)], 300, 0.001)
+        came = printed(GREETING) and job.is_there(lambda: [*there(WRITING[phase])], 300, 0.001)
     else:
         patterns = {"first steps": GREETING, "validation": f"step {steps} "}
         came = printed(patterns.get(phase, r"\d/\d+  loss"))
-    most = {"start-up": 5, "first steps": 1, "a file being written": 0.02, "validation": 0.5}
-    time.sleep(rng.uniform(0, most.get(phase, 0.1)))
+    most = {"start-up": 5, "first steps": 1, "validation": 0.5}
+    time.sleep(rng.uniform(0, most.get(phase, 0.02 if phase in WRITING else 0.1)))
     return came
+
+
+def in_phase(phase, cut, job):
+    """Returns whether a kill came in validation, or while a file was written, by what is there."""
+    if phase in WRITING:
+        return [*cut.glob(WRITING[phase])]
+    with contextlib.suppress(Exception):  # damaged
+        saving, newest = [*cut.glob("*/*.tmp")], load(saved(cut))
+        ended = re.search(rf"(?m)^{newest['epoch']}/\d+  loss", job.text())
+        return newest["values"] and not saving and not ended
 
 
 def restarts(folder, kills):
@@ -180,16 +194,17 @@ OMISSIONS = {
         r"\n +torch.manual_seed\(seed_from\(args.seed, epoch, step.*",
         "",
     ),
-    "the position in the epoch": (r'head.get\("step", 0\)', "0"),
+    "the position in the epoch": (r'"step": step,', '"step": 0,'),
+    "the epoch's sums": (r"run.meter.state\(\) if run.meter else", "None if run.meter else"),
     "the loss scaler": (r' \| head\["scaler"\]', ""),
     "the float32 masters": (
         r'getattr\(weights.get\(name\), "master", state\[name\]\)',
         "state[name]",
     ),
-    "momentum": (r'saved\["state"\] if saved else \{\}', "{}"),
+    "momentum": (r"if args.evaluate or args.optimizer != .*:", "if True:"),
     "running statistics": (
-        r"for name in matching\}\)$",
-        "for name in matching if 'running' not in name})",
+        r"yield tensor, saved",
+        'if "running" not in path[-1]: yield tensor, saved',
     ),
     "nothing": ("", ""),
 }
@@ -383,21 +398,18 @@ def damage(path, how, rng):
         with zipfile.ZipFile(path) as archive:
             first = archive.start_dir if how == "flipped in the directory" else 0
         content[rng.randrange(first, len(content))] ^= 1 << rng.randrange(8)
-    stamp = path.stat().st_mtime_ns
     path.unlink()
     path.write_bytes(content)
-    os.utime(path, ns=(stamp, stamp))
 
 
 def files(folder, trials, seed=0):
-    """Damages checkpoints, of which --resume auto may take none; offers hostile ones, and one of
-    the first build."""
+    """Damages checkpoints, of which --resume auto may take none; and offers hostile ones."""
     net = [*NET, "-a", "squeezenet1_1", "--image-size", 64, "--steps-per-epoch", 2]
     words = [*start("plain", "imagenet_nd.py"), *net]
     job = Job([*words, "--epochs", 1], folder)
     assert job.wait() == 0, job.text()
     good, rng = saved(folder / "runs"), random.Random(seed)
-    reference = load(good)
+    reference, hashed = load(good), good.parent.name.rpartition("_")[2]
     shares = {"truncated": trials // 2, "flipped": trials // 4, "flipped in the directory": None}
     shares["flipped in the directory"] = trials - sum(each or 0 for each in shares.values())
     for how, count in shares.items():
@@ -406,19 +418,18 @@ def files(folder, trials, seed=0):
             runs = folder / "damaged"
             shutil.rmtree(runs, ignore_errors=True)
             for serial in range(min(30, count - number)):  # 30 runs whose newest is damaged
-                (runs / f"run{serial}").mkdir(parents=True)
-                shutil.copy(good, runs / f"run{serial}" / "checkpoint.pt")
-                damage(runs / f"run{serial}" / "checkpoint.pt", how, rng)
+                (runs / f"run{serial}_{hashed}").mkdir(parents=True)
+                shutil.copy(good, runs / f"run{serial}_{hashed}" / "checkpoint.pt")
+                damage(runs / f"run{serial}_{hashed}" / "checkpoint.pt", how, rng)
                 number += 1
-            (runs / "good").mkdir()
-            shutil.copy(good, runs / "good" / "checkpoint-1.pt")
-            os.utime(runs / "good" / "checkpoint-1.pt", (1, 1))  # the oldest
+            (runs / f"good_{hashed}").mkdir()  # by name the oldest
+            shutil.copy(good, runs / f"good_{hashed}" / "checkpoint-1.pt")
             resume = ["--resume", "auto", "--log-dir", runs, "--evaluate"]
             while True:
                 job = Job([*words, "--epochs", 1, *resume], folder)
                 assert job.wait() == 0, job.text()
                 (taken,) = re.findall(r"Validation of (\S+), epoch", job.text())
-                if Path(taken).parent.name == "good":
+                if Path(taken).parent.name.startswith("good"):
                     break
                 same = not differences(load(taken), reference)
                 identical, wrong = identical + same, wrong + (not same)
@@ -428,17 +439,6 @@ def files(folder, trials, seed=0):
         ok = not wrong and refused + identical == count
         yield f"{count} checkpoints {how}", f"{said}; the one before was taken", ok
     yield from hostile(folder, words)
-    yield first_build(folder, net)
-
-
-class Hostile:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 def hostile(folder, words):
@@ -455,28 +455,6 @@ def hostile(folder, words):
             status, ran = job.wait(), owned.exists()
             said = f"status {status}, {'run' if ran else 'not run'}: {job.errors()[-1:]}"[:120]
             yield f"hostile {kind}, {option}", said, status == 2 and not ran
-
-
-def first_build(folder, net):
-    """Goes on from a checkpoint that the first build has written."""
-    script = folder / "imagenet_nd.py"
-    shown = ["git", "-C", ROOT, "show", f"{FIRST_BUILD}:imagenet_nd.py"]
-    shown = subprocess.run(shown, capture_output=True)
-    what = f"checkpoint of the first build ({FIRST_BUILD})"
-    if shown.returncode:
-        raise Skip(f"commit {FIRST_BUILD} is not here")
-    script.write_bytes(shown.stdout)
-    words = [sys.executable, script, *net, "--epochs", 1, "--log-dir", "old"]
-    job = Job(words, folder)
-    assert job.wait() == 0, job.text()
-    path = saved(folder / "old")
-    words = [*start("plain", "imagenet_nd.py"), *net, "--epochs", 2, "--resume", path]
-    job = Job([*words, "--log-dir", "new"], folder)
-    status = job.wait()
-    went_on = f"Going on from {path}" in job.text() and "2/2  loss" in job.text()
-    last = (job.errors() or ["no line"])[-1][:120]
-    said = "loaded, and trained for another epoch" if went_on else f"status {status}: {last}"
-    return what, said, (status, went_on) == (0, True) or (status == 2 and job.errors())
 
 
 # ------------------------------------------------------------------------------------------ disk
@@ -561,7 +539,7 @@ def disk(folder, trials=DISK, way="own spawn"):
 
 def two_runs(folder):
     """Starts a second run on the checkpoint, and so in the folder, of one that is under way."""
-    words = [*start("own spawn"), *NET, "--epochs", 8, "--checkpoint-minutes", 0.02]
+    words = [*start("own spawn"), *NET, "--epochs", 24, "--checkpoint-minutes", 0.02]
     words += ["--resume", "auto", "--log-dir"]
     assert Job([*words, "whole"], folder).wait() == 0
     first = Job([*words, "cut"], folder)
@@ -570,7 +548,7 @@ def two_runs(folder):
     status, lines, under_way = second.wait(), second.errors(), first.process.poll() is None
     ended, odd = first.wait(), lost(folder / "whole", folder / "cut")
     said = f"second: status {status}: {(lines or ['no line'])[0]}; first: status {ended}, "
-    ok = status == 2 and len(lines) == 1 and under_way and ended == 0 and not odd
+    ok = status == 1 and len(lines) == 1 and under_way and ended == 0 and not odd
     ok = ok and not first.traceback() and not second.traceback()
     yield "a second run in the folder of the first", said + verdict(odd), ok
 
@@ -661,7 +639,7 @@ def logs(folder):
 
 
 TRIALS = {  # what runs, with which sizes, and with which under --short
-    "kills": (kills, (100, 20, 10), (10, 2, 1)),
+    "kills": (kills, (100, 10, 10), (12, 1, 1)),
     "restarts": (restarts, (20,), (4,)),
     "omissions": (omissions, (), (["the float32 masters", "nothing"],)),
     "signals": (signals, (), (SHORT_SIGNALS,)),
@@ -674,10 +652,10 @@ TRIALS = {  # what runs, with which sizes, and with which under --short
     "differing": (differing, (), (["one image less", "-a"],)),
     "progress": (progress, (), ([*MOVES][:1],)),
     "stranger": (stranger, (), (WITH_STORE[:2], 1)),
-    "syscalls": (syscalls, (), ({"imagenet_nd.py": CALLS[::5]},)),
+    "syscalls": (syscalls, (), ({"imagenet_nd.py": CALLS[1::4]},)),
     "many": (many, (1000,), (100,)),
     "limits": (limits, (), ([*LIMITS][::3],)),
-    "handmade": (handmade, (), (8,)),
+    "handmade": (handmade, (), ()),
     "logs": (logs, (), ()),
     "nodes": (tests, ("test_nodes.py",), ("test_nodes.py", "dist_url")),
     "slurm": (tests, ("test_slurm.py", "job"), ("test_slurm.py", "cancelled")),

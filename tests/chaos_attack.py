@@ -1,98 +1,107 @@
-"""Trials of chaos.py that begin at other ends: a run that goes on in a new folder and is killed
-there, a stranger at the ports, one system call cut short, a thousand other runs, limits of the
-system, and checkpoints and indexes that somebody made by hand."""
+"""Trials of chaos.py that begin at other ends: a run that goes on, in its folder or in a new one,
+and is killed at once, a stranger at the ports, one system call cut short, a thousand other runs,
+limits of the system, and checkpoints that somebody made by hand."""
 
 import contextlib
-import io
 import json
-import math
 import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from pathlib import Path
 
 import torch
-from chaos_jobs import GREETING, NET, Job, Skip, load, lost, saved, stage, start, verdict
-from common import ROOT, free_port
+from chaos_jobs import (
+    GREETING,
+    NET,
+    Hostile,
+    Job,
+    Skip,
+    kill,
+    load,
+    lost,
+    saved,
+    stage,
+    start,
+    verdict,
+)
+from common import free_port
 
-# ------------------------------------------------------------------------- killed in a new folder
+# ------------------------------------------------------------------------------- killed at once
 
-# How a run goes on so that it does so in a new folder, and how it is started after that.
+# How a run goes on and is killed; how it is started after that; and whether the first start makes a
+# new folder. RUN is the folder of the run, RENAMED the same, where it has another name.
+AUTO = "--resume auto"
 MOVES = {
-    "on two ranks": ("own spawn", ["--resume", "auto"], None),
-    "on two ranks, then on one": ("own spawn", ["--resume", "auto"], "plain"),
-    "with -j 2": ("plain", ["-j", 2, "--resume", "auto"], None),
-    "with -b 4 by --resume PATH, then by auto": ("plain", ["-b", 4, "--resume"], "plain"),
+    "on two ranks": ("own spawn", AUTO, "own spawn", AUTO, False),
+    "on two ranks, then on one": ("own spawn", AUTO, "plain", AUTO, False),
+    "with -j 2": ("plain", f"-j 2 {AUTO}", "plain", AUTO, False),
+    "from its folder": ("plain", "--resume RUN", "plain", AUTO, False),
+    "from a file": ("plain", "--resume RUN/checkpoint.pt", "plain", AUTO, True),
+    "from the best": ("plain", "--resume RUN/model_best.pt", "plain", AUTO, True),
+    "with -b 4": ("plain", "-b 4 --resume RUN", "plain", "-b 4 --resume RUN", True),
+    "with -b 4, then as before": ("plain", "-b 4 --resume RUN", "plain", AUTO, True),
+    "from a renamed folder": ("plain", "--resume RENAMED", "plain", "--resume RENAMED", True),
 }
 STARTS = {"plain": "imagenet_nd.py", "own spawn": "imagenet_ddp.py"}
 
 
 def progress(folder, moves=tuple(MOVES), steps=40):
-    """Kills a run that has gone on in a new folder, before it has saved anything there: --resume
-    auto then takes the newest checkpoint, and not the best, which is older."""
+    """Kills a run that has gone on, before it has saved anything: in whatever folder it was, the
+    next start takes the newest checkpoint, and not the best, which is older."""
     options = [*NET, "--global-batch", 8, "--steps-per-epoch", steps, "--checkpoint-minutes", 0]
-    auto = ["--resume", "auto"]
+    options += ["--epochs", 9, "--log-dir"]
 
     def train(runs, *more):
-        words = [*start("plain", "imagenet_nd.py"), *options, "--log-dir", runs, *more]
-        job = Job(words, folder)
-        assert job.wait() == 0, job.text()
+        """Starts a run; ends it in its third epoch."""
+        job = Job([*start("plain", "imagenet_nd.py"), *options, runs, *more], folder)
+        job.wait_for("3/9  step 5 ")
+        kill(job.process, signal.SIGTERM)
+        assert job.wait() == 143, job.text()
 
     def begin(way, runs, *more):
-        """Returns [name of the run, of the file, epoch] that a start goes on from; kills it."""
-        words = [*start(way, STARTS[way]), *options, "--epochs", 9, "--log-dir", runs, *more]
-        job = Job(words, folder)
+        """Returns [folder, file, epoch] that a start goes on from; kills it."""
+        job = Job([*start(way, STARTS[way]), *options, runs, *more], folder)
         job.is_there(lambda: GREETING in job.text(), 240)
         job.end()
         found = re.search(r"Going on from (\S+) \(epoch (\d+)", job.text())
         return [Path(found[1]).parent.name, Path(found[1]).name, int(found[2])] if found else [""]
 
-    def row(what, taken, run, name, epoch):
+    def row(what, taken, *expected):
         said = f"went on from {taken[1]}, epoch {taken[2]}" if taken[1:] else "began anew"
-        return what, said, taken == [run, name, epoch]
+        return what, said, taken == [*expected]
 
     base = folder / "base"
-    train(base, "--epochs", 1)
+    train(base)
     (run,) = base.iterdir()
-    shutil.copy2(run / "model_best.pt", folder)
-    train(base, "--epochs", 3, *auto)
-    shutil.copy2(folder / "model_best.pt", run)  # as if no epoch since had been better
+    content = load(run / "checkpoint.pt")
+    torch.save(content | {"epoch": 1, "step": 0}, run / "model_best.pt")  # older, if it was taken
     for move in moves:
-        way, more, back = MOVES[move]
-        moved = shutil.copytree(base, folder / move.replace(" ", "_"))
-        begin(way, moved, *more, *([moved / run.name] if more[-1] == "--resume" else []))
-        new = [each for each in moved.iterdir() if each.name != run.name]
-        assert len(new) == 1 and not [*new[0].glob("checkpoint*.pt")], "saved before it was killed"
-        for state in "", "the copy of model_best.pt cut off", "clock an hour on", "an hour back":
-            runs = shutil.copytree(moved, folder / f"{moved.name}_{state}".replace(" ", "_"))
-            here = runs / new[0].name
-            if "cut" in state and (here / "model_best.pt").exists():
-                os.truncate(here / "model_best.pt", 99_999)
-            if "hour" in state:
-                shift(here, 3600 if "on" in state else -3600)
-            again = auto if back else more
-            taken = begin(back or way, runs, *again)
-            what = f"killed in a new folder before its first save, gone on {move}"
-            what += f"; {state}" if state else ""
-            yield row(what, taken, run.name, "checkpoint.pt", 3)
-    anew = shutil.copytree(base, folder / "anew")
-    train(anew, "--epochs", 1)
-    (new,) = (each for each in anew.iterdir() if each.name != run.name)
-    taken = begin("plain", anew, *auto)
-    yield row("a run begun anew, with equal options", taken, new.name, "checkpoint.pt", 1)
-
-
-def shift(folder, seconds):
-    """Sets the times of a folder's files to others."""
-    for path in folder.iterdir():
-        stamp = path.stat().st_mtime + seconds
-        os.utime(path, (stamp, stamp))
+        way, more, back, again, makes = MOVES[move]
+        runs = shutil.copytree(base, folder / move.replace(" ", "_"))
+        name = "renamed" if "RENAMED" in more else run.name
+        (runs / run.name).rename(runs / name)
+        more, again = (
+            re.sub("RUN|RENAMED", str(runs / name), each).split() for each in (more, again)
+        )
+        begin(way, runs, *more)
+        new = [each for each in runs.iterdir() if each.name != name]
+        assert len(new) == makes and not [path for each in new for path in each.glob("*.pt")]
+        for year in ("", "1999", "2999") if makes else ("",):
+            what = f"gone on {move}, killed before its first save, started again"
+            if year:
+                new = [each.rename(runs / (year + each.name[4:])) for each in new]
+                what += f"; the new folder is of {year}"
+            yield row(what, begin(back, runs, *again), name, "checkpoint.pt", 2)
+    train(base)
+    (new,) = (each for each in base.iterdir() if each.name != run.name)
+    taken = begin("plain", base, *AUTO.split())
+    yield row("a run begun anew, with equal options", taken, new.name, "checkpoint.pt", 2)
 
 
 # --------------------------------------------------------------------------------- the stranger
@@ -321,7 +330,7 @@ def many(folder, runs=1000):
     (own,), crowd = (folder / "runs").iterdir(), folder / "crowd"
     content = json.loads((own / "run.json").read_text())
     for number in range(runs):
-        other = crowd / own.name.replace("gpux", f"{number}_gpux")
+        other = crowd / f"{own.name[:-8]}{number:08x}"
         other.mkdir(parents=True)
         options_of_it = content["options"] | {"seed": 1000 + number}
         (other / "run.json").write_text(json.dumps(content | {"options": options_of_it}))
@@ -336,8 +345,7 @@ def many(folder, runs=1000):
         said += f"{over} checkpoints of others were read"
         ok = status == 0 and anew and trained and not over and not job.traceback()
         yield f"{script} among {runs:,} runs with other options", said, ok
-    oldest = shutil.copytree(own, crowd / own.name)
-    shift(oldest, -3600)
+    oldest = shutil.copytree(own, crowd / f"1999{own.name[4:]}")
     words = [*start("plain", "imagenet_nd.py"), *options, "--epochs", 2, "--log-dir", crowd]
     job = Job(words, folder)
     status = job.wait(300)
@@ -353,13 +361,9 @@ def many(folder, runs=1000):
     words = [*start("plain", "imagenet_nd.py"), *options, "--epochs", 1, "--log-dir", "runs", data]
     job = Job(words, folder)
     status, text = job.wait(), job.text()
-    (named, *_) = [
-        *re.findall(r"other data \(630 images, not 640\)", text),
-        "no line names the data",
-    ]
-    trained = "1/1  loss" in text
-    said = f"status {status}, {'trained anew' if trained else 'not trained'}: {named}"
-    ok = status == 0 and trained and named.startswith("other")
+    named, trained = "other data (630 images, not 640 images)" in text, "1/1  loss" in text
+    said = f"status {status}, {'trained anew' if trained else 'not trained'}: the data are "
+    ok, said = status == 0 and trained and named, said + ("named" if named else "not named")
     yield "other data whose classes have the same names", said, ok
 
 
@@ -418,84 +422,50 @@ def limits(folder, which=tuple(LIMITS)):
 # -------------------------------------------------------------------------------------- handmade
 
 
-def handmade_checkpoints(saved):
-    """Yields (what, content, further options) of checkpoints that these scripts never write."""
-    weights, optimizer = saved["state_dict"], saved["optimizer"]
-    first, *_ = (name for name in weights if weights[name].dim() == 4)
-    tensor, groups = weights[first], optimizer["param_groups"]
-    entries = {
-        "step": (-5, "x", 1.5, None),
-        "epoch": (10**9, 2**70),
-        "seconds": (9e11,),
-        "best_acc1": (1e11,),
-        "best_acc5": (math.inf,),
-        "best_loss": ("x", None, math.nan),
-        "global_batch": (0,),
-        "partial": ("x", [1], {"sums": [1.0], "seconds": 0.0}, {"sums": "abcdef", "seconds": 0.0}),
-        "model_options": ("x", ["x"], {"x": 1}, {"norm_layer": "x"}, {"checkpoint_path": "x.bin"}),
-        "classes": (3, [1, 2]),
-        "val_resize": ("x", 0, 10**9),
-        "args": ({},),
-        "ema": ([1],),
-        "state_dict": ({}, dict(enumerate(weights.values()))),
-        "optimizer": ({**optimizer, "param_groups": "x"}, {**optimizer, "param_groups": [1]}),
-    }
-    entries["optimizer"] += ({**optimizer, "state": [1]}, {**optimizer, "state": {0: "x"}})
-    entries["optimizer"] += ({**optimizer, "param_groups": [{**groups[0], "params": 3}]},)
-    for name, values in entries.items():
-        for value in values:
-            more = ["--best", "loss"] if name == "best_loss" else []
-            more = ["--ema", 0.9] if name == "ema" else more
-            # A step is looked at only in a run that has more of them.
-            place = {"step": 1, "epoch": 0} if name == "partial" else {}
-            yield f"{name} {str(value)[:40]}", saved | place | {name: value}, more
-    yield "scaler {'scale': 'x'}", saved | {"scaler": {"scale": "x"}}, ["--amp", "float16"]
-    kinds = {"text": "x", "sparse": tensor.to_sparse(), "on the meta device": tensor.to("meta")}
-    kinds["complex"] = tensor.to(torch.complex64)
-    for kind, value in kinds.items():
-        yield f"a weight that is {kind}", saved | {"state_dict": weights | {first: value}}, []
+def rewrite(path, good, attributes=0, change=lambda content: content):
+    """Writes a checkpoint anew, its largest record changed and with such attributes."""
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w") as new:
+        largest = max(old.infolist(), key=lambda record: record.file_size).filename
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, change(content) if name == largest else content)
+            new.getinfo(name).external_attr = attributes if name == largest else 0
 
 
-def handmade(folder, every=1):
-    """Gives the scripts every n-th of the checkpoints that somebody made by hand."""
+LIES = {
+    "says that it is a folder": (0x10,),  # PyTorch takes it for empty
+    "has half of its bytes": (0, lambda content: content[: len(content) // 2]),
+    "has a byte less": (0, lambda content: content[:-1]),
+    "has no bytes": (0, lambda content: b""),
+    "has twice its bytes": (0, lambda content: content * 2),
+}
+
+
+def handmade(folder):
+    """Gives a script checkpoints that somebody made by hand, with the right checksums: a record
+    that lies is refused, no code is run, and no name in them reaches a library."""
     train = [*start("plain", "imagenet_nd.py"), *NET, "-j", 0, "--steps-per-epoch", 4]
     job = Job([*train, "--epochs", 1], folder)
     assert job.wait() == 0, job.text()
-    path, good = folder / "handmade.pt", load(saved(folder / "runs"))
-    train += ["--epochs", 2, "--log-dir", folder / "none"]
+    good, path, owned = saved(folder / "runs"), folder / "handmade.pt", folder / "owned"
+    content, train = load(good), [*train, "--epochs", 2, "--log-dir", "none", "--resume", path]
 
-    def row(what, words):
-        job = Job(words, folder)
-        status, lines = job.wait(120), job.errors()
-        said = f"status {status}: {(lines or ['no line'])[0]}"[:160]
-        there = "Traceback" in job.text()
-        out = "weights do not fit and are left out" in job.text() and "--weights" in words
-        said = "left out by name" if out else said
-        ok = out or (status == 2 and len(lines) == 1 and not there)
-        return what, f"a traceback; {said}" if there else said, ok
+    def row(what, refused=True):
+        job = Job(train, folder)
+        status, lines, ran = job.wait(120), job.errors(), owned.exists()
+        said = f"{'run' if ran else 'not run'}, status {status}: {(lines or ['no line'])[0]}"
+        ok = (status == 2 and len(lines) == 1) if refused else (status == 0 and not lines)
+        return f"checkpoint with {what}", said[:160], ok and not ran and not job.traceback()
 
-    for number, (what, content, more) in enumerate(handmade_checkpoints(good)):
-        if number % every == 0:
-            torch.save(content, path)
-            yield row(f"checkpoint with {what}", [*train, *more, "--resume", path])
-            if what.startswith("a weight"):
-                yield row(f"{what}, by --weights", [*train, "--weights", path])
-    shards, tool = folder / "shards", [sys.executable, ROOT / "tools" / "make_shards.py"]
-    job = Job([*tool, stage() / "data", shards], folder)
-    assert job.wait() == 0, job.text()
-    image = next((stage() / "data" / "train").glob("*/*")).read_bytes()
-    for label in 2 * 10**7, 10**30:
-        here = folder / f"label{label}"
-        for part in "train", "val":
-            (here / part).mkdir(parents=True)
-            with tarfile.open(here / part / "0.tar", "w") as tar:
-                for name, content in ("0.jpg", image), ("0.cls", str(label).encode()):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-        yield row(f"make_shards.py --index: class {label:g}", [*tool, "--index", here])
-    (folder / "classes.txt").write_bytes(bytes(range(128, 256)))
-    words = [*tool, "--index", "--classes", folder / "classes.txt", shards]
-    for part in "train", "val":
-        (shards / part / "index.npz").unlink()
-    yield row("make_shards.py --classes: a binary file", words)
+    rewrite(path, good)
+    yield row("its records written anew", refused=False)
+    for what, lie in LIES.items():
+        rewrite(path, good, *lie)
+        yield row(f"a record that {what}")
+    for name in "args", "model_options", "optimizer", "values":
+        torch.save(content | {name: Hostile(str(owned))}, path)
+        yield row(f"code in {name}")
+    torch.save({"classifier.3.bias": Hostile(str(owned))}, folder / "code.pt")
+    options = {"checkpoint_path": str(folder / "code.pt"), "norm_layer": "os.system"}
+    torch.save(content | {"model_options": options}, path)
+    yield row("names for the library that builds the model", refused=False)

@@ -5,6 +5,7 @@ import atexit
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -19,9 +20,11 @@ import numpy as np
 import PIL.Image
 import psutil
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
+logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it names the points that it purges
 
 from common import free_port  # noqa: E402
 
@@ -194,6 +197,16 @@ def kill(process, signum=signal.SIGKILL):
         process.send_signal(signum)
 
 
+class Hostile:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
 def saved(folder, name="checkpoint.pt"):
     """Returns the newest checkpoint of this name in a folder of runs, or None."""
     found = [*folder.glob(f"*/{name}")]
@@ -208,9 +221,8 @@ def differences(one, other, where=""):
     """Returns where two checkpoints' contents differ, to the bit; times, traffic and options aside,
     and sums, which stand beside their means."""
     if isinstance(one, dict) and isinstance(other, dict):
-        timed = "args", "seconds", "traffic", "sums", "Throughput", "Time", "Wait"
-        keys = [key for key in {**one, **other} if key not in timed]
-        keys = [key for key in keys if not str(key).startswith(("IO/", "Network/"))]
+        aside = r"args|seconds|traffic|sums|Throughput|Time|Wait|(IO|Network)/.*"
+        keys = [key for key in {**one, **other} if not re.fullmatch(aside, str(key))]
         pairs = [(one.get(key), other.get(key), f"{where}/{key}") for key in keys]
         return [each for pair in pairs for each in differences(*pair)]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -223,19 +235,38 @@ def differences(one, other, where=""):
     return [] if same else [where]
 
 
-def lost(whole, cut):
-    """Returns where the last and the best checkpoint of two folders of runs differ."""
+def logged(folder):
+    """Returns {(tag, step): values} of all points that the runs in a folder have logged."""
+    points = {}
+    for run in folder.iterdir():
+        log = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
+        for tag in log.Tags()["scalars"]:
+            for event in log.Scalars(tag):
+                points.setdefault((tag, event.step), set()).add(event.value)
+    return points
+
+
+def lost(whole, cut, damaged=False):
+    """Returns where the last and the best checkpoint of two folders of runs differ, and their logs:
+    a point is missing, or logged with another value. What is timed differs, but is logged with one
+    value, unless it is validation's, or the newest checkpoint was damaged after its epoch ended."""
     odd = []
     for name in "checkpoint.pt", "model_best.pt":
         paths = saved(whole, name), saved(cut, name)
         there = [load(path) if path else None for path in paths]
         odd += [f"{name}{each}" for each in differences(*there)] if any(there) else [name]
+    points, found = logged(whole), logged(cut)
+    for (tag, step), values in sorted({**points, **found}.items()):
+        mine, timed = found.get((tag, step), ()), re.match("Throughput|Time|Data|IO|Network", tag)
+        many = damaged or tag in ("Throughput/val", "Time/val")
+        same = 0 < len(mine) and (many or len(mine) == 1) if timed else mine == values
+        odd += [] if same and (tag, step) in points else [f"{tag} of {step}"]
     return odd
 
 
 def verdict(odd):
     """Returns an outcome in words: what lost() has found."""
-    equal = "checkpoint.pt and model_best.pt equal to the uninterrupted run's to the bit"
+    equal = "checkpoint.pt, model_best.pt and log equal to the uninterrupted run's to the bit"
     return f"{len(odd)} entries differ, as {', '.join(odd[:2])}" if odd else equal
 
 

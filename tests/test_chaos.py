@@ -73,7 +73,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
     job = begin(way, script, *auto)
     assert job.wait() == 0, job.text()
     assert re.search(r"passes over .*/checkpoint.pt", job.text()) and not job.traceback()
-    assert chaos.lost(whole, cut) == []
+    assert chaos.lost(whole, cut, damaged=True) == []
 
 
 @pytest.mark.slow
