@@ -13,6 +13,7 @@ pixels: 29.2 images/s in bfloat16, 2.0 times pytorch/examples; 2 cores of AMD EP
 """
 
 import argparse
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -23,6 +24,7 @@ import fcntl
 import functools
 import gc
 import hashlib
+import importlib.metadata
 import importlib.util
 import io
 import itertools
@@ -54,7 +56,6 @@ import PIL.ImageColor
 import psutil
 import torch
 import torch.nn as nn
-import torchvision
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
@@ -243,12 +244,7 @@ def add_task_options(parser):
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
     add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
-    add(
-        "-j",
-        "--workers",
-        type=non_negative_int,
-        help="loaders per rank (default: its cores, to 16)",
-    )
+    add("-j", "--workers", type=non_negative_int, help="per rank (default: its cores, up to 16)")
     add("--image-size", type=positive_int, help="crop, pixels (default: the architecture's own)")
     add("--start-size", type=positive_int, help="crop of the first epochs; it grows in three steps")
     add("--val-size", type=positive_int, help="validation's crop, pixels (default: --image-size)")
@@ -484,6 +480,8 @@ def open_data(args, place, sources, batches, head=None):
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     options, sizes = model_options(args, image_size), (image_size, val_size, val_resize)
+    held = (head or {}).get("model_options", {})  # another size, for one
+    options |= {name: held[name] for name in options if name in held}
     shared = (args.repeated_aug, workers, options, mix_group, num_classes)
     return Data(train, val, steps, *batches, *shared, *sizes)
 
@@ -823,10 +821,15 @@ def build_model(args, data, load=True):
     """Returns the model `-a` in float32 on the CPU, of data.num_classes classes; with the weights
     of --pretrained or --weights, unless they are not to be loaded."""
     model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
-    if load and (args.pretrained or args.weights):
-        what = f"--weights {args.weights}" if args.weights else "--pretrained"
-        donor = published(args.arch) if args.pretrained else weights_in(load_file(args.weights))
-        load_weights(model, donor, what)
+    if load and args.pretrained:
+        try:
+            published = make_model(args.arch, pretrained=True)
+        except (OSError, RuntimeError) as error:  # no network
+            what = f"the weights of {args.arch} into {torch.hub.get_dir()}/checkpoints: {error}"
+            raise BadInput(f"--pretrained: cannot fetch {what}") from None
+        load_weights(model, published.state_dict(), "--pretrained")
+    if load and args.weights:
+        load_weights(model, weights_in(load_file(args.weights)), f"--weights {args.weights}")
     if args.freeze:
         freeze_all_but_last(model)
     if args.channels_last:
@@ -872,15 +875,6 @@ def freeze_all_but_last(model):
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval().train = lambda mode, module=module: module
-
-
-def published(arch):
-    """Returns the state dict that the library of `arch` publishes."""
-    try:
-        return make_model(arch, pretrained=True).state_dict()
-    except (OSError, RuntimeError) as error:  # no network
-        what = f"the weights of {arch} into {torch.hub.get_dir()}/checkpoints: {error}"
-        raise BadInput(f"--pretrained: cannot fetch {what}") from None
 
 
 def model_options(args, image_size):
@@ -953,6 +947,10 @@ def is_desired(args, values):
     return values["Top1"] >= 100 * (args.desired_acc or math.inf)
 
 
+# What of about_model() a checkpoint must have, too: other classes would be other answers.
+MUST_FIT = ("arch", "num_classes", "classes")
+
+
 def about_model(args, data):
     """Returns what a checkpoint says of the model, so that it can be used without this script."""
     preset = preset_of(args.arch)
@@ -965,26 +963,6 @@ def about_model(args, data):
         "val_resize": data.val_resize,
         "mean": list(preset.mean),
         "std": list(preset.std),
-    }
-
-
-def check_checkpoint(head, args, data):
-    """Ends where a checkpoint is of another model than the options name, or of other classes."""
-    mine = about_model(args, data)
-    for name in "arch", "num_classes", "classes":
-        if mine[name] and head.get(name) and head[name] != mine[name]:
-            both = f"{str(head[name])[:60]}, this run's is {str(mine[name])[:60]}"
-            raise BadInput(f"--resume {head['path']}: its {name} is {both}")
-
-
-def about_data(data):
-    """Returns what the log says of data and libraries, beside their sizes."""
-    return {
-        "data": os.path.dirname(data.train.folder),
-        "num_classes": data.num_classes,
-        "image_size": data.image_size,
-        "decoder": region_decoder() and f"nvImageCodec {region_decoder()[0].__version__}",
-        **{module.__name__: module.__version__ for module in (torchvision, PIL)},
     }
 
 
@@ -1251,19 +1229,12 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
 
-    def validation():
-        keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-        for number in range(val_steps(place, data)):
-            yield "val", None, number, keys[number * at_once : (number + 1) * at_once]
-
-    if args.evaluate:
-        yield from validation()
-        return
-    for epoch in range(first_epoch, args.epochs):
+    val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
+    for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):  # --evaluate has none
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
-            if over.is_set():
+            if over.is_set() or args.evaluate:
                 break
             # Slices of one order, not samplers of each rank: nothing here knows how many workers
             # there are, nor who loaded the steps before.
@@ -1272,8 +1243,9 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
             for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
                 micro_batch = keys[first : first + at_once].tolist()
                 yield "train", epoch, step * data.global_batch + first, micro_batch
-        yield from validation()
-        if over.is_set():
+        for number in range(val_steps(place, data)):
+            yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
+        if over.is_set() or args.evaluate:
             break
         first_step = 0
 
@@ -1391,10 +1363,10 @@ class Meter:
 
     def __init__(self, title, items, run, state=None):
         self.title, self.run, self.steps = title, run, 0
+        state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
+        self.started = time.perf_counter() - state["seconds"]
         # Over all ranks; of the seconds waited for data the mean.
-        zeros = {"sums": dict.fromkeys((*SUMS, "skipped", "waited"), 0.0)}
-        state = state or zeros | {"seconds": 0.0, "traffic": [0.0] * 4}
-        self.sums, self.started = state["sums"], time.perf_counter() - state["seconds"]
+        self.sums = collections.Counter(state["sums"])
         self.before = traffic(run.place) - np.array(state["traffic"])
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
@@ -1405,9 +1377,7 @@ class Meter:
 
     def add(self, sums):
         """Adds a step's sums, already over all ranks and on the host."""
-        self.sums = {
-            name: old + new for (name, old), new in zip(self.sums.items(), sums, strict=True)
-        }
+        self.sums.update(dict(zip((*SUMS, "skipped", "waited"), sums, strict=True)))
         self.steps += 1
         self.bar.update(sums[len(SUMS) - 1])
 
@@ -1425,7 +1395,7 @@ class Meter:
         """Returns what a checkpoint within the epoch needs."""
         counted = (traffic(self.run.place) - self.before).tolist()
         seconds = time.perf_counter() - self.started
-        return {"sums": self.sums, "seconds": seconds, "traffic": counted}
+        return {"sums": dict(self.sums), "seconds": seconds, "traffic": counted}
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks."""
@@ -1473,7 +1443,7 @@ class Run:
     scaler: object  # torch.amp.GradScaler, or what has its methods
     batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
     waits: list  # seconds that each batch since the last step was waited for
-    trains: dict  # what is trained: {"options": those that define it, "data": digest}
+    trains: dict  # what is trained: {"options": those that define it, "hash": of them}
     over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
     signals: list  # (name, when it came) of those that end the run
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
@@ -1677,7 +1647,7 @@ def settle(run, meter, stop=0, save=0):
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
 RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.trains
-METADATA = set("epoch step partial values global_batch scaler seconds args data".split())
+METADATA = set("epoch step partial values global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
@@ -1718,7 +1688,6 @@ def save_checkpoint(run, values=None):
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.trains["options"],
-        "data": run.trains["data"],
         **full_state(run),
     }
     if run.folder is None:
@@ -1814,7 +1783,7 @@ def find_checkpoint(args, trains):
             lock_folder(path.parent)  # before it is read: the run that holds it may be saving
         try:
             saved = read_checkpoint(path)
-            changed = differing(saved["args"], saved["data"], trains)
+            changed = differing(saved["args"], trains["options"])
             if auto and changed:
                 raise BadInput(f"{path}: trained with other options: {changed}")
             return path, saved, path.parent if same else None
@@ -1824,7 +1793,7 @@ def find_checkpoint(args, trains):
     with contextlib.suppress(IndexError, OSError, ValueError):  # no run, or an empty record
         record = sorted(runs.glob(f"*/{RECORD}"))[-1]
         newest = json.loads(record.read_text())
-        changed = differing(newest["options"], newest["data"], trains)
+        changed = differing(newest["options"], trains["options"])
         reason += f"; the newest run, {record.parent.name}, differs in {changed}" if changed else ""
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
@@ -1832,14 +1801,10 @@ def find_checkpoint(args, trains):
     return None, None, None
 
 
-def differing(options, data, trains):
-    """Returns in what options and data another run differs from this one, in words."""
-    now = trains["options"]
-    changed = [name for name in now if name in options and options[name] != now[name]]
-    found = [f"{name.replace('_', '-')} ({options[name]}, now {now[name]})" for name in changed]
-    if data != trains["data"]:
-        sizes = [some.split(", ")[0] for some in (trains["data"], data)]
-        found.append("other data ({}, not {})".format(*sizes))
+def differing(theirs, mine):
+    """Returns in what another's {name: value} differ from this run's or rank's, in words."""
+    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
     return ", ".join(found)[:500]
 
 
@@ -1860,29 +1825,24 @@ def lock_folder(folder):
 def load_checkpoint(args, place, trains):
     """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
     ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
-    head = tensors = error = None
+    head = tensors = None
     if args.resume and place.rank == 0:
-        try:
-            path, head, folder = find_checkpoint(args, trains)
-        except (BadInput, Fault, OSError) as bad:
-            error = isinstance(bad, Fault), str(bad)
+        path, head, folder = find_checkpoint(args, trains)
         if head:
-            found = differing(head["args"], head["data"], trains)
+            found = differing(head["args"], trains["options"])
             if found and not args.evaluate:
                 print_line(f"--resume {path}: trained with other options: {found}")
             tensors = {name: head.pop(name) for name in TENSORS}
             if args.evaluate or args.optimizer != head["args"]["optimizer"]:
                 tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-            head["updates"] = float(tensors["optimizer"]["param_groups"][0].get("step", 0))
+            group = tensors["optimizer"]["param_groups"][0]
+            head |= {"lr": group.get("lr", 0.0), "updates": float(group.get("step", 0))}
             trained = head.pop("trained", None)  # of model_best.pt under --ema
             if args.ema and trained:
                 tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
             tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
             head |= {"path": str(path), "folder": folder and str(folder)}
-    head, error = from_rank_0([head, error])
-    if error:
-        raise (Fault if error[0] else BadInput)(error[1])
-    return head, tensors
+    return from_rank_0(head), tensors
 
 
 def make_state(optimizer):
@@ -1925,6 +1885,7 @@ def restore(run, head, tensors):
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
+        group["lr"] = head["lr"]  # to save, where no step of this start has set it
         if "step" in group:  # timm's, a number or a tensor
             group["step"] = 0 * group["step"] + head["updates"]
     run.scaler.load_state_dict(scaler)
@@ -1974,6 +1935,7 @@ def open_log(run, head):
 def describe(run, head):
     """Returns what it takes to repeat the run, and what make_results.py reads."""
     args, data = run.args, run.data
+    sizes = about_model(args, data) | data._asdict()
     git, commit = ["git", "describe", "--always", "--dirty", "--abbrev=40"], ""
     with contextlib.suppress(OSError):  # no git
         here = {"cwd": Path(__file__).resolve().parent, "capture_output": True, "text": True}
@@ -1983,14 +1945,14 @@ def describe(run, head):
         "resumed": head and {name: head[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
         "steps_per_epoch": data.steps,
-        "device_batch": data.device_batch,
-        "global_batch": data.global_batch,
+        "data": os.path.abspath(args.dir or "demo"),
+        **{name: size for name, size in sizes.items() if isinstance(size, int)},
         "place": {**run.place._asdict(), "device": str(run.place.device)},
         "device": device_name(run.place.device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        **about_data(data),
+        "torch": torch.__version__,  # with its build
+        "packages": {each.name: each.version for each in importlib.metadata.distributions()},
         "commit": commit,
     }
 
@@ -2054,10 +2016,8 @@ def build_run(args):
     #    any number of devices.
     arm_timeout(args)
     head, tensors = load_checkpoint(args, place, trains)
-    keeps = head and args.resume == "auto"
-    sizes = split_batch(args, place, head["global_batch"] if keeps else args.global_batch)
-    if keeps and sizes[:2] != (args.batch_size, args.accumulation) and place.rank == 0:
-        print_line(f"--resume auto keeps the global batch, {head['global_batch']}")
+    kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
+    sizes = split_batch(args, place, kept)
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
 
@@ -2065,10 +2025,10 @@ def build_run(args):
     data = open_data(args, place, sources, sizes, head)
     epoch, step, meter_state, values = args.start_epoch or 0, 0, None, None
     if head:
-        check_checkpoint(head, args, data)
-        held = head["model_options"]  # another size, for one
-        own = {name: held.get(name, value) for name, value in data.model_options.items()}
-        data = data._replace(model_options=own)
+        own = about_model(args, data)
+        mine = {name: own[name] for name in MUST_FIT if own[name]}
+        if found := differing(dict.fromkeys(mine) | head, mine):
+            raise BadInput(f"--resume {head['path']} differs in {found}")
         if args.start_epoch is None:
             meter_state, values, epoch, step = map(head.get, "partial values epoch step".split())
             step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
@@ -2114,25 +2074,23 @@ def build_run(args):
 def require_equal(place, mine):
     """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
     else in silence, or wait in a collective that others never enter."""
-    theirs = from_rank_0(mine)
-    if found := [name for name in mine if mine[name] != theirs.get(name)]:
-        both = f"{found[0]} ({mine[found[0]]}, not {theirs.get(found[0])})"[:200]
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {', '.join([both, *found[1:]])}")
+    if found := differing(from_rank_0(mine), mine):
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
 
 
 def what_trains(args, place, sources):
-    """Returns {"options": those that define what is trained, "data": digest, "hash": of both}, the
-    same on all ranks."""
+    """Returns {"options": those that define what is trained, with the data's digest, "hash": of
+    them}, the same on all ranks."""
     parser, digests = make_parser(), [source.digest() for source in sources]
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine["precision"] = place.precision or args.precision
+    mine["data"] = digests[0]  # which has no default
     options = {name: value for name, value in mine.items() if name not in parser.free}
-    mine |= {"device": place.device.type, "train": digests[0], "val": digests[1]}
-    require_equal(place, mine)
+    require_equal(place, mine | {"device": place.device.type, "val": digests[1]})
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
-    hashed = hashlib.sha256(json.dumps([chosen, digests[0]], sort_keys=True).encode())
-    return {"options": options, "data": digests[0], "hash": hashed.hexdigest()[:8]}
+    hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
+    return {"options": options, "hash": hashed.hexdigest()[:8]}
 
 
 def print_header(run, head):
@@ -2165,7 +2123,7 @@ def train(run):
     epoch."""
     args = run.args
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
-    reached, done, values = False, run.epoch + run.step / run.data.steps, run.values
+    reached, done, values, val = False, run.epoch + run.step / run.data.steps, run.values, {}
     if from_rank_0(is_spent(run)):
         run.over.set()
     elif run.step < run.data.steps:  # what a budget ended within an epoch goes on with a larger one
@@ -2195,9 +2153,7 @@ def train(run):
         reason = "the budget is spent" if done < args.epochs else "all epochs are done"
         reason = "what is desired is reached" if reached else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {
-            f"best_{tag.lower()}": run.best[tag] for tag in BEST if run.best[tag] != BEST[tag][1]
-        }
+        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))

@@ -321,8 +321,8 @@ def test_checkpoints(trained, images, tmp_path, complaint_here):
     assert "pytorch/examples" in line and "--weights" in line
     assert "no good checkpoint in" in complaint_here(*resume, images)
     others = {
-        ("-a", "resnet18"): "its arch is squeezenet1_1, this run's is resnet18",
-        ("--num-classes", "5"): "its num_classes is 2, this run's is 5",
+        ("-a", "resnet18"): "differs in arch (squeezenet1_1, here resnet18)",
+        ("--num-classes", "5"): "differs in num-classes (2, here 5)",
     }
     for other, why in others.items():
         line = complaint_here(*resume, trained, *other, only=False)  # which options differ, too
@@ -455,8 +455,8 @@ def test_ranks_that_differ(images, tmp_path):
     printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [1, 2, 2], printed
     assert "another rank is gone" in the_line(printed[0])
-    assert "rank 1 differs from rank 0 in seed (7, not 0)" in the_line(printed[1])
-    assert "rank 2 differs from rank 0 in train (8 images" in the_line(printed[2])
+    assert "rank 1 differs from rank 0 in seed (0, here 7)" in the_line(printed[1])
+    assert "rank 2 differs from rank 0 in data (8 images" in the_line(printed[2])
     assert not (tmp_path / "runs").exists()
 
 

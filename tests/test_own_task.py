@@ -111,13 +111,7 @@ def about_model(args, data):
     return {"arch": args.arch, "width": args.width}
 
 
-def check_checkpoint(head, args, data):
-    if (held := (head["arch"], head["width"])) != (args.arch, args.width):
-        raise BadInput(f"--resume {head['path']} holds a {held[0]} of width {held[1]}")
-
-
-def about_data(data):
-    return {"points": len(data.train.target)}
+MUST_FIT = ("arch", "width")
 
 
 '''

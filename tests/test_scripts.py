@@ -587,7 +587,7 @@ def test_apexs_default_level_where_bfloat16_is_emulated(demo, tmp_path):
     assert re.search("_optO0_[0-9a-f]{8}$", folder.name)
     assert json.loads((folder / "run.json").read_text())["options"]["precision"] == "O0"
     output = run([*command(f"{apex}.py"), "--opt-level", "O3", *words], tmp_path)
-    assert f"{folder.name}, differs in precision (O0, now O3)" in output
+    assert f"{folder.name}, differs in precision (O0, here O3)" in output
     output = run([*command(f"{apex}.py"), "--opt-level", "O0", *words], tmp_path)
     assert f"Going on from {folder.resolve()}" in output.replace("runs/", f"{tmp_path}/runs/")
 

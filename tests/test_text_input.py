@@ -686,7 +686,7 @@ def test_checkpoints_of_something_else(trained, text, pairs, bert, tmp_path, com
     table = (pairs / "train.tsv").read_text().replace("\tentailment", "\t1")
     folder = write(tmp_path / "wnli", {"train.tsv": table, "dev.tsv": table})
     line = complaint_here(ND, *COLA, "--task", "wnli", "--resume", rte, folder, only=False)
-    assert "its task is rte, this run's is wnli" in line
+    assert "differs in task (rte, here wnli)" in line
 
 
 def test_images_and_text(trained, text, tmp_path, complaint_here):
@@ -698,10 +698,10 @@ def test_images_and_text(trained, text, tmp_path, complaint_here):
     (saved,) = tmp_path.glob("logs/*/checkpoint.pt")
     for path in saved, saved.parent:
         line = complaint_here(ND, *LM, "--resume", path, text, only=False)
-        assert "checkpoint.pt: its arch is squeezenet1_1, this run's is gpt" in line
+        assert "checkpoint.pt differs in arch (squeezenet1_1, here gpt)" in line
     options += ["--resume", trained["lm"] / "checkpoint.pt"]
     line = complaint_here("imagenet_nd.py", *options, only=False)
-    assert "checkpoint.pt: its arch is gpt, this run's is squeezenet1_1" in line
+    assert "checkpoint.pt differs in arch (gpt, here squeezenet1_1)" in line
 
 
 # -------------------------------------------------------------------------------------------- logs

@@ -62,9 +62,8 @@ TASK = {
     "measures": "sums",
     "shown": "values, digits=1",
     "is_desired": "args, values",
+    "MUST_FIT": None,
     "about_model": "args, data",
-    "check_checkpoint": "head, args, data",
-    "about_data": "data",
 }
 # Lines of code, without comments and blank lines, that a section may have: what it has, so that it
 # can only become shorter.
