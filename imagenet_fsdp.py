@@ -22,7 +22,6 @@ import ctypes
 import dataclasses
 import datetime
 import difflib
-import errno
 import faulthandler
 import fcntl
 import functools
@@ -31,7 +30,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import io
-import ipaddress
 import itertools
 import json
 import math
@@ -111,106 +109,85 @@ def launch(train_rank, args):
 
 def join(args):
     """Joins the group that the launcher's environment variables describe."""
-    alone = "WORLD_SIZE" not in os.environ
-    rank, ranks = (0, 1) if alone else (_env_int("RANK"), _env_int("WORLD_SIZE"))
-    local_rank, local_ranks = _env_int("LOCAL_RANK", "0"), _env_int("LOCAL_WORLD_SIZE", "1")
-    if args.hybrid and ranks % args.hybrid:
-        raise BadInput(f"--hybrid {args.hybrid} does not divide the {ranks} ranks")
-    device = pick_device(args, local_rank, local_ranks)
-    if args.sync_bn and device.type == "cpu":
+    place = _place(args)
+    if args.hybrid and place.ranks % args.hybrid:
+        raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
+    if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
-    backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    if backend == "nccl" and device.type != "cuda":
-        raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
-    if ranks == local_ranks and sys.platform == "linux":  # no other machine has to connect
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
-    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    try:
-        store = (
-            dist.HashStore() if alone else _meet(rank, ranks, local_ranks, backend, args.timeout)
-        )
-        # Without its device, NCCL takes one by the rank.
-        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # a port in use, a time-out
-        at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others at {at}: {first_line(error)}"
-        raise BadInput(f"rank {rank} of {ranks} {why}") from None
+    _form_group(args, place)
+    return place
+
+
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) == 0:
+        raise BadInput(f"a launcher sets these variables to numbers: {values}")
+    rank, ranks, local_rank, local_ranks = map(int, values.values())
+    if rank >= ranks:
+        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
+    device = pick_device(args, local_rank, local_ranks)
     return Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
 
 
-def _env_int(name, default=None):
-    """Returns a whole number from the launcher's environment."""
-    text = os.environ.get(name, default)
-    if text is None or not re.fullmatch("[0-9]+", text):
-        raise BadInput(f"{name} is {text!r} in the environment: a launcher sets it to a number")
-    return int(text)
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    device, env = place.device, os.environ
+    backend = args.dist_backend or dist.get_default_backend_for_device(device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    try:
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
+        # Without its device, NCCL takes one by the rank.
+        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
+        options |= {"rank": place.rank, "world_size": place.ranks}
+        dist.init_process_group(backend, store=store, **options)
+    except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        at = f"{env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others at {at}: {first_line(error)}"
+        raise BadInput(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
-def _meet(rank, ranks, local_ranks, backend, timeout):
+def _meet(place, backend, wait):
     """Returns a store that all ranks of this start share.
 
     torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
-    opens a new one and leaves its address there; the others try again while it refuses, as the
-    store of a start that is over does.
+    opens a new one and leaves its port there; the others try again while it refuses, as the store
+    of a start that is over does.
     """
-    if rank >= ranks:
-        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
-    wait = datetime.timedelta(seconds=timeout or 10**8)
-    host, port = os.environ.get("MASTER_ADDR"), _env_int("MASTER_PORT")
-    if host is None or port > 65535:
-        where = f"MASTER_ADDR is {host}, MASTER_PORT {port}"
-        raise BadInput(f"{where} in the environment: a launcher sets them to rank 0's")
-    store = launchers = None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    join, launchers = functools.partial(dist.TCPStore, wait_for_workers=False), None
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # It is there before its ranks, or refuses: the launcher was killed.
-        with socket.create_connection((host, port), 20) as connection:
-            mine = connection.getsockname()[0]  # by which the others reach this node
-        launchers = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
-        if not ipaddress.ip_address(mine).is_loopback:  # by /etc/hosts; others know its name
-            host = mine
-        port = 0  # any that is free
-    if ranks == local_ranks:
+        launchers, port = join(host, port, timeout=datetime.timedelta(seconds=20)), 0
+        launchers.set_timeout(wait)
+    if here := place.ranks == place.local_ranks:  # no other machine has to connect
         host = "127.0.0.1"
-    if rank == 0:
-        store = _serve(host, port, wait)
+    if place.rank == 0:
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        both = both if socket.has_dualstack_ipv6() and not here else {}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        port, master = listener.getsockname()[1], {"master_listen_fd": listener.detach()}
+        store = join("127.0.0.1", port, None, True, wait, **master)
         if launchers:
-            launchers.set("rank 0", f"{host} {store.port}")
-    elif not launchers:
-        store = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
+            launchers.set("port", str(port))
+    else:
+        store = None if launchers else join(host, port, timeout=wait)
     soon = datetime.timedelta(0)
     while store is None:
-        host, port = launchers.get("rank 0").decode().split()
         soon += datetime.timedelta(seconds=5)  # slow name servers take longer
         with contextlib.suppress(dist.DistError):
-            store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
+            store = join(host, int(launchers.get("port")), timeout=soon)
             store.set_timeout(wait)
-    mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
-    if rank == 0:
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
+    if place.rank == 0:
         store.set("group", mine)
     elif (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
-
-
-def _serve(host, port, wait):
-    """Returns rank 0's store. It asks nobody who he is, and listens on this address alone; on all
-    where others may take another: of a name that is a loopback here or has several, or where this
-    node has not got the address."""
-    options = {"wait_for_workers": False}
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, *_, address = found[0]
-    several = len({entry[4][0] for entry in found}) > 1
-    if host == address[0] or not (several or ipaddress.ip_address(address[0]).is_loopback):
-        try:
-            listener = socket.create_server(address, family=family, backlog=4096)
-            port = listener.getsockname()[1]
-            options["master_listen_fd"] = listener.detach()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise
-    return dist.TCPStore(host, port, None, True, wait, **options)
 
 
 def prepare(args, place, data):

@@ -23,7 +23,6 @@ import ctypes
 import dataclasses
 import datetime
 import difflib
-import errno
 import faulthandler
 import fcntl
 import functools
@@ -31,7 +30,6 @@ import gc
 import hashlib
 import importlib.metadata
 import importlib.util
-import ipaddress
 import itertools
 import json
 import math
@@ -59,7 +57,6 @@ import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
@@ -75,9 +72,13 @@ def add_parallel_options(parser):
     add("--dist-url", help="tcp://HOST:PORT of node 0, the same on all nodes (default: this one)")
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
-    add("--world-size", type=int, help="number of nodes (default: 1)")
-    add("--rank", type=int, help="number of this node, counted from 0")
-    add("--nproc-per-node", type=int, help="processes on this node (default: its GPUs; CPU: 1)")
+    add("--world-size", type=positive_int, help="number of nodes (default: 1)")
+    add("--rank", type=non_negative_int, help="number of this node, counted from 0")
+    add(
+        "--nproc-per-node",
+        type=positive_int,
+        help="processes on this node (default: its GPUs; CPU: 1)",
+    )
     add("--multiprocessing-distributed", action="store_true", help="accepted; changes nothing")
     add("--local-rank", "--local_rank", type=int, help="of old launchers; $LOCAL_RANK goes first")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
@@ -94,7 +95,8 @@ def launch(train_rank, args):
     env, by_hand = os.environ, args.world_size or args.rank or args.nproc_per_node
     tasks = env.get("SLURM_STEP_NUM_TASKS", "1")  # srun's; a batch script alone has not got it
     if {"RANK", "WORLD_SIZE"} <= env.keys():
-        if by_hand or args.dist_url not in (None, "env://"):
+        own = env.get("TORCHELASTIC_RUN_ID") == str(os.getppid())  # _start_this_node()'s
+        if not own and (by_hand or args.dist_url not in (None, "env://")):
             raise BadInput("a launcher has set WORLD_SIZE: leave out --dist-url, --world-size, ...")
         if args.local_rank is not None:
             env.setdefault("LOCAL_RANK", str(args.local_rank))
@@ -107,13 +109,13 @@ def launch(train_rank, args):
         _follow_slurm(env, tasks, args.no_accel)
         train_rank(args)
     else:
-        _start_this_node(train_rank, args)
+        _start_this_node(args)
 
 
 def _follow_slurm(env, tasks, no_accel):
     """srun started one task per rank: its variables, under torchrun's names."""
     nodes = env.get("SLURM_STEP_NODELIST", "127.0.0.1")
-    first = re.sub(r"\[(\d+).*", r"\1", nodes.split(",")[0])  # gpu[07-09,12] -> gpu07
+    first = re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes).split(",")[0]  # gpu[07-09,12]-ib -> gpu07-ib
     env.setdefault("MASTER_ADDR", first)
     env.setdefault("MASTER_PORT", str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 10000))
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], tasks
@@ -123,174 +125,156 @@ def _follow_slurm(env, tasks, no_accel):
         env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"] = "0", "1"
 
 
-def _start_this_node(train_rank, args):
-    """Starts the processes of this node; ends with the status of the first that fails."""
-    nodes, node = 1 if args.world_size is None else args.world_size, args.rank or 0
+def _start_this_node(args):
+    """Runs this command once more for each rank of this node, with torchrun's variables; ends with
+    the status of the first that fails."""
+    nodes, node = args.world_size or 1, args.rank or 0
     devices = 0 if args.no_accel else torch.accelerator.device_count()
-    processes = args.nproc_per_node
-    if processes is None:
-        processes = 1 if args.gpu is not None else devices or 1
-    if not 0 <= node < nodes:
+    processes = args.nproc_per_node or (1 if args.gpu is not None else devices or 1)
+    if node >= nodes:
         raise BadInput(f"--rank {node} is not below the {nodes} nodes of --world-size")
-    if processes < 1 or processes > (devices or processes):
-        wanted = f"1 to {devices}, its GPUs, or any with --no-accel" if devices else "1 or more"
-        raise BadInput(f"--nproc-per-node {processes}: this node takes {wanted}")
+    if processes > devices > 0:
+        raise BadInput(f"--nproc-per-node {processes}: this node has {devices} GPUs, or --no-accel")
     if args.dist_url is None and nodes > 1:
         raise BadInput("--world-size counts nodes: give all of them node 0's --dist-url")
-    url = args.dist_url or "tcp://127.0.0.1:0"
-    found = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:/]+)):(\d+)/?", url)
-    if not found or int(found[3]) > 65535:
-        raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
-    host, port = found[1] or found[2], found[3]
-    try:
-        socket.getaddrinfo(host, port)
-    except OSError as error:  # else every rank would ask again for five minutes
-        raise BadInput(f"--dist-url {url}: {error}") from None
-    with socket.socket() as free:  # port 0: one that is free
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1]) if port == "0" else port
-    env = {"MASTER_ADDR": host, "MASTER_PORT": port}
+    env = _address(args.dist_url or "tcp://127.0.0.1:0", nodes)
     env |= {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
-    # Ranks that are killed leave semaphores behind, which Python would warn of.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack for a connection that closes
-    came = []  # times of signals
+    env |= {"TORCHELASTIC_RUN_ID": str(os.getpid())}
+    env |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # no stack for a connection that closes
+    ranks, came = [], []  # processes; times of signals
 
     def pass_on(signum, frame):
         """Has the ranks save and end; a second Ctrl-C, not its echo, ends all at once."""
         came.append(time.monotonic())
         again = signum == signal.SIGINT and came[-1] > came[0] + 1
-        for process in mp.active_children():
-            os.kill(process.pid, signal.SIGKILL if again else signum)
+        for process in ranks:
+            process.send_signal(signal.SIGKILL if again else signum)
         if again:
             os._exit(130)
 
     for signum in SIGNALS:
         signal.signal(signum, pass_on)
-    rank_args = (node * processes, env, mp.get_start_method(), train_rank, args)
-    started = mp.spawn(_rank, rank_args, processes, join=False).processes
-    running, status = {process.sentinel: process for process in started}, 0
-    while running and not status:
-        for sentinel in multiprocessing.connection.wait(running):
-            ended = running.pop(sentinel)
-            ended.join()
-            status = status or ended.exitcode
-    until = time.monotonic() + 30  # to save, or to print why; a stopped process does neither
-    for process in running.values():
+    for local_rank in range(processes):
+        env |= {"LOCAL_RANK": str(local_rank), "RANK": str(node * processes + local_rank)}
+        command = [sys.executable, *sys.orig_argv[1:]]
+        ranks.append(subprocess.Popen(command, env=os.environ | env))
+    while None in (statuses := [process.poll() for process in ranks]) and not any(statuses):
+        time.sleep(0.1)
+    status = next(filter(None, statuses), 0)
+    # The others have half a minute to save, or to print why; a stopped process does neither.
+    until = time.monotonic() + 30
+    for process in ranks:
         process.terminate()
-    for process in running.values():
-        process.join(max(0, until - time.monotonic()))
+    for process in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0, until - time.monotonic()))
         process.kill()
     if status == -signal.SIGKILL:
         raise Fault("a rank was killed: out of memory?")
     sys.exit(status if status >= 0 else 128 - status)
 
 
-def _rank(local_rank, first_rank, env, start_method, train_rank, args):
-    end_with_parent(signal.SIGTERM)
-    # Or loader workers would be spawned as this process was, and import everything once more.
-    mp.set_start_method(start_method, force=True)
-    os.environ.update(env, LOCAL_RANK=str(local_rank), RANK=str(first_rank + local_rank))
-    train_rank(args)
+def _address(url, nodes):
+    """Returns {MASTER_ADDR, MASTER_PORT} of a --dist-url; port 0 is one that is free."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # of the port
+        host = None
+    if not host or port is None or parts.scheme != "tcp":
+        raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
+    until = time.monotonic() + (60 if nodes > 1 else 0)  # a cluster may name its nodes late
+    while True:
+        try:
+            socket.getaddrinfo(host, port)
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                raise BadInput(f"--dist-url {url}: {error}") from None
+            time.sleep(1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {"MASTER_ADDR": host, "MASTER_PORT": str(port or free.getsockname()[1])}
 
 
 def join(args):
     """Meets the other ranks and forms the group that exchanges gradients and sums."""
-    rank, ranks = _env_int("RANK"), _env_int("WORLD_SIZE")
-    local_rank, local_ranks = _env_int("LOCAL_RANK", "0"), _env_int("LOCAL_WORLD_SIZE", "1")
-    device = pick_device(args, local_rank, local_ranks)
-    if args.sync_bn and device.type == "cpu":
+    place = _place(args)
+    if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
-    backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    if backend == "nccl" and device.type != "cuda":
-        raise BadInput("--dist-backend nccl needs NVIDIA or AMD GPUs; gloo runs on the CPU")
-    if ranks == local_ranks and sys.platform == "linux":  # no other machine has to connect
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
-    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    try:
-        store = _meet(rank, ranks, local_ranks, backend, args.timeout)
-        # Without its device, NCCL takes one by the rank.
-        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # a port in use, a time-out
-        at = f"{os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others at {at}: {first_line(error)}"
-        raise BadInput(f"rank {rank} of {ranks} {why}") from None
+    _form_group(args, place)
+    return place
+
+
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) == 0:
+        raise BadInput(f"a launcher sets these variables to numbers: {values}")
+    rank, ranks, local_rank, local_ranks = map(int, values.values())
+    if rank >= ranks:
+        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
+    device = pick_device(args, local_rank, local_ranks)
     return Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
 
 
-def _env_int(name, default=None):
-    """Returns a whole number from the launcher's environment."""
-    text = os.environ.get(name, default)
-    if text is None or not re.fullmatch("[0-9]+", text):
-        raise BadInput(f"{name} is {text!r} in the environment: a launcher sets it to a number")
-    return int(text)
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    device, env = place.device, os.environ
+    backend = args.dist_backend or dist.get_default_backend_for_device(device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    try:
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
+        # Without its device, NCCL takes one by the rank.
+        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
+        options |= {"rank": place.rank, "world_size": place.ranks}
+        dist.init_process_group(backend, store=store, **options)
+    except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        at = f"{env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others at {at}: {first_line(error)}"
+        raise BadInput(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
-def _meet(rank, ranks, local_ranks, backend, timeout):
+def _meet(place, backend, wait):
     """Returns a store that all ranks of this start share.
 
     torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
-    opens a new one and leaves its address there; the others try again while it refuses, as the
-    store of a start that is over does.
+    opens a new one and leaves its port there; the others try again while it refuses, as the store
+    of a start that is over does.
     """
-    if rank >= ranks:
-        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
-    wait = datetime.timedelta(seconds=timeout or 10**8)
-    host, port = os.environ.get("MASTER_ADDR"), _env_int("MASTER_PORT")
-    if host is None or port > 65535:
-        where = f"MASTER_ADDR is {host}, MASTER_PORT {port}"
-        raise BadInput(f"{where} in the environment: a launcher sets them to rank 0's")
-    store = launchers = None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    join, launchers = functools.partial(dist.TCPStore, wait_for_workers=False), None
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # It is there before its ranks, or refuses: the launcher was killed.
-        with socket.create_connection((host, port), 20) as connection:
-            mine = connection.getsockname()[0]  # by which the others reach this node
-        launchers = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
-        if not ipaddress.ip_address(mine).is_loopback:  # by /etc/hosts; others know its name
-            host = mine
-        port = 0  # any that is free
-    if ranks == local_ranks:
+        launchers, port = join(host, port, timeout=datetime.timedelta(seconds=20)), 0
+        launchers.set_timeout(wait)
+    if here := place.ranks == place.local_ranks:  # no other machine has to connect
         host = "127.0.0.1"
-    if rank == 0:
-        store = _serve(host, port, wait)
+    if place.rank == 0:
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        both = both if socket.has_dualstack_ipv6() and not here else {}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        port, master = listener.getsockname()[1], {"master_listen_fd": listener.detach()}
+        store = join("127.0.0.1", port, None, True, wait, **master)
         if launchers:
-            launchers.set("rank 0", f"{host} {store.port}")
-    elif not launchers:
-        store = dist.TCPStore(host, port, None, False, wait, wait_for_workers=False)
+            launchers.set("port", str(port))
+    else:
+        store = None if launchers else join(host, port, timeout=wait)
     soon = datetime.timedelta(0)
     while store is None:
-        host, port = launchers.get("rank 0").decode().split()
         soon += datetime.timedelta(seconds=5)  # slow name servers take longer
         with contextlib.suppress(dist.DistError):
-            store = dist.TCPStore(host, int(port), None, False, soon, wait_for_workers=False)
+            store = join(host, int(launchers.get("port")), timeout=soon)
             store.set_timeout(wait)
-    mine = f"{ranks} ranks and {backend}"  # with others, all would wait for each other
-    if rank == 0:
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
+    if place.rank == 0:
         store.set("group", mine)
     elif (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
-
-
-def _serve(host, port, wait):
-    """Returns rank 0's store. It asks nobody who he is, and listens on this address alone; on all
-    where others may take another: of a name that is a loopback here or has several, or where this
-    node has not got the address."""
-    options = {"wait_for_workers": False}
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, *_, address = found[0]
-    several = len({entry[4][0] for entry in found}) > 1
-    if host == address[0] or not (several or ipaddress.ip_address(address[0]).is_loopback):
-        try:
-            listener = socket.create_server(address, family=family, backlog=4096)
-            port = listener.getsockname()[1]
-            options["master_listen_fd"] = listener.detach()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise
-    return dist.TCPStore(host, port, None, True, wait, **options)
 
 
 def prepare(args, place, data):
