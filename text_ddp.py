@@ -48,6 +48,7 @@ import sys
 import threading
 import time
 import traceback
+import urllib.parse
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
