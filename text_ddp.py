@@ -34,7 +34,6 @@ import itertools
 import json
 import math
 import multiprocessing
-import multiprocessing.connection
 import os
 import platform
 import random

@@ -70,15 +70,15 @@ TASK = {
 LIMITS = {
     "parallel nd": 64,
     "parallel dp": 79,
-    "parallel ddp": 283,
-    "parallel ddp_apex": 321,
+    "parallel ddp": 271,
+    "parallel ddp_apex": 299,
     "parallel horovod": 124,
-    "parallel fsdp": 242,
-    "parallel pipeline": 404,
-    "parallel exchange": 300,
-    "task imagenet": 620,
-    "task text": 552,
-    "loop": 1042,
+    "parallel fsdp": 221,
+    "parallel pipeline": 385,
+    "parallel exchange": 279,
+    "task imagenet": 600,
+    "task text": 530,
+    "loop": 1013,
 }
 SECTIONS = {  # the line that each begins with; above the first are docstring and imports
     "parallel": re.compile(r"^# -+ parallel section\r?$", re.MULTILINE),
