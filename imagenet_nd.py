@@ -1673,7 +1673,7 @@ def load_file(path):
             with zipfile.ZipFile(path) as archive:
                 # PyTorch takes a record that has the attributes of a folder for empty.
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
-                if damaged := archive.testzip() or folders:
+                if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
         with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
             return torch.load(path, map_location="cpu", weights_only=True)
