@@ -156,11 +156,6 @@ class Job:
                 number, above = rank_of(process), process.parent()
                 if number is not None and not (above in all_of_it and rank_of(above) == number):
                     found[number] = process
-        if not found:  # those that imagenet_ddp.py itself has started, in its order
-            with contextlib.suppress(psutil.Error):
-                children = psutil.Process(self.process.pid).children()
-                spawned = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
-                found = dict(enumerate(sorted(spawned, key=lambda each: each.pid)))
         return found
 
     def left(self, seconds=10):
