@@ -539,13 +539,18 @@ def disk(folder, trials=DISK, way="own spawn"):
 
 def two_runs(folder):
     """Starts a second run on the checkpoint, and so in the folder, of one that is under way."""
-    words = [*start("own spawn"), *NET, "--epochs", 24, "--checkpoint-minutes", 0.02]
+    words = [*start("own spawn"), *NET, "--epochs", 8, "--checkpoint-minutes", 0.02]
     words += ["--resume", "auto", "--log-dir"]
     assert Job([*words, "whole"], folder).wait() == 0
     first = Job([*words, "cut"], folder)
     first.is_there(lambda: saved(folder / "cut"), 240)
+    stopped = first.processes()  # or it would end while the second asks again
+    for process in stopped:
+        kill(process, STOP)
     second = Job([*words, "cut"], folder)
     status, lines, under_way = second.wait(), second.errors(), first.process.poll() is None
+    for process in stopped:
+        kill(process, signal.SIGCONT)
     ended, odd = first.wait(), lost(folder / "whole", folder / "cut")
     said = f"second: status {status}: {(lines or ['no line'])[0]}; first: status {ended}, "
     ok = status == 1 and len(lines) == 1 and under_way and ended == 0 and not odd
