@@ -1883,7 +1883,7 @@ def describe(run, head):
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
-        "packages": {each.name: each.version for each in importlib.metadata.distributions()},
+        "packages": {own.name: own.version for own in importlib.metadata.distributions()},
         "commit": commit,
     }
 

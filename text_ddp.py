@@ -177,11 +177,11 @@ def _start_this_node(args):
 def _address(url, nodes):
     """Returns {MASTER_ADDR, MASTER_PORT} of a --dist-url; port 0 is one that is free."""
     try:
-        parts = urllib.parse.urlsplit(url)
-        host, port = parts.hostname, parts.port
+        address = urllib.parse.urlsplit(url)
+        host, port = address.hostname, address.port
     except ValueError:  # of the port
         host = None
-    if not host or port is None or parts.scheme != "tcp":
+    if not host or port is None or address.scheme != "tcp":
         raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
     until = time.monotonic() + (60 if nodes > 1 else 0)  # a cluster may name its nodes late
     while True:
@@ -233,8 +233,8 @@ def _form_group(args, place):
         options |= {"rank": place.rank, "world_size": place.ranks}
         dist.init_process_group(backend, store=store, **options)
     except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        at = f"{env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others at {at}: {first_line(error)}"
+        at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others by {at}: {first_line(error)}"
         raise BadInput(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
@@ -2042,7 +2042,7 @@ def describe(run, head):
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
-        "packages": {each.name: each.version for each in importlib.metadata.distributions()},
+        "packages": {own.name: own.version for own in importlib.metadata.distributions()},
         "commit": commit,
     }
 

@@ -136,8 +136,8 @@ def _form_group(args, place):
         options |= {"rank": place.rank, "world_size": place.ranks}
         dist.init_process_group(backend, store=store, **options)
     except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        at = f"{env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others at {at}: {first_line(error)}"
+        at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others by {at}: {first_line(error)}"
         raise BadInput(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
@@ -2063,7 +2063,7 @@ def describe(run, head):
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
-        "packages": {each.name: each.version for each in importlib.metadata.distributions()},
+        "packages": {own.name: own.version for own in importlib.metadata.distributions()},
         "commit": commit,
     }
 

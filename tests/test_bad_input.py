@@ -120,10 +120,11 @@ OPTIONS = {
         ("--half-dtype float8", "bfloat16"),
         ("--opt-level O3 --half-dtype float16 --optimizer adamw", "take O2"),
         ("--dist-backend nccl", "nccl"),
+        ("--sync-bn", "GPUs only"),
     ],
     DDP: [
         ("--world-size 2 --rank 2 --dist-url tcp://localhost:1", "--rank 2"),
-        ("--world-size 0", "nodes"),
+        ("--world-size 0", "--world-size: 0"),
         ("--world-size 2 --rank 0", "--dist-url"),
         ("--dist-url localhost:99", "tcp://HOST:PORT"),
         ("--dist-url tcp://localhost:port", "tcp://HOST:PORT"),
@@ -133,7 +134,6 @@ OPTIONS = {
         ("--nproc-per-node -1", "-1 is not from 1"),
         ("--nproc-per-node 0", "0 is not from 1"),
         ("--freeze --weights x.pt --sync-bn", "exclude each other"),
-        ("--sync-bn", "GPUs only"),
     ],
     "imagenet_fsdp.py": [("--compile --compile-mode reduce-overhead", "gathered ones do not")],
     "imagenet_horovod.py": [
