@@ -24,7 +24,6 @@ import dataclasses
 import datetime
 import difflib
 import faulthandler
-import fcntl
 import functools
 import gc
 import hashlib
@@ -53,6 +52,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import filelock
 import numpy as np
 import psutil
 import torch
@@ -1064,7 +1064,7 @@ def about_model(args, data):
 # and slices of the data in schedule_batches(); of dropout, which draws for a slice, the rank is a
 # part too. What ranks must decide together is summed with each step's losses, in finish_step().
 
-# ------------------------------------------------------------------------------------------- basics
+# ------------------------------------------------------------------------------- process and device
 
 
 class Place(NamedTuple):
@@ -1093,12 +1093,6 @@ class Fault(Exception):
     status = 1
 
 
-class Preempted(Exception):
-    """A signal ended the run; what there is to save is saved."""
-
-    status = 143
-
-
 def first_line(error):
     """Returns the first line of an exception's text, or its type where there is no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -1116,6 +1110,64 @@ def end_with_parent(signum):
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
 
 
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            print_line(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+def on_signal(signals, signum, frame):
+    """Notes a signal, and when it came; a second Ctrl-C ends the process."""
+    # Launchers pass on a terminal's Ctrl-C, so the first may come twice within a moment.
+    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+        os._exit(130)
+    signals.append((signal.Signals(signum).name, time.monotonic()))
+
+
+def arm_timeout(args, compiling=False):
+    """Python prints where it stands, and exits, unless this is called again within --timeout."""
+    # Whoever waits for a rank that is gone does so in C, where no signal handler of Python runs.
+    # The group's own time-out, which comes half a minute earlier, raises an error; this one also
+    # ends what hangs elsewhere, in reading data or in a group that has none.
+    if args.timeout:
+        seconds = args.timeout + 30 + (3600 if compiling else 0)
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+
 # ------------------------------------------------------------------------------------------ options
 
 
@@ -1124,8 +1176,6 @@ def end_with_parent(signum):
 # section return theirs.
 FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
 OWN = "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout".split()
-
-OPTIMIZERS = "sgd nesterov adamw lamb lars".split()
 
 
 def number(kind, least, most):
@@ -1165,8 +1215,7 @@ def make_parser():
     names = ("--accumulation", "--batches-per-allreduce")
     add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
     add("--global-batch", type=positive_int, help="of all devices, in batches of up to -b each")
-    peak = "peak, for a global batch of 256 unless --lr-scaling is none (%(default)s)"
-    add("--lr", "--learning-rate", type=positive, help=peak)
+    add("--lr", "--learning-rate", type=positive, help="peak, for --lr-scaling (%(default)s)")
     rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
     add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
@@ -1174,7 +1223,8 @@ def make_parser():
     add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
     warmup = "linear from 0, 0 = off (default: {} of {} epochs)".format(*WARMUP)
     add("--warmup-epochs", type=non_negative, help=warmup)
-    add("--optimizer", choices=OPTIMIZERS, help="lamb, lars: timm's (%(default)s)")
+    names = "sgd nesterov adamw lamb lars".split()
+    add("--optimizer", choices=names, help="lamb, lars: timm's (%(default)s)")
     add("--momentum", type=non_negative, default=0.9, help="of SGD and LARS (%(default)s)")
     add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
     add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
@@ -1230,46 +1280,6 @@ def parse_args(argv=None):
     return args
 
 
-# ------------------------------------------------------------------------------------------- device
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
-        return torch.device("cpu")
-    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
-
-
 # -------------------------------------------------------------------------------- order of the data
 
 
@@ -1306,19 +1316,18 @@ def steps_per_epoch(args, source, global_batch):
 
 
 def schedule_batches(args, place, data, over, first_epoch, first_step):
-    """Yields what this data rank loads, from one step on to the end of the run, or until `over` is
-    set: ("train", epoch, position, keys) for each of the accumulation_steps of a training step,
-    ("val", None, number, keys) for each validation batch, as many on all data ranks.
+    """Yields what this data rank loads, until the run ends, or `over` is set: ("train", epoch,
+    position, keys) accumulation_steps times a step, ("val", None, number, keys) for each validation
+    batch, as many on all data ranks.
 
     The order of an epoch is one permutation from (seed, epoch); step k takes its positions [k *
-    global_batch, (k + 1) * global_batch), whatever the number of ranks. The ragged last batch is
-    dropped in training; in validation, every item is in one batch of one data rank. A key is an
-    item's index; that of its n-th repeat in a step is larger by n times the number of items.
-    `position` is that of the first key among all keys of the epoch.
+    global_batch, (k + 1) * global_batch), whatever the number of ranks, and a ragged last batch is
+    dropped. In validation, every item is in one batch of one data rank. A key is an item's index;
+    that of its n-th repeat in a step is larger by n times the number of items. `position` is that
+    of the first key among all keys of the epoch.
     """
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
-
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
     for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):  # --evaluate has none
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
@@ -1326,8 +1335,7 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
         for step in range(first_step, data.steps):
             if over.is_set() or args.evaluate:
                 break
-            # Slices of one order, not samplers of each rank: nothing here knows how many workers
-            # there are, nor who loaded the steps before.
+            # Slices of one order, not samplers of each rank: nothing here knows of workers.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
@@ -1347,8 +1355,7 @@ def val_steps(place, data):
 
 
 def start_loader_worker(_):
-    """Ignores signals, since the process that trains needs data until it has saved; ends with that
-    process, however it ends."""
+    """Ignores signals, as the process that trains needs data until it has saved; ends with it."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
@@ -1387,15 +1394,14 @@ def to_device(batches, args, data, device, waits):
 
 def build_optimizer(args, weights):
     """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
-    groups = [[weight for weight in weights if weight.requires_grad]]
+    trained = [weight for weight in weights if weight.requires_grad]
+    groups = [{"params": trained, "weight_decay": args.wd}]
     # Decay pulls scales of norms towards 0 as well; many recipes leave them out. Norms and biases
     # are what has one dimension, by whatever name.
     if args.norm_wd is not None:
-        groups = [
-            [weight for weight in groups[0] if (weight.ndim < 2) == low] for low in (False, True)
-        ]
-    decay = (args.wd, args.norm_wd)
-    groups = [{"params": g, "weight_decay": wd} for g, wd in zip(groups, decay, strict=False)]
+        groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
+        norms = [weight for weight in trained if weight.ndim < 2]
+        groups += [{"params": norms, "weight_decay": args.norm_wd}]
     if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
     if args.optimizer == "lamb":
@@ -1407,9 +1413,9 @@ def build_optimizer(args, weights):
 
 
 def clip_gradients(gradients, limit, over_all=lambda squares: squares):
-    """Scales all gradients down to `limit`, where the norm of all together is more. It is computed
-    in float64: that of millions in float32 differs in the fifth digit by how it is summed up.
-    `over_all` adds up the squares of ranks that hold different gradients."""
+    """Scales all gradients down to `limit`, where the norm of all together is more. `over_all` adds
+    up the squares of ranks that hold different gradients."""
+    # In float32 the norm of millions differs in the fifth digit by how it is summed up.
     dtype = exact_dtype(gradients[0].device)
     norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     norm = over_all(norms.square().sum()).sqrt()
@@ -1445,7 +1451,7 @@ def learning_rate(args, peak, progress):
     return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
 
 
-# ------------------------------------------------------------------------------------------- meters
+# ------------------------------------------------------------------------------- train and validate
 
 
 class Meter:
@@ -1478,47 +1484,28 @@ class Meter:
             values = self.values()
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(values)}  "
-                f"{values['Throughput']:,.0f} {SUMS[-1]}/s  wait {100 * values['Wait']:.0f} %"
+                f"{values['Throughput']:,.0f} {SUMS[-1]}/s  wait {100 * values['Data/wait']:.0f} %"
             )
 
     def state(self):
         """Returns what a checkpoint within the epoch needs."""
-        counted = (traffic(self.run.place) - self.before).tolist()
-        seconds = time.perf_counter() - self.started
-        return {"sums": dict(self.sums), "seconds": seconds, "traffic": counted}
+        state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
+        return state | {"traffic": (traffic(self.run.place) - self.before).tolist()}
 
     def values(self):
         """Returns {tag: value} of the steps so far, over all ranks."""
-        sums, seconds = self.sums, time.perf_counter() - self.started
-        values = measures(sums) | {"Throughput": sums[SUMS[-1]] / seconds}
-        return values | {"Time": seconds / max(1, self.steps), "Wait": sums["waited"] / seconds}
-
-
-# ------------------------------------------------------------------------------------------ signals
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
-
-
-def on_signal(signals, signum, frame):
-    """Notes a signal, and when it came; a second Ctrl-C ends the process. Launchers pass on a
-    terminal's Ctrl-C, so the first may come twice within a moment."""
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
-        os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
-
-
-def arm_timeout(args, compiling=False):
-    """Unless it is called again within --timeout, and half a minute for the group's own time-out to
-    come first, Python prints where it stands, and exits."""
-    # Whoever waits for a rank that is gone does so in C, where no signal handler of Python runs.
-    # The group's own time-out raises an error; this one also ends what hangs elsewhere, in reading
-    # data or in a group that has none.
-    if args.timeout:
-        seconds = args.timeout + 30 + (3600 if compiling else 0)
-        faulthandler.dump_traceback_later(seconds, exit=True)
-
-
-# ------------------------------------------------------------------------------- train and validate
+        sums, seconds, steps = self.sums, time.perf_counter() - self.started, max(1, self.steps)
+        read, calls, sent, received = (traffic(self.run.place) - self.before).tolist()
+        return measures(sums) | {
+            "Throughput": sums[SUMS[-1]] / seconds,
+            "Time": seconds / steps,
+            "Data/wait": sums["waited"] / seconds,
+            "Steps/skipped": sums["skipped"],
+            "IO/read_MBps": read / 1e6 / seconds,
+            "IO/read_iops": calls / seconds,
+            "Network/sent_MB_per_step": sent / 1e6 / steps,
+            "Network/received_MB_per_step": received / 1e6 / steps,
+        }
 
 
 @dataclasses.dataclass
@@ -1541,13 +1528,13 @@ class Run:
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     meter: Meter | None = None  # of the epoch under way, in training
-    meter_state: dict | None = None  # of the checkpoint that the run goes on from
-    values: dict | None = None  # the same, where its epoch's steps are done: train_one_epoch()'s
+    resumed: dict = dataclasses.field(default_factory=dict)  # "partial", "values" of a checkpoint
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
     late: tuple | None = None  # sums and flags of the last step, on their way to the host
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
+    deadline: float = math.inf  # the same when --budget-hours are over
 
 
 def train_one_epoch(run):
@@ -1558,8 +1545,8 @@ def train_one_epoch(run):
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.meter_state = Meter(title, items, run, run.meter_state), None
-    run.meter.steps = run.step
+    run.meter = Meter(title, items, run, run.resumed.get("partial"))
+    run.meter.steps, run.resumed = run.step, {}
     arm_timeout(args, compiling=args.compile)
     for step in range(run.step, data.steps):
         if run.over.is_set():
@@ -1585,26 +1572,14 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums, skipped)
     settle(run, run.meter)
     run.meter.bar.close()
-    state, steps = run.meter.state(), max(1, run.step)
-    seconds, (read, calls, sent, received) = state["seconds"], state["traffic"]
-    return run.meter.values() | {
-        "Lr": rate(epoch + (run.step - 0.5) / data.steps),
-        "Steps/skipped": state["sums"]["skipped"],
-        "IO/read_MBps": read / 1e6 / seconds,
-        "IO/read_iops": calls / seconds,
-        "Network/sent_MB_per_step": sent / 1e6 / steps,
-        "Network/received_MB_per_step": received / 1e6 / steps,
-    }
+    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
 
 
 @torch.no_grad()
 def update_ema(run, decay):
     """Moves the averages of --ema towards what is trained."""
     for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
-        if average.is_floating_point():
-            average.lerp_(tensor.to(average.dtype), 1 - decay)
-        else:  # counts
-            average.copy_(tensor)
+        average.lerp_(tensor.to(average.dtype), 1 - decay)
 
 
 @torch.no_grad()
@@ -1620,23 +1595,21 @@ def sync_statistics(run):
 
 
 def next_batch(run, *wanted):
-    """Returns the next (inputs, target) of ("train", epoch) or ("val", None). Others are passed
-    over: when a run ends before its time, some of the next epoch are loaded already."""
+    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
+    # When a run ends before its time, some of the next epoch are loaded already.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
 @torch.no_grad()
 def validate(run):
-    """Measures the model, or its averages, on every item of val/, once each, by criterion(),
-    whatever it trains by; returns {tag: value}."""
+    """Measures the model, or its averages, on each item of val/ once; returns {tag: value}."""
     run.model.eval()
     tensors = [*run.model.state_dict().values()] if run.ema else []
     trained = [tensor.clone() for tensor in tensors]  # while the model has the averages
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    size = len(run.data.val.target)
-    meter = Meter("val", size, run)
+    meter = Meter("val", len(run.data.val.target), run)
     arm_timeout(run.args, compiling=run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
@@ -1648,42 +1621,29 @@ def validate(run):
     settle(run, meter)
     meter.bar.close()
     values = meter.values()
-    # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
-    # accuracy than with 2.
-    if meter.sums[SUMS[-1]] != size:
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]} of {size}")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return values
 
 
-def is_spent(run):
-    """Returns whether --budget-hours are over, by this rank's clock."""
-    return time.perf_counter() - run.started > 3600 * (run.args.budget_hours or math.inf)
-
-
 def finish_step(run, meter, sums, skipped=None):
-    """Adds up all ranks' sums and flags of a step, and acts on those of the step before.
-
-    Those have long been copied to the host, so that nothing waits for the device; and since all
-    ranks read the same sums at the same step, all of them take the same decisions. Not later than
-    one step: that bounds how far the host runs ahead, and signals are handled in time.
-    """
-    cuda = sums.device.type == "cuda"
-    # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
-    # Rank 0's clock decides for all.
-    first, minutes = run.place.rank == 0, run.args.checkpoint_minutes
-    save = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    flags = [sum(run.waits) / run.place.ranks, bool(run.signals), first and save]
-    flags += [first and is_spent(run)]
+    """Adds up all ranks' sums and flags of a step, and acts on those of the step before: these have
+    been copied to the host, so that nothing waits for the device, and are the same on all ranks,
+    which so take the same decisions. One step late, and no more, the host does not run away."""
+    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
+    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    flags = [sum(run.waits) / run.place.ranks, bool(run.signals), due]
+    flags += [time.perf_counter() > run.deadline]
     run.waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
     total = sum_over_ranks(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
     # To wait for this event is to wait for the copy alone, not for the step after it; without
     # `blocking` the wait would take a core.
-    event = torch.cuda.Event(blocking=True) if cuda else None
-    copied = cuda and torch.cuda.current_stream().record_event(event)
+    copied = torch.cuda.Event(blocking=True) if cuda else None
+    if copied:
+        copied.record()
     before, run.late = run.late, (total, copied)
     if before and any(wanted := read_step(run, meter, *before)):
         settle(run, meter, *wanted)
@@ -1729,7 +1689,7 @@ def settle(run, meter, stop=0, save=0):
             run.log.close()
         if run.place.rank == 0:
             print_line(f"ended by {why}{saved}")
-        raise Preempted
+        sys.exit(143)  # as by SIGTERM
 
 
 # -------------------------------------------------------------------------------------- checkpoints
@@ -1761,9 +1721,8 @@ def leaves(tree, path=()):
 
 
 def save_checkpoint(run, values=None):
-    """Saves checkpoint.pt, with pytorch/examples' names; `values` are train_one_epoch()'s, where
-    all steps of the epoch are done. Every rank calls it, since gathering the state takes all; rank
-    0 writes."""
+    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0: every rank calls it, to give
+    what it holds. `values` are train_one_epoch()'s, where all steps of the epoch are done."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
@@ -1772,7 +1731,7 @@ def save_checkpoint(run, values=None):
         "epoch": epoch,
         "step": step,
         "global_batch": run.data.global_batch,
-        "partial": run.meter.state() if run.meter else run.meter_state,
+        "partial": run.resumed["partial"] if run.resumed else run.meter.state(),
         "values": values,
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
@@ -1782,7 +1741,6 @@ def save_checkpoint(run, values=None):
     }
     if run.folder is None:
         return
-    # Not before all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
         raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
     newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
@@ -1795,19 +1753,16 @@ def save_checkpoint(run, values=None):
 
 
 def save_best(run):
-    """Writes model_best.pt on rank 0: checkpoint.pt after validation, under --ema with the averages
-    in place of the weights."""
-    if run.folder:
-        saved = load_file(run.folder / CHECKPOINTS[0])
-        saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
-        if run.ema:
-            saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-        write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
+    """Writes model_best.pt: checkpoint.pt, under --ema with the averages as its weights."""
+    saved = load_file(run.folder / CHECKPOINTS[0])
+    saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
+    if run.ema:
+        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
+    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
 
 
 def write(path, save):
-    """Replaces a file by what save(file) writes, whole or not at all: it is on the disk before it
-    has its name."""
+    """Replaces a file by what save(file) writes: on the disk, whole, before it has its name."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -1825,11 +1780,10 @@ def write(path, save):
 
 
 def load_file(path):
-    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed, and all of
-    it is compared with its checksums, which torch.load() does not do."""
+    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed."""
     try:
         if zipfile.is_zipfile(path):  # or one of before 2020, which has no checksums
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(path) as archive:  # torch.load() compares no checksums
                 # PyTorch takes a record that has the attributes of a folder for empty.
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
@@ -1854,12 +1808,9 @@ def read_checkpoint(path):
 
 def find_checkpoint(args, trains):
     """Returns (path, checkpoint, the folder that the run goes on in, or None) that --resume names,
-    or (None, None, None) where auto finds none.
-
-    auto looks at the folders whose names end in the hash of this run, by name, the newest first;
-    in each the names of files have an order. No clock can change either. A best model may be older
-    than any other checkpoint, and comes last.
-    """
+    or (None, None, None) where auto finds none. auto looks at the folders whose names end in this
+    run's hash, the newest by name first: no clock can change that. A best model may be older than
+    any other checkpoint, and comes last."""
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not given.is_dir():
         return given, read_checkpoint(given), None
@@ -1868,25 +1819,23 @@ def find_checkpoint(args, trains):
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
         folder = path.parent.resolve()
-        same = folder.parent == runs.resolve() and folder.name.endswith(trains["hash"])
-        if same and not args.evaluate:
-            lock_folder(path.parent)  # before it is read: the run that holds it may be saving
+        own = folder.parent == runs.resolve() and folder.name.endswith(trains["hash"])
+        if own and not args.evaluate:
+            lock_folder(folder)  # before it is read: the run that holds it may be saving
         try:
             saved = read_checkpoint(path)
             changed = differing(saved["args"], trains["options"])
             if auto and changed:
                 raise BadInput(f"{path}: trained with other options: {changed}")
-            return path, saved, path.parent if same else None
+            return path, saved, path.parent if own else None
         except BadInput as error:
             print_line(f"--resume {args.resume} passes over {error}")
     reason = f"no good checkpoint in {runs if auto else given}"
-    with contextlib.suppress(IndexError, OSError, ValueError):  # no run, or an empty record
-        record = sorted(runs.glob(f"*/{RECORD}"))[-1]
-        newest = json.loads(record.read_text())
-        changed = differing(newest["options"], trains["options"])
-        reason += f"; the newest run, {record.parent.name}, differs in {changed}" if changed else ""
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
+    if records := sorted(runs.glob(f"*/{RECORD}")):
+        changed = differing(json.loads(records[-1].read_text())["options"], trains["options"])
+        reason += f"; the newest run, {records[-1].parent.name}, differs in {changed or 'nothing'}"
     print_line(f"--resume auto starts a new run: {reason}")
     return None, None, None
 
@@ -1900,16 +1849,13 @@ def differing(theirs, mine):
 
 @functools.cache
 def lock_folder(folder):
-    """Locks a folder for as long as this process lives: however it ends, the kernel frees it. Two
-    runs in one folder would take turns in overwriting each other's checkpoints."""
-    lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
-    for _ in range(60):  # a run that was told to end may be saving
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(1)
-    raise Fault(f"{folder}: another run writes there now")
+    """Returns a lock of a folder, held while this process lives, since two runs would overwrite
+    each other's files. The other may be saving: it is waited for, a minute."""
+    lock = filelock.FileLock(folder / ".lock", timeout=60, mode=0o666)
+    try:
+        return lock.acquire()
+    except filelock.Timeout:
+        raise Fault(f"{folder}: another run writes there now") from None
 
 
 def load_checkpoint(args, place, trains):
@@ -1918,26 +1864,25 @@ def load_checkpoint(args, place, trains):
     head = tensors = None
     if args.resume and place.rank == 0:
         path, head, folder = find_checkpoint(args, trains)
-        if head:
-            found = differing(head["args"], trains["options"])
-            if found and not args.evaluate:
-                print_line(f"--resume {path}: trained with other options: {found}")
-            tensors = {name: head.pop(name) for name in TENSORS}
-            if args.evaluate or args.optimizer != head["args"]["optimizer"]:
-                tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-            group = tensors["optimizer"]["param_groups"][0]
-            head |= {"lr": group.get("lr", 0.0), "updates": float(group.get("step", 0))}
-            trained = head.pop("trained", None)  # of model_best.pt under --ema
-            if args.ema and trained:
-                tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-            tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-            head |= {"path": str(path), "folder": folder and str(folder)}
+    if head:
+        changed = differing(head["args"], trains["options"])
+        if changed and not args.evaluate:
+            print_line(f"--resume {path}: trained with other options: {changed}")
+        tensors = {name: head.pop(name) for name in TENSORS}
+        if args.evaluate or args.optimizer != head["args"]["optimizer"]:
+            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        group = tensors["optimizer"]["param_groups"][0]
+        head["group"] = {name: float(group[name]) for name in ("lr", "step") if name in group}
+        trained = head.pop("trained", None)  # of model_best.pt under --ema
+        if args.ema and trained:
+            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
+        head |= {"path": str(path), "folder": folder and str(folder)}
     return from_rank_0(head), tensors
 
 
 def make_state(optimizer):
-    """Makes the state of any optimizer, momentum and the like, of zeros, by a step of zeros at rate
-    0, as PyTorch's own _init_optim_state() does."""
+    """Makes an optimizer's state, zeros, by a step at rate 0, as _init_optim_state() of PyTorch."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -1945,9 +1890,8 @@ def make_state(optimizer):
         weight.grad = torch.zeros_like(weight)
     optimizer.step()
     optimizer.zero_grad()
-    for weight in weights:
-        for _, moment in leaves(optimizer.state[weight]):
-            moment.zero_()
+    for _, moment in leaves(optimizer.state):
+        moment.zero_()
 
 
 def saved_pairs(run, state):
@@ -1957,27 +1901,26 @@ def saved_pairs(run, state):
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
     own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
-    own, saved = dict(leaves(own)), dict(leaves(state))
-    if state is not None:  # names and shapes, before a tensor is changed
-        mine = {path: tensor.shape for path, tensor in own.items()}
-        kept = (path for path in saved if path in own or path[0] != "optimizer")
-        theirs = {path: mine[path] for path in own if path[0] == "optimizer"}  # some may be zero
-        theirs |= {path: saved[path].shape for path in kept}
-        if wrong := sorted({path[-1] for path, _ in mine.items() ^ theirs.items()}):
+    own, saved = dict(leaves(own)), {}
+    if state is not None:
+        # Moments that the file lacks begin at zero, and those of another optimizer are left out.
+        begun = {path: tensor for path, tensor in own.items() if path[0] == "optimizer"}
+        saved = {path: torch.zeros(tensor.shape) for path, tensor in begun.items()}
+        saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
+        # All names and shapes are compared before a tensor is changed.
+        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
+        if wrong := sorted({path[-1] for path, _ in mine ^ theirs}):
             raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
     for path, tensor in own.items():
-        yield tensor, saved.get(path, None if state is None else torch.zeros(tensor.shape))
+        yield tensor, saved.get(path)
 
 
 def restore(run, head, tensors):
-    """Takes up the state of a checkpoint on all ranks. Weight decay, momentum and the like are the
-    command line's."""
+    """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
-        group["lr"] = head["lr"]  # to save, where no step of this start has set it
-        if "step" in group:  # timm's, a number or a tensor
-            group["step"] = 0 * group["step"] + head["updates"]
+        group.update(head["group"])
     run.scaler.load_state_dict(scaler)
     if head["folder"]:  # in a folder of its own, a run has a best of its own
         run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
@@ -1998,7 +1941,7 @@ def make_folder(run):
         with contextlib.suppress(FileExistsError):  # another run was started in this second
             folder.mkdir(parents=True)
             lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.trains, indent=1) + "\n")
+            write(folder / RECORD, lambda file: file.write(json.dumps(run.trains).encode()))
             return folder
         time.sleep(1)
 
@@ -2024,21 +1967,20 @@ def open_log(run, head):
 
 def describe(run, head):
     """Returns what it takes to repeat the run, and what make_results.py reads."""
-    args, data = run.args, run.data
-    sizes = about_model(args, data) | data._asdict()
-    git, commit = ["git", "describe", "--always", "--dirty", "--abbrev=40"], ""
+    args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
+    git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
     with contextlib.suppress(OSError):  # no git
-        here = {"cwd": Path(__file__).resolve().parent, "capture_output": True, "text": True}
-        commit = subprocess.run(git, **here).stdout.strip()
+        options = ["--always", "--dirty", "--abbrev=40"]
+        commit = subprocess.run(git + options, capture_output=True, text=True).stdout.strip()
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "resumed": head and {name: head[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
-        "steps_per_epoch": data.steps,
+        "steps_per_epoch": run.data.steps,
         "data": os.path.abspath(args.dir or "demo"),
         **{name: size for name, size in sizes.items() if isinstance(size, int)},
-        "place": {**run.place._asdict(), "device": str(run.place.device)},
-        "device": device_name(run.place.device),
+        "place": place._asdict() | {"device": str(place.device)},
+        "device": device_name(place.device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
@@ -2048,12 +1990,11 @@ def describe(run, head):
 
 
 def traffic(place):
-    """Returns, by the kernel's counters, the bytes and calls that this process and its workers have
-    read, from the page cache too, and the bytes that the interfaces of its node sent and received:
-    on CPUs, since what GPUs exchange by NVLink or InfiniBand passes these counters by.
-    """
+    """Returns the bytes and calls that this process and its workers have read, from the page cache
+    too, and the bytes that its node has sent and received, by the kernel's counters."""
     counts = np.full(4, np.nan)  # what is not counted
     with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
+        # What GPUs exchange by NVLink or InfiniBand passes these counters by.
         if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
             counts[2:] = psutil.net_io_counters()[:2]
         processes = psutil.Process(), *psutil.Process().children()
@@ -2067,8 +2008,8 @@ LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    values = {"Lr": train["Lr"], "Data/wait": train["Wait"]}
-    values |= {tag: train[tag] for tag in train if "/" in tag and math.isfinite(train[tag])}
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)
+    values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
     for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
@@ -2086,10 +2027,9 @@ def log_epoch(run, done, train, val):
 
 
 def build_run(args):
-    """Returns the Run, ready to train: every rank with the same weights and state. The order of
-    the steps is not free."""
+    """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators settle on algorithms as they form.
-    arm_timeout(args)
+    arm_timeout(args, compiling=True)  # load_state() may train steps, which compile
     torch.backends.cudnn.benchmark = not args.deterministic
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -2104,7 +2044,6 @@ def build_run(args):
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
     #    any number of devices.
-    arm_timeout(args)
     head, tensors = load_checkpoint(args, place, trains)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
     sizes = split_batch(args, place, kept)
@@ -2113,21 +2052,20 @@ def build_run(args):
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, head)
-    epoch, step, meter_state, values = args.start_epoch or 0, 0, None, None
+    epoch, step, resumed = args.start_epoch or 0, 0, {}
     if head:
         own = about_model(args, data)
         mine = {name: own[name] for name in MUST_FIT if own[name]}
         if found := differing(dict.fromkeys(mine) | head, mine):
             raise BadInput(f"--resume {head['path']} differs in {found}")
         if args.start_epoch is None:
-            meter_state, values, epoch, step = map(head.get, "partial values epoch step".split())
-            step = min(data.steps, math.ceil(step * head["global_batch"] / data.global_batch))
-            if not step:  # saved after an epoch's last step, before its validation
-                epoch, step = epoch - 1, data.steps
+            resumed = {name: head[name] for name in ("partial", "values")}
+            step = math.ceil(head["step"] * head["global_batch"] / data.global_batch)
+            # At step 0 it was saved after an epoch's last step, before its validation.
+            epoch, step = head["epoch"] - (not step), min(step or data.steps, data.steps)
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
-    arm_timeout(args, compiling=args.compile)  # load_state() may train steps, which compile
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
     try:
@@ -2144,14 +2082,13 @@ def build_run(args):
         signal.signal(signum, functools.partial(on_signal, signals))
     run = Run(args, place, data, model, optimizer, scaler, batches, waits, trains, over, signals)
     if args.ema:
-        for name, tensor in trained_state(run).items():
-            copied = tensor.clone()
-            run.ema[name] = copied.float() if copied.is_floating_point() else copied
+        run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
     if head:
         restore(run, head, tensors)
-    run.epoch, run.step, run.meter_state, run.values = epoch, step, meter_state, values
+    run.epoch, run.step, run.resumed = epoch, step, resumed
     run.saved = time.monotonic()
     run.started = time.perf_counter() - (head["seconds"] if head else 0)
+    run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
     # 7. The log last: a run that cannot start leaves no folder.
     if place.rank == 0:
@@ -2162,22 +2099,20 @@ def build_run(args):
 
 
 def require_equal(place, mine):
-    """Ends in BadInput on a rank whose {what: value} differ from rank 0's: it would train something
-    else in silence, or wait in a collective that others never enter."""
+    """Ends in BadInput on a rank whose {what: value} differ from rank 0's."""
     if found := differing(from_rank_0(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
 
 
 def what_trains(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
-    them}, the same on all ranks."""
-    parser, digests = make_parser(), [source.digest() for source in sources]
-    arm_timeout(args)
+    those that are not at their default}, the same on all ranks."""
+    parser, (data, val) = make_parser(), (source.digest() for source in sources)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine["precision"] = place.precision or args.precision
-    mine["data"] = digests[0]  # which has no default
+    mine |= {"precision": place.precision or args.precision, "data": data}
+    # Another rank's would be trained on in silence, or waited for in a collective.
+    require_equal(place, mine | {"device": place.device.type, "val": val})
     options = {name: value for name, value in mine.items() if name not in parser.free}
-    require_equal(place, mine | {"device": place.device.type, "val": digests[1]})
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
     return {"options": options, "hash": hashed.hexdigest()[:8]}
@@ -2209,12 +2144,12 @@ def print_header(run, head):
 
 
 def train(run):
-    """Trains until --epochs, what is desired or --budget-hours, saving and logging after every
-    epoch."""
+    """Trains until --epochs, what is desired or --budget-hours; saves and logs each epoch."""
     args = run.args
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
-    reached, done, values, val = False, run.epoch + run.step / run.data.steps, run.values, {}
-    if from_rank_0(is_spent(run)):
+    reached, done, val = False, run.epoch + run.step / run.data.steps, {}
+    values = run.resumed.get("values")
+    if from_rank_0(time.perf_counter() > run.deadline):
         run.over.set()
     elif run.step < run.data.steps:  # what a budget ended within an epoch goes on with a larger one
         values = None
@@ -2229,7 +2164,7 @@ def train(run):
         for tag, (_, worst, best) in BEST.items():
             better = max if worst < best else min
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        if val[judge] == run.best[judge]:
+        if run.folder and val[judge] == run.best[judge]:
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
@@ -2238,7 +2173,7 @@ def train(run):
         if reached or run.over.is_set():
             run.over.set()
             break
-        run.epoch, run.step, run.meter_state, values = run.epoch + 1, 0, None, None
+        run.epoch, run.step, run.resumed, values = run.epoch + 1, 0, {}, None
     if run.log:
         reason = "the budget is spent" if done < args.epochs else "all epochs are done"
         reason = "what is desired is reached" if reached else reason
@@ -2270,8 +2205,8 @@ def train_rank(args):
                 val = validate(run)
                 if run.place.rank == 0:
                     print_line(f"validation: {shown(val, 3)}")
-        except Preempted as ended:
-            status = ended.status
+        except SystemExit as ended:  # by a signal
+            status = ended.code
         sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         leave()
     except Exception as error:
@@ -2279,9 +2214,6 @@ def train_rank(args):
         status = report_error(failed)
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
-    for stream in sys.stdout, sys.stderr:
-        with contextlib.suppress(OSError):
-            stream.flush()
     # At once: a normal end would run destructors of groups, which wait for ranks that are gone. Its
     # launcher sees the status, or the others that a connection has closed, and they end as well.
     os._exit(status)
@@ -2308,8 +2240,7 @@ MEANINGS = {
 
 
 def report_error(error):
-    """Prints why the process ends: in one line what is known, with its traceback what is a bug;
-    returns the exit status."""
+    """Prints why the process ends, a bug with its traceback; returns the exit status."""
     rank, status, line = os.environ.get("RANK", "0"), getattr(error, "status", None), str(error)
     if status is None:
         known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
