@@ -778,6 +778,6 @@ def test_ranks_say_it_once(another, tmp_path):
     assert [line.split(": ")[1] for line in lines[:2]] == [
         "1 rows are too short, and are left out"
     ] * 2
-    assert all("9 of 9 sequences are cut" in line for line in lines[2:4])
+    assert all("9 of 9 sequences are of --max-length, or cut to it" in line for line in lines[2:4])
     assert str(another) in the_line(printed[0], only=False) and len(lines) == 5
     assert len(printed[1].splitlines()) == 1 and "Traceback" not in printed[1]
