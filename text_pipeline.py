@@ -575,9 +575,8 @@ def add_task_options(parser):
     """Adds the task's options; returns the names of free ones and of each rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
-    folder = {"nargs": "?", "default": os.environ.get("TEXT_DIR")}
     files = "has train.txt and val.txt, or GLUE's train.tsv and dev.tsv ($TEXT_DIR, else a demo)"
-    add("dir", metavar="DIR", **folder, help=files)
+    add("dir", metavar="DIR", nargs="?", default=os.environ.get("TEXT_DIR"), help=files)
     add("--task", choices=["lm", *GLUE], default="lm", help="lm, or one of GLUE's (%(default)s)")
     tokens = "a FOLDER of Hugging Face's, words or bytes (default: the model's, words; lm: bytes)"
     add("--tokenizer", metavar="NAME", help=tokens)
@@ -613,19 +612,17 @@ def check_task_options(args, parser):
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
     width, heads = args.hidden_size, args.heads
-    folder = args.tokenizer not in (None, "words", "bytes" if lm else None)
-    found = os.path.isdir(args.tokenizer or ".")
-    missing = (folder or not lm) and not importlib.util.find_spec("transformers")
+    named = None if args.tokenizer in (None, "words", *["bytes"] * lm) else args.tokenizer
+    missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
-    measured = {"lm": "loss perplexity", "mnli": "loss accuracy"}
-    measured = measured.get(args.task, "loss accuracy f1 mcc")
+    tags = {"lm": "loss perplexity", "mnli": "loss accuracy"}.get(args.task, "loss accuracy f1 mcc")
     wanted = [args.best, *["accuracy"] * bool(args.desired_acc), *["mcc"] * bool(args.desired_mcc)]
     refused = {
         f"{task} needs -a gpt": lm and args.arch != "gpt",
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
-        f"{task} measures {measured} alone": not {*wanted} <= {*measured.split()},
-        f"--tokenizer {args.tokenizer}: no folder, nor words or bytes": folder and not found,
+        f"{task} measures {tags} alone": not {*wanted} <= {*tags.split()},
+        f"--tokenizer {named}: no folder, nor words or bytes": named and not os.path.isdir(named),
         "transformers is missing: pip install -r requirements-text.txt": missing,
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
@@ -643,17 +640,16 @@ def check_task_options(args, parser):
 
 
 class Source(NamedTuple):
-    """Sequence i of training or validation is `length[i]` tokens from `offset[i]` on; the second
-    sentence of a pair begins `second[i]` tokens later."""
+    """Sequence i of training or validation is `length[i]` tokens from `offset[i]` on."""
 
     path: str
     tokens: np.ndarray  # (T,) all, end to end
     offset: np.ndarray  # (N,)
     length: np.ndarray  # (N,)
-    second: np.ndarray  # (N,)
+    second: np.ndarray  # (N,) tokens before the second sentence of a pair
     target: np.ndarray  # (N,) classes; of a language model zeros
     vocabulary: int  # tokens that there may be
-    words: list | None  # their names, of a language model's words
+    words: list | None = None  # their names, of a language model's words
     pad: int = 0  # the token that an encoder is given where there is none
 
     def digest(self):
@@ -678,74 +674,60 @@ def find_file(args, *names):
     folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
     if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
         return found[0]
-    what = f"has no {names[0]}" if os.path.isdir(args.dir) else "is no folder"
-    raise BadInput(f"{args.dir} {what}, which --task {args.task} reads")
+    raise BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
 
 
-def map_file(path):
-    """Returns a file's bytes (N,) uint8, which may be more than the memory holds."""
+def read_file(path, text=False):
+    """Returns a file's bytes (N,) uint8, which may be more than the memory holds, or its text."""
     try:
-        return np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:  # an empty one, too
+        raw = np.memmap(path, np.uint8, "r")
+        return str(raw, "utf-8-sig") if text else raw
+    except (OSError, ValueError) as error:  # an empty one, too, or no UTF-8
         raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
 
 
-def decode(path, raw):
-    """Returns the text of a file's bytes."""
-    try:
-        return raw.tobytes().decode("utf-8-sig")
-    except UnicodeError as error:
-        raise BadInput(f"{path} is no UTF-8: {first_line(error)}") from None
-
-
-@functools.cache
 def transformers():
-    """Returns the library, silent."""
-    # Only what needs it waits for its import, seconds.
+    """Returns the library, silent and offline."""
+    # Only what needs it waits for its import, seconds. Nothing is fetched if this is set before.
+    os.environ["HF_HUB_OFFLINE"] = "1"
     library = importlib.import_module("transformers")
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
     return library
 
 
-# Nothing is fetched, and no code that comes with a model is run.
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
-
-
 def load_tokenizer(folder):
     """Returns the tokenizer in a folder of Hugging Face's."""
     try:
-        return transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+        return transformers().AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever a library makes of a damaged file
-        why = " ".join(str(error).split())[:300]
-        raise BadInput(f"{folder} has no tokenizer: {why}") from None
+        raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
 
 
 def word_tokenizer(texts):
     """Returns such a tokenizer, of the words that stand between blanks in some texts."""
-    tokenizers, kinds = importlib.import_module("tokenizers"), "pad cls sep unk".split()
+    tokenizers = importlib.import_module("tokenizers")
+    marks = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "cls", "sep", "unk")}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    options = {"special_tokens": [f"<{kind}>" for kind in kinds], "show_progress": False}
+    options = {"special_tokens": [*marks.values()], "show_progress": False}
     trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
     tokenizer.train_from_iterator(texts, trainer)
-    pair, tokens = "<cls> $A <sep> $B:1 <sep>:1", [("<cls>", 1), ("<sep>", 2)]
-    process = tokenizers.processors.TemplateProcessing
-    tokenizer.post_processor = process(single="<cls> $A <sep>", pair=pair, special_tokens=tokens)
-    marks = {f"{kind}_token": f"<{kind}>" for kind in kinds}
+    # <cls> first <sep> second <sep>, by the marks' numbers in the vocabulary.
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("<sep>", 2), ("<cls>", 1))
     return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
 
 
 def read_rows(path, task, place):
-    """Returns ([texts of a row], [class]) of a TSV file of GLUE's, where quotes quote nothing."""
+    """Returns [(class, sentences ...)] of a TSV file of GLUE's, where quotes quote nothing."""
     columns, label, classes = GLUE[task]
-    lines = decode(path, map_file(path)).replace("\r\n", "\n").split("\n")
+    lines = read_file(path, text=True).replace("\r\n", "\n").split("\n")
     # CoLA's files begin with their first row.
     header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
     if missing := [name for name in (*columns, label) if name not in header]:
         given = ", ".join(header)[:200]
         raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
-    rows, target, short = [], [], 0
+    rows, short = [], 0
     for number, line in enumerate(lines, 1 + (task != "cola")):
         cells = line.split("\t")
         row = dict(zip(header, cells, strict=False))
@@ -757,20 +739,19 @@ def read_rows(path, task, place):
             given = f"line {number} has the label {row[label][:50]!r}"
             raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
         else:
-            rows.append([row[name] for name in columns])
-            target.append(classes.index(row[label]))
+            rows.append((classes.index(row[label]), *(row[name] for name in columns)))
     if short and place.rank == 0:
         print_line(f"{path}: {short} rows are too short, and are left out")
     if not rows:
         raise BadInput(f"{path} has no rows")
-    return rows, target
+    return rows
 
 
 def demo_rows():
-    """Returns the same of 5,000 sentences."""
+    """Returns the same of 4,000 sentences, and of 1,000."""
     # Class 0 has a fault: in an article, in order, by a word said twice, or in the verb's number,
     # which a noun between may hide.
-    rng, rows, target = random.Random(0), [], []
+    rng, rows = random.Random(0), []
     nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
     for _ in range(5000):
         fault = rng.choice([*"article order twice".split() * 2, "number", *[None] * 16])
@@ -784,9 +765,8 @@ def demo_rows():
             words[at : at + 2] = words[at + 1], words[at]
         elif fault == "twice":
             words.insert(at, words[at])
-        rows.append([" ".join(words)])
-        target.append(int(fault is None))
-    return rows, target
+        rows.append((int(fault is None), " ".join(words)))
+    return rows[:4000], rows[4000:]
 
 
 def list_rows(args, place):
@@ -796,25 +776,23 @@ def list_rows(args, place):
         paths += [find_file(args, "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv")]
         tables = [read_rows(path, args.task, place) for path in paths]
     else:
-        paths, (rows, target) = ["demo"] * 2, demo_rows()
-        tables = [(rows[:4000], target[:4000]), (rows[4000:], target[4000:])]
-    if args.tokenizer == "words" or (args.tokenizer is None and args.arch in ARCHS):
-        tokenizer = word_tokenizer(itertools.chain(*tables[0][0]))
-    else:
-        tokenizer = load_tokenizer(args.tokenizer or args.arch)
+        paths, tables = ["demo"] * 2, demo_rows()
+    name = args.tokenizer or ("words" if args.arch in ARCHS else args.arch)
+    sentences = itertools.chain(*(row[1:] for row in tables[0]))
+    tokenizer = word_tokenizer(sentences) if name == "words" else load_tokenizer(name)
     sources = []
-    for path, (rows, target) in zip(paths, tables, strict=True):
+    for path, rows in zip(paths, tables, strict=True):
         tokens, second = [], []
         for start in range(0, len(rows), 4096):  # an encoding takes far more memory than its tokens
-            columns = [[*column] for column in zip(*rows[start : start + 4096], strict=True)]
+            _, *columns = map(list, zip(*rows[start : start + 4096], strict=True))
             options = {"truncation": True, "max_length": args.max_length}
             found = tokenizer(*columns, return_token_type_ids=True, **options)
             tokens += [np.array(row) for row in found["input_ids"]]
             second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
         length, tokens = np.array([len(row) for row in tokens]), np.concatenate(tokens)
-        arrays = tokens, length.cumsum() - length, length, np.array(second), np.array(target)
-        pad = tokenizer.pad_token_id or 0
-        sources.append(Source(str(path), *arrays, len(tokenizer), None, pad))
+        target = np.array([row[0] for row in rows])
+        arrays = tokens, length.cumsum() - length, length, np.array(second), target
+        sources.append(Source(str(path), *arrays, len(tokenizer), pad=tokenizer.pad_token_id or 0))
         if (full := (length == args.max_length).sum()) and place.rank == 0:
             print_line(f"{path}: {full} of {len(rows)} sequences are of --max-length, or cut to it")
         # Where FOLDER has no tokenizer, transformers makes one that knows no word.
@@ -832,34 +810,32 @@ def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets."""
     # Block i begins at token i x --max-length, and ends with the first one of the next, so that
     # every token but the first is a target once. In training the ragged last block is left out.
-    words, vocabulary, tokenizer = None, 256, None
+    words, vocabulary, is_text = None, 256, args.tokenizer not in (None, "bytes")
     if args.dir:
-        if args.tokenizer or not os.path.exists(f"{args.dir}/train.bin"):
-            paths = [find_file(args, "train.txt"), find_file(args, "val.txt", "valid.txt")]
-        else:
-            paths = [find_file(args, "train.bin"), find_file(args, "val.bin")]
-        arrays = [map_file(path) for path in paths]
+        kind = "bin" if not args.tokenizer and os.path.exists(f"{args.dir}/train.bin") else "txt"
+        paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
+        arrays = [read_file(path, is_text) for path in paths]
     else:
-        paths, arrays = [Path("Python's language reference")] * 2, demo_text()
+        paths, arrays = [Path("Python's language reference")] * 2, demo_text(is_text)
     if paths[0].suffix == ".bin":
         words, vocabulary, arrays = view_bins(paths, arrays)
     elif args.tokenizer == "words":  # by hand: a library of tokenizers takes ten times as long
-        texts = [split_words(decode(path, raw)) for path, raw in zip(paths, arrays, strict=True)]
-        words = [*dict.fromkeys(["<unk>", *texts[0]])]
+        words = [*dict.fromkeys(["<unk>", *split_words(arrays[0])])]
         index, vocabulary = {word: token for token, word in enumerate(words)}, len(words)
-        arrays = [np.array([index.get(word, 0) for word in text]) for text in texts]
-    elif args.tokenizer not in (None, "bytes"):
+        arrays = [np.array([index.get(word, 0) for word in split_words(text)]) for text in arrays]
+    elif is_text:
         tokenizer = load_tokenizer(args.tokenizer)
         vocabulary = len(tokenizer)
+        lines = [text.splitlines(keepends=True) or [""] for text in arrays]
+        ids = [tokenizer(rows, add_special_tokens=False, verbose=False).input_ids for rows in lines]
+        arrays = [np.fromiter(itertools.chain(*rows), np.int32) for rows in ids]
     sources, length = [], args.max_length
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
-        if tokenizer:
-            lines = decode(path, tokens).splitlines(keepends=True)
-            found = tokenizer(lines or [""], add_special_tokens=False, verbose=False)
-            tokens = np.fromiter(itertools.chain(*found["input_ids"]), np.int32)
         offset = length * np.arange(rounded((len(tokens) - 1) / length))
         if not len(offset):
             raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {length}")
+        if words and (tokens[: 10**6] == 0).mean() > 0.5:
+            raise BadInput(f"{path}: more than half of its words are not in training's")
         lengths = np.minimum(length + 1, len(tokens) - offset)
         zeros = np.zeros(len(offset), np.int8)
         sources.append(Source(str(path), tokens, offset, lengths, zeros, zeros, vocabulary, words))
@@ -873,18 +849,19 @@ def view_bins(paths, raw):
     try:
         about = json.loads(meta.read_text())
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        arrays = [array.view(dtype) for array in raw]
-        return about.get("words"), int(about["vocabulary"]), arrays
+        words = [] + about.get("words", [])  # nothing but a list
+        return words or None, int(about["vocabulary"]), [array.view(dtype) for array in raw]
     except Exception as error:  # whatever may stand there
         wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
         raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
 
 
-def demo_text():
-    """Returns the bytes of Python's language reference, nine tenths and one."""
+def demo_text(text=False):
+    """Returns Python's language reference, nine tenths and one, as read_file() would."""
     topics = importlib.import_module("pydoc_data.topics").topics
-    text = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
-    return np.split(text, [len(text) // 10 * 9])
+    raw = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
+    arrays = np.split(raw, [len(raw) // 10 * 9])
+    return [str(array, "utf-8") for array in arrays] if text else arrays
 
 
 class Data(NamedTuple):
@@ -939,8 +916,7 @@ def load_batches(args, place, data, schedule):
         if lm:
             inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
         else:
-            inputs = np.concatenate([tokens, source.second[keys, None]], axis=1)
-            target = source.target[keys]
+            inputs, target = np.c_[tokens, source.second[keys]], source.target[keys]
         batch = torch.tensor(inputs), torch.tensor(target)
         if place.device.type == "cuda":  # or the copy would be waited for
             batch = [tensor.pin_memory() for tensor in batch]
@@ -956,8 +932,7 @@ def noise(args, data, items, device, split="train"):
     """Returns (inputs, target) of the shape that so many sequences have."""
     shape = items, args.max_length + (args.task != "lm")
     inputs = torch.randint(data.train.vocabulary, shape, device=device)
-    target = torch.zeros(shape if args.task == "lm" else items, dtype=torch.int64, device=device)
-    return inputs, target
+    return inputs, inputs.new_zeros(shape if args.task == "lm" else items)
 
 
 # -------------------------------------------------------------------------------------------- model
@@ -1001,8 +976,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2 (Radford et al. 2019) without biases; tied, it is nanoGPT: takes tokens (N, L), returns
-    logits (N, L, vocabulary)."""
+    """GPT-2 (Radford et al. 2019) without biases; tied, it is nanoGPT."""
 
     def __init__(self, vocabulary, length, dropout, layers, hidden_size, heads, tied):
         super().__init__()
@@ -1027,7 +1001,7 @@ class GPT(nn.Module):
             self.head.weight = self.token.weight
 
     def forward(self, tokens):
-        """Takes (N, L), returns (N, L, vocabulary)."""
+        """Takes tokens (N, L), returns logits (N, L, vocabulary)."""
         x = self.dropout(self.token(tokens) + self.position[: tokens.shape[1]])
         return self.head(self.norm(self.blocks(x)))
 
@@ -1045,8 +1019,7 @@ class Classifier(nn.Module):
         mask, config = tokens >= 0, self.encoder.config
         given = {"input_ids": tokens.where(mask, config.pad_token_id)}
         if getattr(config, "type_vocab_size", 1) > 1:
-            places = torch.arange(tokens.shape[1], device=tokens.device)
-            given["token_type_ids"] = (mask & (places >= second)).long()
+            given["token_type_ids"] = (mask & (mask.cumsum(dim=1) > second)).long()
         return self.encoder(attention_mask=mask.long(), **given).logits
 
 
@@ -1063,7 +1036,7 @@ def make_config(args, data):
         # BERT's 0.02 is for a width of 768: narrower models would learn slowly.
         config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
     else:
-        config = auto.from_pretrained(args.arch, **LOCAL)
+        config = auto.from_pretrained(args.arch, trust_remote_code=False)  # no code of its own
     if config.pad_token_id is None:
         raise ValueError("it has no token for padding: is it no encoder?")
     shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
@@ -1074,9 +1047,10 @@ def make_config(args, data):
     if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
         raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
     config.num_labels = len(GLUE[args.task][2])
-    for name in config.to_dict():
-        if "dropout" in name and args.dropout is not None:
-            setattr(config, name, args.dropout)
+    # A folder may name an attention to fetch and run, and have logits in a tuple.
+    config.update({"_attn_implementation": None, "return_dict": True})
+    if args.dropout is not None:
+        config.update({name: args.dropout for name in config.to_dict() if "dropout" in name})
     return config
 
 
@@ -1087,14 +1061,12 @@ def build_encoder(args, data, load):
         config = make_config(args, data)
         if args.arch in ARCHS or args.from_scratch or not load:
             return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER was saved in
-        options = {"config": config, "dtype": torch.float32, **LOCAL}
+        options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
         # Another task's last layer does not fit.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, info = auto.from_pretrained(args.arch, **options)
     except Exception as error:  # whatever a library makes of a damaged file
-        objects = "Weights only" in str(error)  # PyTorch's advice would be to trust it
-        why = "its weights hold Python objects" if objects else first_line(error)
-        raise BadInput(f"-a {args.arch}: {why}") from None
+        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
     left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
         raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit, as {left[0]}")
@@ -1104,11 +1076,10 @@ def build_encoder(args, data, load):
 
 
 def build_model(args, data, load=True):
-    """Returns the model `-a` in float32 on the CPU; with FOLDER's weights, unless they are not to
-    be loaded."""
+    """Returns the model `-a` in float32 on the CPU; with FOLDER's weights, if they are to load."""
     if args.task == "lm":
-        sizes = data.train.vocabulary, args.max_length, args.dropout or 0.0
-        model = GPT(*sizes, **data.model_options)
+        sizes = data.train.vocabulary, args.max_length
+        model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
         model = Classifier(build_encoder(args, data, load))
     if args.compile:
@@ -1138,9 +1109,8 @@ def criterion(output, target, args=None):
     """Returns (loss to differentiate, sums to log) of the N sequences of a batch: cross-entropy, of
     logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where targets of -1
     add nothing. The sums are SUMS, in exact_dtype()."""
-    losses = nn.functional.cross_entropy(
-        output.flatten(0, -2), target.flatten(), ignore_index=-1, reduction="none"
-    )
+    options = {"ignore_index": -1, "reduction": "none"}
+    losses = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
     dtype, counts = exact_dtype(target.device), target.new_zeros(len(SUMS) - 1)
     counts[-1] += len(target)
     if output.ndim == 3:
@@ -1172,13 +1142,11 @@ def measures(sums):
 
 
 def shown(values, digits=1):
-    """Returns the measures in a line for people, without those that are at their worst, or not
-    measured."""
-    forms = {"Perplexity": "perplexity {}", "Accuracy": "accuracy {} %", "F1": "F1 {} %"}
-    forms |= {"MCC": "MCC {}", "Loss": "loss {}"}
+    """Returns the measures for people, without those at their worst, or not measured."""
+    forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
+    forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
     good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
-    fine = {tag: digits + 2 * (tag in ("MCC", "Loss")) for tag in good}
-    return ", ".join(forms[tag].format(f"{values[tag]:.{fine[tag]}f}") for tag in good)
+    return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
 
 
 def is_desired(args, values):

@@ -4,6 +4,7 @@ import csv
 import json
 import pickle
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -148,7 +149,7 @@ def test_a_task_without_a_demo(complaint_here):
 # -------------------------------------------------------------------------------------------- data
 
 TEXTS = {  # of a language model: what is wrong => files, options, words of the line
-    "no folder": (None, "", "is no folder"),
+    "no folder": (None, "", "has no train.txt, which --task lm reads"),
     "nothing in it": ({}, "", "has no train.txt"),
     "no val": ({"train.txt": TEXT}, "", "has no val.txt"),
     "an empty text": ({"train.txt": "", "val.txt": TEXT}, "", "train.txt cannot be read"),
@@ -156,9 +157,18 @@ TEXTS = {  # of a language model: what is wrong => files, options, words of the 
     "three bytes": ({"train.txt": "abc", "val.txt": TEXT}, "", "train.txt has 3 tokens"),
     "one token": ({"train.txt": TEXT, "val.txt": "a"}, "", "val.txt has 1 tokens"),
     "blanks": ({"train.txt": " " * 99, "val.txt": TEXT}, "words", "train.txt has 0 tokens"),
-    "UTF-16": ({"train.txt": TEXT.encode("utf-16"), "val.txt": TEXT}, "words", "is no UTF-8"),
+    "UTF-16": (
+        {"train.txt": TEXT.encode("utf-16"), "val.txt": TEXT},
+        "words",
+        "'utf-8' codec can't",
+    ),
     "a mark alone": ({"train.txt": "\ufeff", "val.txt": TEXT}, "words", "train.txt has 0 tokens"),
     "a mark, folder": ({"train.txt": "\ufeff", "val.txt": TEXT}, "FOLDER", "train.txt has 0"),
+    "unknown words": (
+        {"train.txt": TEXT, "val.txt": "ein Hund sieht dich\n" * 9},
+        "words",
+        "val.txt: more than half of its words are not in training's",
+    ),
     "a folder without": ({"train.txt": TEXT, "val.txt": TEXT}, "EMPTY", "has no tokenizer"),
 }
 
@@ -193,7 +203,7 @@ def test_what_is_no_file(kind, name, bert, tmp_path, complaint_here):
 
 
 def test_a_name_that_is_too_long(complaint_here):
-    assert "is no folder" in complaint_here(ND, *LM, "x" * 300)
+    assert "has no train.txt" in complaint_here(ND, *LM, "x" * 300)
 
 
 ROWS = {  # of a task of GLUE: what is wrong => the task, train.tsv, dev.tsv, words of the line
@@ -218,8 +228,13 @@ ROWS = {  # of a task of GLUE: what is wrong => the task, train.tsv, dev.tsv, wo
     "another task": ("qnli", PAIRS, PAIRS, "no column 'question', but index, sentence1"),
     "test.tsv": ("rte", PAIRS, "index\tsentence1\tsentence2\n0\ta\tb\n", "test.tsv has no labels"),
     "test.tsv of CoLA": ("cola", ROW * 9, "index\tsentence\n0\tthe cat\n", "line 1 has 2 columns"),
-    "UTF-16": ("cola", (ROW * 9).encode("utf-16"), ROW, "train.tsv is no UTF-8"),
-    "Latin 1": ("cola", (ROW * 9).replace("dog", "d\xf6g").encode("latin1"), ROW, "is no UTF-8"),
+    "UTF-16": ("cola", (ROW * 9).encode("utf-16"), ROW, "train.tsv cannot be read: 'utf-8'"),
+    "Latin 1": (
+        "cola",
+        (ROW * 9).replace("dog", "d\xf6g").encode("latin1"),
+        ROW,
+        "'utf-8' codec can't",
+    ),
     "unknown": ("cola", ROW * 9, "gj04\t1\t\tein Hund sieht dich\n", "dev.tsv: more than half"),
     "few": ("cola", ROW * 3, ROW, "training has 3 sequences, fewer than a global batch, 4"),
 }
@@ -252,6 +267,8 @@ BINS = {  # what is wrong => meta.json, words of the line
     "a type in a list": ('{"vocabulary": 19, "dtype": ["uint16"]}', "meta.json"),
     "a vocabulary of text": ('{"vocabulary": "x", "dtype": "uint16"}', "meta.json"),
     "an infinite one": ('{"vocabulary": Infinity, "dtype": "uint16"}', "meta.json"),
+    "words as one": ('{"vocabulary": 19, "dtype": "uint16", "words": "abc"}', "list"),
+    "words that are numbered": ('{"vocabulary": 19, "dtype": "uint16", "words": {"a": 0}}', "list"),
     "none that is a number": ('{"vocabulary": NaN, "dtype": "uint16"}', "meta.json"),
 }
 
@@ -575,6 +592,26 @@ def test_code_of_a_model_is_not_run(scratch, bert, another, pairs, tmp_path, com
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
+def test_an_attention_that_a_folder_names_is_not_fetched(name, another, pairs, monkeypatch):
+    """Nor has its saved way to return logits any say."""
+    edit(another / "config.json", **{name: "evil/kernel", "return_dict": False})
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    args = text_nd.parse_args([*map(str, [*RTE, another, pairs])])
+    place = text_nd.Place(torch.device("cpu"))
+    data = text_nd.open_data(args, place, text_nd.list_sources(args, place), (4, 1, 4))
+    model = text_nd.build_model(args, data)
+    assert model.encoder.config._attn_implementation == "sdpa"
+    assert model(text_nd.noise(args, data, 3, "cpu")[0]).shape == (3, 2)
+
+
+def test_what_is_imported_of_hugging_faces_is_offline(tmp_path):
+    """It reads that when it is imported: after a script, which is imported without it."""
+    code = "import {0}, sys; assert 'huggingface_hub' not in sys.modules; {0}.transformers()"
+    code += "; assert sys.modules['huggingface_hub'].constants.HF_HUB_OFFLINE"
+    run([sys.executable, "-c", code.format("text_nd")], ROOT)
+
+
 class Hostile:
     """What a pickle that runs commands holds."""
 
@@ -741,6 +778,6 @@ def test_ranks_say_it_once(another, tmp_path):
     assert [line.split(": ")[1] for line in lines[:2]] == [
         "1 rows are too short, and are left out"
     ] * 2
-    assert all("9 of 9 sequences are cut" in line for line in lines[2:4])
+    assert all("9 of 9 sequences are of --max-length, or cut to it" in line for line in lines[2:4])
     assert str(another) in the_line(printed[0], only=False) and len(lines) == 5
     assert len(printed[1].splitlines()) == 1 and "Traceback" not in printed[1]

@@ -128,9 +128,9 @@ def split_text(path, share):
         if share:
             raise nd.BadInput(f"{path} has a part for validation: --val is for one text")
         val = next(filter(Path.exists, vals), vals[0])
-        return {"train": [nd.map_file(train)], "val": [nd.map_file(val)]}
+        return {"train": [nd.read_file(train)], "val": [nd.read_file(val)]}
     paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-    parts, texts = {"train": [], "val": []}, [nd.map_file(path) for path in paths]
+    parts, texts = {"train": [], "val": []}, [nd.read_file(path) for path in paths]
     left = int(sum(map(len, texts)) * (1 - (share or 0.1)))  # as nanoGPT cuts
     for raw in texts:
         at = min(left, len(raw))
