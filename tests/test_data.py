@@ -694,7 +694,7 @@ def test_a_shard_is_opened_once(shards, monkeypatch):
     full.append(24)
     loader, found = images_of(), []
     loader.data = loader.data._replace(val=source)
-    loader.load_central = lambda encoded, out: found.append(encoded)
+    loader.load_central = lambda encoded, *_: found.append(encoded)
     last = int(np.flatnonzero(source.file == 1)[0])
     nd.open_shard.cache_clear()
     monkeypatch.setattr(nd.time, "sleep", lambda seconds: None)
