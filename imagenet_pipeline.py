@@ -709,9 +709,9 @@ def make_demo_set(folder):
             hue = (36 * label + rng.integers(-9, 10)) % 360
             colour = PIL.ImageColor.getrgb(f"hsv({hue}, 80%, 90%)")
             pixels[top : top + size, left : left + size] = colour
-            part = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
-            part.mkdir(parents=True, exist_ok=True)
-            PIL.Image.fromarray(pixels).save(part / f"{serial}.jpg", quality=90)
+            into = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
+            into.mkdir(parents=True, exist_ok=True)
+            PIL.Image.fromarray(pixels).save(into / f"{serial}.jpg", quality=90)
         unfinished.rename(folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -912,25 +912,25 @@ class Images(torch.utils.data.Dataset):
                 if op.name.startswith("Posterize"):
                     op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
 
-    def view(self, buffer, split, epoch, images):
+    def pixels(self, buffer, split, epoch, images):
         """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
         size = train_size(self.args, self.data, epoch) if split == "train" else self.data.val_size
         return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
 
     def batches(self, loaded):
         """Yields load_batches()' batches of an iterator over what __getitem__() returned."""
-        for buffer, *when, classes in loaded:
-            if isinstance(classes, Exception):
-                raise classes
-            yield self.view(buffer, *when[:2], len(classes)), torch.as_tensor(classes).long(), *when
+        for buffer, *when, target in loaded:
+            if isinstance(target, Exception):
+                raise target
+            yield self.pixels(buffer, *when[:2], len(target)), torch.as_tensor(target).long(), *when
 
     def __getitem__(self, job):
         """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
         classes), or in place of the classes what ends the run."""
         buffer, split, epoch, _, keys = job
-        jobs = zip(keys, self.view(buffer, split, epoch, len(keys)), strict=True)
+        jobs = zip(keys, self.pixels(buffer, split, epoch, len(keys)), strict=True)
         try:
-            return *job[:4], [self.load(split, epoch, *each) for each in jobs]
+            return *job[:4], [self.load(split, epoch, *one) for one in jobs]
         except (BadInput, Fault) as error:  # raised here, it would reach the user as a traceback
             return *job[:4], error
 
@@ -1127,14 +1127,14 @@ def weights_in(saved):
 def load_weights(model, weights, what):
     """Loads the weights that fit; names the others, as of a last layer for other classes."""
     own = model.state_dict()
-    fit = [name for name in own if name in weights and weights[name].shape == own[name].shape]
-    left = sorted((own.keys() | weights.keys()) - {*fit})
+    fits = [name for name in own if name in weights and weights[name].shape == own[name].shape]
+    left = sorted((own.keys() | weights.keys()) - {*fits})
     number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
-    if len(fit) <= len(own) / 2:
+    if len(fits) <= len(own) / 2:
         raise BadInput(f"{number}: {names}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"{number} and are left out: {names}")
-    model.load_state_dict({name: weights[name] for name in fit}, strict=False)
+    model.load_state_dict({name: weights[name] for name in fits}, strict=False)
 
 
 def freeze_all_but_last(model):
@@ -1177,12 +1177,12 @@ def criterion(output, target, args=None):
     """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
     in training what `args` say. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
     smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
-    parts = [(target, 1)]  # classes, and their share of the target
+    mixed = [(target, 1)]  # classes, and their share of the target
     if target.ndim > 1:
         (target, other), kept = target[:, :2].long().T, target[:, 2:]
-        parts = [(target, kept), (other, 1 - kept)]
+        mixed = [(target, kept), (other, 1 - kept)]
     if args and args.loss == "bce":
-        wanted = sum(share * nn.functional.one_hot(each, output.shape[1]) for each, share in parts)
+        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
         wanted = wanted if threshold is None else (wanted > threshold).float()
         bce = nn.functional.binary_cross_entropy_with_logits
@@ -1191,7 +1191,7 @@ def criterion(output, target, args=None):
     else:
         options = {"label_smoothing": smoothing, "reduction": "none"}
         losses = functools.partial(nn.functional.cross_entropy, output, **options)
-        loss = sum(share * losses(each)[:, None] for each, share in parts).sum()
+        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
     sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])

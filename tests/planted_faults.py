@@ -167,7 +167,7 @@ tests/test_data.py -k "fails or failing"
   bytes are read as often as a file => (kind is BadInput and len(seconds) < 3) => False
   a damaged image is a fault => kind = Fault if isinstance(error, OSError) else BadInput => kind = Fault
 tests/test_data.py -k "decoded_ends and folder"
-  a damaged image is passed over => raise classes => continue
+  a damaged image is passed over => raise target => continue
   a loader's traceback => except (BadInput, Fault) as error:  # raised => except KeyboardInterrupt as error:  # raised
 tests/test_data.py -k noise
   noise of the wrong split => data.image_size if split == "train" else data.val_size => data.val_size if split == "train" else data.image_size
