@@ -446,6 +446,7 @@ WARMUP = 5, 90  # epochs, of so many
 # --auto-augment: torchvision's, with the interpolation that its references give them.
 POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
 POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
+POLICY_NAMES = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
 
 
 def add_task_options(parser):
@@ -466,8 +467,7 @@ def add_task_options(parser):
     add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
     sides = "alternate: a random side, and the other one every second epoch (Jordan 2024)"
     add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
-    policies = f"{', '.join(POLICIES)} of torchvision, or timm's such as rand-m6-mstd0.5-inc1"
-    add("--auto-augment", default="off", metavar="POLICY", help=policies)
+    add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
     boxes = "a rectangle in this fraction of images (Zhong et al. 2017; 0 = off)"
     add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
     crops = "crops of each image in a step, of so many times fewer images (Hoffer 2019; 1 = off)"
@@ -479,8 +479,7 @@ def add_task_options(parser):
     add("--mix-group", type=positive_int, metavar="N", help=groups)
 
     add = parser.add_argument_group("model").add_argument
-    names = "any torchvision classifier, or timm/NAME where timm is installed (%(default)s)"
-    add("-a", "--arch", default="resnet18", help=names)
+    add("-a", "--arch", default="resnet18", help="of torchvision, or timm/NAME (%(default)s)")
     add("--pretrained", **flag, help="start from published weights; the last layer may be new")
     add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
     add("--freeze", **flag, help="train the last layer alone, of --pretrained or --weights")
@@ -511,31 +510,30 @@ def check_task_options(args, parser):
         parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
     timms = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
     if not re.fullmatch("|".join(["off", *POLICIES, timms]), args.auto_augment):
-        known = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
-        parser.error(f"--auto-augment {args.auto_augment}: there is {known}")
-    mixes, starts = args.mixup or args.cutmix, args.resume not in (None, "auto")
-    untrained = args.freeze and not (args.pretrained or args.weights or starts)
+        parser.error(f"--auto-augment {args.auto_augment}: there is {POLICY_NAMES}")
+    begun = args.pretrained or args.weights or args.resume not in (None, "auto")
     grows = args.compile and args.compile_mode != "default" and args.start_size
     refused = {
         "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
-        "--mix-group is for --mixup and --cutmix": args.mix_group and not mixes,
-        "--freeze needs --pretrained or --weights, or nothing below would be trained": untrained,
+        "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
+        "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
         "--resume and --weights need the name of a file": "" in (args.resume, args.weights),
         "--pretrained and --weights exclude each other": args.pretrained and args.weights,
         f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
     }
-    for why in refused:
-        if refused[why]:
-            parser.error(why)
+    for why in filter(refused.get, refused):
+        parser.error(why)
 
 
 # --------------------------------------------------------------------------------------------- data
 
+# A shard is opened once in each worker: on a network's file system that takes longer than a read.
+open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
+
 
 class Source(NamedTuple):
     """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
-    `names[file[i]]`. Arrays, not lists, whose reference counts would have every worker copy them.
-    """
+    `names[file[i]]`. Arrays: every worker would copy lists, whose reference counts change."""
 
     folder: str
     classes: list  # (C,) names
@@ -557,8 +555,7 @@ class Source(NamedTuple):
         return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
     def digest(self):
-        """Returns "N images, HASH": of their classes and places, and of the sizes of some files,
-        since another set may have the same names."""
+        """Returns "N images, HASH": of classes, places and file sizes: sets may share names."""
         hashed = hashlib.sha256(repr(self.classes).encode())
         for array in self[2:]:
             hashed.update(array)
@@ -566,10 +563,6 @@ class Source(NamedTuple):
             with contextlib.suppress(OSError):
                 hashed.update(b"%d " % os.path.getsize(self.path(index)))
         return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
-
-
-# A shard is opened once in each worker: on a network's file system that takes longer than a read.
-open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
 def open_source(folder):
@@ -582,8 +575,7 @@ def open_source(folder):
         why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
         holds = "hold <class>/* (tools/prepare_imagenet.py makes them of ImageNet in any form)"
         raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
-    below = len(str(folder)) + 1
-    names = np.array([os.fsencode(path[below:]) for path, _ in listed.samples])
+    names = np.array([os.fsencode(path[len(str(folder)) + 1 :]) for path, _ in listed.samples])
     offset = np.zeros(len(names), int)
     places = np.arange(len(names)), offset, offset - 1  # each image is a whole file
     return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
@@ -605,36 +597,33 @@ def make_demo_set(folder):
     rng = np.random.default_rng(0)
     # Several ranks may come here at once, on several nodes: one of them renames its own.
     unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
-    for label, serial in itertools.product(range(10), range(160)):
-        pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
-        top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
-        hue = 360 + 36 * label + rng.integers(-9, 10)
-        colour = PIL.ImageColor.getrgb(f"hsv({hue % 360}, 80%, 90%)")
-        pixels[top : top + size, left : left + size] = colour
-        path = unfinished / ("train" if serial < 128 else "val") / f"class{label}" / f"{serial}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        PIL.Image.fromarray(pixels).save(path, quality=90)
     try:
+        for label, serial in itertools.product(range(10), range(160)):
+            pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
+            top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
+            hue = (36 * label + rng.integers(-9, 10)) % 360
+            colour = PIL.ImageColor.getrgb(f"hsv({hue}, 80%, 90%)")
+            pixels[top : top + size, left : left + size] = colour
+            into = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
+            into.mkdir(parents=True, exist_ok=True)
+            PIL.Image.fromarray(pixels).save(into / f"{serial}.jpg", quality=90)
         unfinished.rename(folder)
-    except OSError:
-        shutil.rmtree(unfinished)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():
+            raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
 
 
 def list_sources(args, place):
     """Returns (train, val), as DIR, the demo set or --dummy has them."""
     if args.dummy:  # as many images as ImageNet has
-        return [
-            Source(f"synthetic images/{split}", [], *[np.empty(0)] * 4, np.zeros(size, np.int8))
-            for split, size in {"train": 1_281_167, "val": 50_000}.items()
-        ]
+        made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
+        return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
     folder = Path(args.dir or "demo_data")
-    try:
-        if not args.dir and place.rank == 0:
-            print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
-        if not args.dir and not folder.exists():
-            make_demo_set(folder)
-    except OSError as error:
-        raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
+    if not args.dir and place.rank == 0:
+        print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+    if not args.dir and not folder.exists():
+        make_demo_set(folder)
     train, val = open_source(folder / "train"), open_source(folder / "val")
     if lone := sorted(set(train.classes) ^ set(val.classes)):
         raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes, as {lone[0]}")
@@ -713,8 +702,7 @@ def preset_of(arch):
 
 
 def train_size(args, data, epoch):
-    """Returns the pixels of an epoch's crops: --start-size in the first 40 % of all epochs,
-    --image-size in the last 20 %, two sizes between."""
+    """Returns the pixels of an epoch's crops, which grow after 40, 60 and 80 % of all epochs."""
     start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
     grown = (data.image_size - start) * thirds // 3
     return start + (grown if thirds == 3 else grown // 16 * 16)
@@ -736,8 +724,7 @@ def region_decoder():
         codec = importlib.import_module("nvidia.nvimgcodec")
         on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
         decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        rgb = codec.ColorSpec.SRGB  # EXIF's orientation is ignored, as by ImageFolder
-        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=rgb)
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # as ImageFolder
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
         return None
     finally:
@@ -746,19 +733,11 @@ def region_decoder():
 
 
 def decode(encoded, choose):
-    """Returns a region of an image, uint8 (height, width, 3), as Pillow converts it to RGB.
-
-    choose(H, W) returns the region (top, left, height, width). JPEGs are decoded by nvImageCodec
-    where it is installed, the rest by Pillow; of a PPM, as make_shards.py --raw writes it, the
-    region is a view. What cannot be decoded raises BadInput.
-    """
-    image, choose = None, functools.cache(choose)  # whoever decodes, and if both try: one region
-    if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-        shape = int(ppm[2]), int(ppm[1]), 3
-        if len(encoded) - ppm.end() == math.prod(shape):
-            image = np.frombuffer(encoded, np.uint8, offset=ppm.end()).reshape(shape)
+    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
+    (height, width, 3), as Pillow converts it to RGB. What cannot be decoded raises BadInput."""
+    choose = functools.cache(choose)  # whoever decodes, and if both try: one region
     # A decoder of regions does not notice that a file is cut off: look for JPEG's last marker.
-    elif encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
+    if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
         codec, decoder, parameters = region_decoder()
         with contextlib.suppress(RuntimeError):
             stream = codec.CodeStream(encoded)
@@ -768,16 +747,20 @@ def decode(encoded, choose):
                 within = stream.get_sub_code_stream(region=region)
                 if (decoded := decoder.decode(within, params=parameters)) is not None:
                     return np.asarray(decoded)
-    if image is None:
-        # Not all that Pillow may open: of PostScript another program would run what is in it.
-        formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
-        try:
+    # Not all that Pillow may open: of PostScript another program would run what is in it.
+    formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
+    try:
+        if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+            # As make_shards.py --raw writes it: the region is a view.
+            pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
+            image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
+        else:
             with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
                 if opened.mode[0] in "IF":  # of more than 8 bits: convert() would clip at 255
                     raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
                 image = np.asarray(opened.convert("RGB"))
-        except Exception as error:  # Pillow's decoders raise errors of any kind
-            raise BadInput(first_line(error).split(" <_io")[0]) from None
+    except Exception as error:  # Pillow's decoders raise errors of any kind
+        raise BadInput(first_line(error).split(" <_io")[0]) from None
     top, left, height, width = choose(*image.shape[:2])
     return image[top : top + height, left : left + width]
 
@@ -807,32 +790,42 @@ def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
 
 
 class Images(torch.utils.data.Dataset):
-    """What a loader worker does: it loads a batch into one of the buffers, uint8."""
+    """Batches of images in buffers, uint8: loader workers write, and the trainer reads."""
 
     def __init__(self, args, data, buffers):
         self.args, self.data, self.buffers = args, data, buffers
         preset = preset_of(args.arch)
         self.mode = preset.interpolation.value
-        mean = [round(255 * channel) for channel in preset.mean]
+        mean = tuple(round(255 * channel) for channel in preset.mean)
         self.mean, self.policy = torch.tensor(mean, dtype=torch.uint8), None
         if args.auto_augment in POLICIES:
             self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
         elif args.auto_augment != "off":
             timms = importlib.import_module("timm.data.auto_augment")
-            colour = {"img_mean": tuple(mean)}
-            self.policy = timms.rand_augment_transform(args.auto_augment, colour)
+            self.policy = timms.rand_augment_transform(args.auto_augment, {"img_mean": mean})
             for op in self.policy.ops:  # 0 bits, which Pillow refuses, become 1
                 if op.name.startswith("Posterize"):
                     op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
+
+    def pixels(self, buffer, split, epoch, images):
+        """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
+        size = train_size(self.args, self.data, epoch) if split == "train" else self.data.val_size
+        return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
+
+    def batches(self, loaded):
+        """Yields load_batches()' batches of an iterator over what __getitem__() returned."""
+        for buffer, *when, target in loaded:
+            if isinstance(target, Exception):
+                raise target
+            yield self.pixels(buffer, *when[:2], len(target)), torch.as_tensor(target).long(), *when
 
     def __getitem__(self, job):
         """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
         classes), or in place of the classes what ends the run."""
         buffer, split, epoch, _, keys = job
-        places = batch_view(self.args, self.data, self.buffers[buffer], split, epoch, len(keys))
+        jobs = zip(keys, self.pixels(buffer, split, epoch, len(keys)), strict=True)
         try:
-            jobs = zip(keys, places, strict=True)
-            return *job[:4], [self.load(split, epoch, key, out) for key, out in jobs]
+            return *job[:4], [self.load(split, epoch, *one) for one in jobs]
         except (BadInput, Fault) as error:  # raised here, it would reach the user as a traceback
             return *job[:4], error
 
@@ -842,13 +835,10 @@ class Images(torch.utils.data.Dataset):
         # the run: to train without some images would be another training, and nobody would notice.
         source, seconds = getattr(self.data, split), [1, 5, 20]
         index = key % len(source.target)
+        write = self.load_random if split == "train" else self.load_central
         while True:
             try:
-                encoded = source.read(index)
-                if split == "train":
-                    self.load_random(encoded, out, epoch, key)
-                else:
-                    self.load_central(encoded, out)
+                write(source.read(index), out, epoch, key)
                 return int(source.target[index])
             except (OSError, BadInput) as error:
                 open_shard.cache_clear()  # it may have been replaced, or too many are open
@@ -859,8 +849,7 @@ class Images(torch.utils.data.Dataset):
                 time.sleep(seconds.pop(0))
 
     def load_random(self, encoded, out, epoch, key):
-        """Writes a random crop, augmented, into uint8 (size, size, 3): drawn from (seed, epoch,
-        key) alone, whoever loads the image."""
+        """Writes a random crop, augmented: drawn from (seed, epoch, key), whoever loads it."""
         # Python hashes a string for its seed, so that near ones give unrelated draws.
         args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
         mirrored = rng.random() < 0.5
@@ -884,76 +873,55 @@ class Images(torch.utils.data.Dataset):
             top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
             out[top : top + height, left : left + width] = self.mean
 
-    def load_central(self, encoded, out):
+    def load_central(self, encoded, out, epoch=None, key=None):
         """Writes the central crop of the image whose shorter side is resized to --val-resize."""
         # At most 4 times as long as wide: resized whole, 1 x 30,000 pixels would fill the memory.
         image = decode(encoded, functools.partial(crop_box, rng=None, longest=4))
-        shorter = min(image.shape[:2])
-        sides = [self.data.val_resize * side // shorter for side in image.shape[:2]]
+        sides = [self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]]
         resized = torch.empty(*sides, 3, dtype=torch.uint8)
         resize(image, sides, self.mode, resized)
         top, left = (round((side - len(out)) / 2) for side in sides)
         out.copy_(resized[top : top + len(out), left : left + len(out)])
 
 
-def batch_view(args, data, buffer, split, epoch, images):
-    """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
-    size = train_size(args, data, epoch) if split == "train" else data.val_size
-    return buffer[: images * size * size * 3].view(images, size, size, 3)
-
-
 def load_batches(args, place, data, schedule):
-    """Returns an iterator over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch,
-    position), one for each batch of the schedule. Images lie in a buffer that is used again once
-    the next batch is asked for; for CUDA it is pinned, so that copies need not be waited for."""
+    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). Images
+    lie in a buffer that is used again once the next batch is asked for."""
     scale_and_shift(args.arch, place.device)  # made here, in the main stream's memory
     at_once = data.device_batch * place.devices
-    size = max(args.start_size or 0, data.image_size, data.val_size)
-    size = 3 * at_once * size**2  # bytes
-    view = functools.partial(batch_view, args, data)
+    size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
     if args.dummy:  # one random batch, made on the device, again and again
-        made = torch.randint(256, (size,), dtype=torch.uint8, device=place.device)
-        target = torch.randint(data.num_classes, (at_once,), device=place.device)
-        return (
-            (view(made, split, epoch, len(keys)), target[: len(keys)], split, epoch, position)
-            for split, epoch, position, keys in schedule
-        )
+        made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
+        classes = torch.randint(data.num_classes, (at_once,), device=place.device)
+        loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
+        return Images(args, data, made).batches(loaded)
     # Allocated once, in shared memory: the kernel would clear fresh memory for every batch, a tenth
     # of the time. Two are under way for each worker, as DataLoader prefetches them, and one is in
     # the caller's hands: with fewer, a batch would be overwritten while it is trained on.
     buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
+    images = Images(args, data, buffers)
     loader = torch.utils.data.DataLoader(
-        Images(args, data, buffers),
+        images,
         batch_size=None,  # an item is a batch
         sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
         num_workers=data.workers,
         multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
-        collate_fn=tuple,  # as it is: the images are in the buffer, and are not sent
         worker_init_fn=start_loader_worker,
-        generator=torch.Generator(),  # or it would draw from the global one
     )
     # Workers are forked here, before a group's first collective: on Python up to 3.11 a child that
     # is forked while a collective's thread waits for the interpreter's lock hangs.
-    started = iter(loader)
-    if place.device.type == "cuda":
+    loaded = iter(loader)
+    if place.device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
         torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
     # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-    def batches():
-        for number, *when, target in started:
-            if isinstance(target, Exception):
-                raise target
-            yield view(buffers[number], *when[:2], len(target)), torch.tensor(target).long(), *when
-
-    return batches()
+    return images.batches(loaded)
 
 
 def mix_pairs(images, target, args, seed):
-    """Blends each image with its neighbour, 2i with 2i + 1, in place, by --mixup or --cutmix;
-    returns (N, 3): class, the neighbour's class, and the share of the first in the target. All are
-    blended alike, as `seed` draws it."""
+    """Blends each image with its neighbour, 2i with 2i + 1, in place, all alike as `seed` draws it;
+    returns (N, 3): class, the neighbour's class, and the share of the first in the target."""
     # Not with a shuffled batch, as in the papers: an even slice of the global batch never parts 2i
     # from 2i + 1, so that any number of ranks trains on the same images.
     rng = random.Random(seed)
@@ -973,9 +941,8 @@ def mix_pairs(images, target, args, seed):
 
 
 def mix_groups(images, target, args, data, epoch, position):
-    """Mixes the pairs of a batch that begins at `position` of the epoch, those of each group of
-    data.mix_group images of a step alike; returns what mix_pairs() does. It is drawn from (seed,
-    epoch, step, group), of the first group without it: the same for any number of ranks."""
+    """Mixes the pairs of a batch that begins at `position` of the epoch, a group's alike, as (seed,
+    epoch, step, group) draw it, of the first without group: the same for any number of ranks."""
     step, first = divmod(position, data.global_batch)
     mixed, size, end = [], data.mix_group, first + len(target)
     for group in range(first // size, -(-end // size)):
@@ -987,21 +954,18 @@ def mix_groups(images, target, args, data, epoch, position):
 
 @functools.cache
 def scale_and_shift(arch, device):
-    """Returns (3, 1, 1) twice: uint8 x scale + shift is normalised. A CPU divides at half the
-    speed."""
+    """Returns (3, 1, 1) twice: uint8 x scale + shift is normalised; a CPU divides more slowly."""
     preset = preset_of(arch)
     mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
     return 1 / (255 * std), -mean / std
 
 
 def finish_batch(inputs, target, args, data, split, epoch, position):
-    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s) of what
-    load_batches() gave, on the device."""
+    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
     # Here and not in the workers: uint8 is a quarter of what would pass shared memory and PCIe.
     scale, shift = scale_and_shift(args.arch, inputs.device)
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout)
-    images = images.float().mul_(scale).add_(shift)
+    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
     if (args.mixup or args.cutmix) and split == "train":
         target = mix_groups(images, target, args, data, epoch, position)
     return images, target
@@ -1028,8 +992,7 @@ def make_model(arch, pretrained=False, **options):
 
 
 def build_model(args, data, load=True):
-    """Returns the model `-a` in float32 on the CPU, of data.num_classes classes; with the weights
-    of --pretrained or --weights, unless they are not to be loaded."""
+    """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
     model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and args.pretrained:
         try:
@@ -1051,28 +1014,22 @@ def build_model(args, data, load=True):
 
 
 def weights_in(saved):
-    """Returns the state dict in a loaded file of these scripts (the averages, under --ema), or of
-    others, without the names of wrappers; {} where there is none."""
-    saved = saved if isinstance(saved, dict) else {}
+    """Returns a file's state dict, under --ema the averages, without the names of wrappers."""
     found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
-    found = found if isinstance(found, dict) else {}
     return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
 
 
 def load_weights(model, weights, what):
-    """Loads those of the weights whose names and shapes fit; names the others, as those of a last
-    layer of another number of classes, in one line."""
+    """Loads the weights that fit; names the others, as of a last layer for other classes."""
     own = model.state_dict()
-    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
-    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
-    left = sorted((own.keys() | weights.keys()) - fits.keys())
+    fits = [name for name in own if name in weights and weights[name].shape == own[name].shape]
+    left = sorted((own.keys() | weights.keys()) - {*fits})
     number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
     if len(fits) <= len(own) / 2:
         raise BadInput(f"{number}: {names}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"{number} and are left out: {names}")
-    own.update(fits)  # it has the versions of layers beside
-    model.load_state_dict(own)
+    model.load_state_dict({name: weights[name] for name in fits}, strict=False)
 
 
 def freeze_all_but_last(model):
@@ -1080,8 +1037,7 @@ def freeze_all_but_last(model):
     *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
     last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
     model.requires_grad_(False)
-    for module in last if isinstance(last, tuple) else (last,):
-        module.requires_grad_(True)
+    nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval().train = lambda mode, module=module: module
@@ -1100,7 +1056,6 @@ def model_options(args, image_size):
 
 # --------------------------------------------------------------------------------- loss and metrics
 
-
 # What criterion() adds up: the loss is first, and the last counts the items, by their name.
 SUMS = ("loss", "top1", "top5", "images")
 # What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
@@ -1109,31 +1064,29 @@ BEST = {
     "Top1": ("best_acc1", 0.0, 100.0),
     "Top5": ("best_acc5", 0.0, 100.0),
 }
+# What of about_model() a checkpoint must have, too: other classes would be other answers.
+MUST_FIT = ("arch", "num_classes", "classes")
 
 
 def criterion(output, target, args=None):
-    """Returns (loss to differentiate, sums to log) of the N images of a batch: cross-entropy, or in
-    training what `args` say. `target` is (N,) classes, or (N, 3) of mix_pairs(). The sums are SUMS
-    in exact_dtype(): exact to add up over batches and ranks."""
+    """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
+    in training what `args` say. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
     smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
-    other, kept = None, 1
+    mixed = [(target, 1)]  # classes, and their share of the target
     if target.ndim > 1:
-        (target, other), kept = target[:, :2].long().T, target[:, 2]
-    options = {"label_smoothing": smoothing, "reduction": "none"}
-    losses = functools.partial(nn.functional.cross_entropy, output, **options)
+        (target, other), kept = target[:, :2].long().T, target[:, 2:]
+        mixed = [(target, kept), (other, 1 - kept)]
     if args and args.loss == "bce":
-        hot = functools.partial(nn.functional.one_hot, num_classes=output.shape[1])
-        wanted = hot(target).float()
-        if other is not None:
-            wanted = wanted.lerp(hot(other).float(), 1 - kept[:, None])
+        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
         wanted = wanted if threshold is None else (wanted > threshold).float()
         bce = nn.functional.binary_cross_entropy_with_logits
         # The mean over the classes: a sum would want another learning rate for each number of them.
         loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
     else:
-        loss = losses(target)
-        loss = (loss if other is None else kept * loss + (1 - kept) * losses(other)).sum()
+        options = {"label_smoothing": smoothing, "reduction": "none"}
+        losses = functools.partial(nn.functional.cross_entropy, output, **options)
+        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
     sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
@@ -1155,10 +1108,6 @@ def shown(values, digits=1):
 def is_desired(args, values):
     """Returns whether an epoch's validation is what --desired-acc wants."""
     return values["Top1"] >= 100 * (args.desired_acc or math.inf)
-
-
-# What of about_model() a checkpoint must have, too: other classes would be other answers.
-MUST_FIT = ("arch", "num_classes", "classes")
 
 
 def about_model(args, data):

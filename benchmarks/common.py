@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import importlib
 import importlib.metadata
+import inspect
 import io
 import itertools
 import json
@@ -58,7 +59,7 @@ def loader_of(script, words):
     args = script.parse_args([str(word) for word in words])
     place, over = script.Place(torch.device("cpu")), threading.Event()
     sizes = script.split_batch(args, place)
-    if hasattr(script, "batch_view"):
+    if "over" in inspect.signature(script.schedule_batches).parameters:
         data = script.open_data(args, place, script.list_sources(args, place), sizes)
         schedule = script.schedule_batches(args, place, data, over, 0, 0)
         training = (job for job in schedule if job[0] == "train")

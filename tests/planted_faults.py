@@ -63,7 +63,7 @@ tests/test_reference.py -k step
   crop from the top half => return rng.randint(0, height - h), => return rng.randint(0, height - h) // 2,
   mirrored too often => mirrored = rng.random() < 0.5 => mirrored = rng.random() < 0.6
   centre off by a pixel => round((side - len(out)) / 2) for side => round((side - len(out)) / 2) + 1 for side
-  resized side rounded up => [self.data.val_resize * side // shorter for => [-(-self.data.val_resize * side // shorter) for
+  resized side rounded up => [self.data.val_resize * side // min(image.shape[:2]) for => [-(-self.data.val_resize * side // min(image.shape[:2])) for
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
@@ -82,7 +82,7 @@ tests/test_reference.py -k cosine
   share of mixing uniform => kept, (height, width) = rng.betavariate(alpha, alpha) => kept, (height, width) = rng.random()
   box of the wrong sides => math.sqrt(1 - kept) / 2 => (1 - kept) / 2
   share of the box before its cut => given = (bottom - top) * (right - left) / (height * width) => given = 1 - kept
-  shares of a mixed loss swapped => kept * loss + (1 - kept) * losses(other) => kept * losses(other) + (1 - kept) * loss
+  shares of a mixed loss swapped => [(target, kept), (other, 1 - kept)] => [(other, kept), (target, 1 - kept)]
   neighbours in a ring, not pairs => device=target.device) ^ 1 => device=target.device).roll(1)
   mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
   the same mixing each step => seed = f"{args.seed} {epoch} {step}" + => seed = f"{args.seed} {epoch}" +

@@ -212,9 +212,9 @@ def test_an_accumulated_step_has_the_same_images(workers, pictures):
 
 def test_augmenting_leaves_dropouts_generator_alone(pictures):
     """Both draw from torch's, in one process where there are no loader processes."""
-    torch.manual_seed(7)
-    before = torch.get_rng_state()
     schedule, batches = open_batches(pictures, words=["--auto-augment", "trivial"])
+    torch.manual_seed(7)  # as build_run() does, once the loader is there
+    before = torch.get_rng_state()
     next(batches)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -694,7 +694,7 @@ def test_a_shard_is_opened_once(shards, monkeypatch):
     full.append(24)
     loader, found = images_of(), []
     loader.data = loader.data._replace(val=source)
-    loader.load_central = lambda encoded, out: found.append(encoded)
+    loader.load_central = lambda encoded, *_: found.append(encoded)
     last = int(np.flatnonzero(source.file == 1)[0])
     nd.open_shard.cache_clear()
     monkeypatch.setattr(nd.time, "sleep", lambda seconds: None)

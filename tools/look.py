@@ -61,8 +61,8 @@ def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
     saved = nd.load_file(path)
     saved = saved if isinstance(saved, dict) else {}
-    weights = nd.weights_in(saved)
     try:
+        weights = nd.weights_in(saved)
         if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
             raise ValueError("it holds no weights by name")
         if not all(each.isfinite().all() for each in weights.values()):
