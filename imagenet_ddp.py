@@ -432,8 +432,7 @@ def add_task_options(parser):
     alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
     add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
     add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
-    groups = "images of a step that are mixed alike (default: all, by one repeat of each)"
-    add("--mix-group", type=positive_int, metavar="N", help=groups)
+    add("--mix-group", type=positive_int, metavar="N", help="images that are mixed alike (all)")
 
     add = parser.add_argument_group("model").add_argument
     add("-a", "--arch", default="resnet18", help="of torchvision, or timm/NAME (%(default)s)")
@@ -979,14 +978,16 @@ def weights_in(saved):
 def load_weights(model, weights, what):
     """Loads the weights that fit; names the others, as of a last layer for other classes."""
     own = model.state_dict()
-    fits = [name for name in own if name in weights and weights[name].shape == own[name].shape]
-    left = sorted((own.keys() | weights.keys()) - {*fits})
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
+    left = sorted((own.keys() | weights.keys()) - fits.keys())
     number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
     if len(fits) <= len(own) / 2:
         raise BadInput(f"{number}: {names}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"{number} and are left out: {names}")
-    model.load_state_dict({name: weights[name] for name in fits}, strict=False)
+    own.update(fits)  # it has the versions of layers beside
+    model.load_state_dict(own)
 
 
 def freeze_all_but_last(model):
@@ -1493,9 +1494,8 @@ class Meter:
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
-        live = run.place.rank == 0 and sys.stderr.isatty()
-        done = int(self.sums[SUMS[-1]])
-        self.bar = tqdm(desc=title, total=items, initial=done, disable=not live, **options)
+        hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
+        self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
 
     def add(self, sums):
         """Adds a step's sums, already over all ranks and on the host."""
@@ -1877,7 +1877,7 @@ def differing(theirs, mine):
 def lock_folder(folder):
     """Returns a lock of a folder, held while this process lives, since two runs would overwrite
     each other's files. The other may be saving: it is waited for, a minute."""
-    lock = filelock.FileLock(folder / ".lock", timeout=60, mode=0o666)
+    lock = filelock.FileLock(folder / ".lock", timeout=60)
     try:
         return lock.acquire()
     except filelock.Timeout:
@@ -2251,10 +2251,8 @@ SMALL = "the network does not go with this size of batch or input"
 MEANINGS = {
     r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
     r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
-    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": (1, GONE),
-    r"Failed to recv|remote process exited": (1, GONE),
-    r"open files|temporarily unavailable|(new|watchdog) thread": (2, LIMIT),
-    r"File too large": (2, LIMIT),
+    r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
+    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
     r"deterministic": (2, "--deterministic: PyTorch has no deterministic way to train this"),
     r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
     r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),

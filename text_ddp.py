@@ -1435,9 +1435,8 @@ class Meter:
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
-        live = run.place.rank == 0 and sys.stderr.isatty()
-        done = int(self.sums[SUMS[-1]])
-        self.bar = tqdm(desc=title, total=items, initial=done, disable=not live, **options)
+        hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
+        self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
 
     def add(self, sums):
         """Adds a step's sums, already over all ranks and on the host."""
@@ -1819,7 +1818,7 @@ def differing(theirs, mine):
 def lock_folder(folder):
     """Returns a lock of a folder, held while this process lives, since two runs would overwrite
     each other's files. The other may be saving: it is waited for, a minute."""
-    lock = filelock.FileLock(folder / ".lock", timeout=60, mode=0o666)
+    lock = filelock.FileLock(folder / ".lock", timeout=60)
     try:
         return lock.acquire()
     except filelock.Timeout:
@@ -2193,10 +2192,8 @@ SMALL = "the network does not go with this size of batch or input"
 MEANINGS = {
     r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
     r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
-    r"Connection (closed|re|was)|reset by peer|Broken pipe|been shut down": (1, GONE),
-    r"Failed to recv|remote process exited": (1, GONE),
-    r"open files|temporarily unavailable|(new|watchdog) thread": (2, LIMIT),
-    r"File too large": (2, LIMIT),
+    r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
+    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
     r"deterministic": (2, "--deterministic: PyTorch has no deterministic way to train this"),
     r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
     r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),

@@ -216,7 +216,7 @@ def differences(one, other, where=""):
     """Returns where two checkpoints' contents differ, to the bit; times, traffic and options aside,
     and sums, which stand beside their means."""
     if isinstance(one, dict) and isinstance(other, dict):
-        aside = r"args|seconds|traffic|sums|Throughput|Time|Wait|(IO|Network)/.*"
+        aside = r"args|seconds|traffic|sums|Throughput|Time|Data/wait|(IO|Network)/.*"
         keys = [key for key in {**one, **other} if not re.fullmatch(aside, str(key))]
         pairs = [(one.get(key), other.get(key), f"{where}/{key}") for key in keys]
         return [each for pair in pairs for each in differences(*pair)]

@@ -133,7 +133,7 @@ tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - state["seconds"] => time.perf_counter() - 0
   steps of an epoch not loaded => run.meter.steps = run.step => run.meter.steps = 0
-  waits of a step, not of a second => "Wait": sums["waited"] / seconds} => "Wait": sums["waited"] / max(1, self.steps)}
+  waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
   steps not converted to another batch => math.ceil(step * head["global_batch"] / data.global_batch) => step
   best loss not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else head.get(name, worst) for tag, (name,
   seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0

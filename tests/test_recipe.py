@@ -193,7 +193,7 @@ def test_losses_are_pytorchs_of_dense_targets(kind, smoothing):
     assert float(nd.criterion(output, classes)[0]) == pytest.approx(float(expected)), "validation's"
 
 
-@pytest.mark.parametrize("name", nd.OPTIMIZERS)
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "lamb", "lars"])
 def test_weight_decay_of_norms_and_biases(name):
     if name in ("lamb", "lars"):
         pytest.importorskip("timm")

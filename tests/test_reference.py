@@ -353,6 +353,8 @@ def test_the_script_trains_as_the_reference(case, folder, tmp_path):
     for which in "state_dict", "ema":
         assert saved[which].keys() == getattr(expected, which).keys()
         for name, tensor in getattr(expected, which).items():
+            if which == "ema" and not tensor.is_floating_point():  # averages of counts mean nothing
+                continue
             assert torch.allclose(saved[which][name], tensor, 1e-5, 1e-7), f"{which}: {name}"
     momenta = saved["optimizer"]["state"]
     assert momenta.keys() == expected.optimizer["state"].keys()

@@ -216,7 +216,7 @@ def test_averages_are_of_swa_utils():
     model, decay = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), 0.9
     average_of = swa_utils.get_ema_multi_avg_fn(decay)
     theirs = swa_utils.AveragedModel(model, multi_avg_fn=average_of, use_buffers=True)
-    ours = {name: torch.zeros_like(each) for name, each in model.state_dict().items()}
+    ours = {name: torch.zeros(each.shape) for name, each in model.state_dict().items()}
     run = SimpleNamespace(model=model, ema=ours)
     for update in range(5):
         for tensor in model.state_dict().values():
