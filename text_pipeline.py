@@ -2,7 +2,7 @@
 
 Choose this script where a model fits on no GPU and the links between GPUs are slow: activations
 alone cross them, between neighbours. Else text_fsdp.py is simpler. The model is cut into stages of
-nearly equal time, and each batch into micro-batches, so that all stages compute at once. Ranks
+nearly equal work, and each batch into micro-batches, so that all stages compute at once. Ranks
 beyond the stages train replicas. DIR holds train.txt and val.txt; a task of GLUE's cannot be cut.
 
     torchrun --nproc_per_node=2 text_pipeline.py --no-accel  # without DIR: a small GPT, on a demo
@@ -19,7 +19,6 @@ one device; losses within 3e-04; 2 cores of AMD EPYC.
 import argparse
 import collections
 import contextlib
-import copy
 import ctypes
 import dataclasses
 import datetime
@@ -60,18 +59,22 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 # ------------------------------------------------------------------------------- parallel section
 
 
-SCHEDULES = {
-    "gpipe": pipelining.ScheduleGPipe,
-    "1f1b": pipelining.Schedule1F1B,
-    "interleaved": pipelining.ScheduleInterleaved1F1B,
+SCHEDULES = {  # and how many stages a rank has
+    "gpipe": (pipelining.ScheduleGPipe, 1),
+    "1f1b": (pipelining.Schedule1F1B, 1),
+    "interleaved": (pipelining.ScheduleInterleaved1F1B, 2),
 }
 
 
@@ -91,7 +94,7 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
     add("--amp", dest="precision", choices=types, default="float32", help=text)
-    return [], ["dist_backend", "schedule", "stages"]  # join() compares the last two
+    return ["schedule", "stages"], ["dist_backend"]
 
 
 def launch(train_rank, args):
@@ -105,8 +108,7 @@ def launch(train_rank, args):
         raise BadInput("--optimizer lamb: it takes the norm of all gradients, a stage has its own")
     for name, what in refused.items():
         if getattr(args, name, None):  # a task may not have it
-            option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option}: a pipeline does not go with {what}")
+            raise BadInput(f"--{name.replace('_', '-')}: a pipeline does not go with {what}")
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
     train_rank(args)
@@ -115,21 +117,15 @@ def launch(train_rank, args):
 def join(args):
     """Joins the group that the launcher's environment variables describe."""
     place = _place(args)
-    ranks, per_rank = place.ranks, _stages_per_rank(args)
+    ranks, (_, per_rank) = place.ranks, SCHEDULES[args.schedule]
     stages = args.stages or per_rank * ranks
     width = stages // per_rank  # ranks of a replica
     if ranks == 1:
         raise BadInput("a pipeline needs two ranks or more: the script for one ends in _nd.py")
     if stages % per_rank or ranks % width:
-        what = f"{stages} stages, {per_rank} on each, evenly"
-        raise BadInput(f"{ranks} ranks cannot hold {what}")
+        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {per_rank} on each, evenly")
     _form_group(args, place)
-    require_equal(place, {"--schedule": args.schedule, "--stages": stages})
     return place._replace(data_rank=place.rank // width, data_ranks=ranks // width)
-
-
-def _stages_per_rank(args):
-    return 2 if args.schedule == "interleaved" else 1
 
 
 def _place(args):
@@ -211,135 +207,117 @@ class _Tracer(fx.Tracer):
         return super().is_leaf_module(module, name) or not [*module.children()]
 
 
-class _Piece(NamedTuple):
-    """Consecutive calls, which take one value and give one."""
-
-    calls: list  # of fx.Node
-    taken: fx.Node | None  # None: the inputs
-    given: fx.Node
-
-    def holds(self, name):
-        """Returns whether a parameter or buffer of this name is used here."""
-        used = [call.target for call in self.calls if call.op in ("call_module", "get_attr")]
-        return any(name == target or name.startswith(f"{target}.") for target in used)
-
-
 def _pieces(model):
-    """Returns the model as pieces, as many as can be: it is cut where one value alone goes on, and
-    no piece is without weights."""
-    nodes, pieces, calls, taken = [*_Tracer().trace(model).nodes], [], [], None
+    """Returns the model as pieces, lists of consecutive calls, as many as can be: it is cut where
+    one value alone goes on, and no piece is without weights."""
+    nodes, pieces, calls = [*_Tracer().trace(model).nodes], [], []
     weights = [name for name, _ in model.named_parameters()]
     last_use = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
-    for i, node in enumerate(nodes[:-1]):
+    for i, node in enumerate(nodes[1:-1], 1):  # the first stands for the input
         calls.append(node)
         needed = [value for value in nodes[: i + 1] if last_use.get(value, 0) > i]
-        piece = _Piece(calls, taken, needed[0])
-        if len(needed) == 1 and any(map(piece.holds, weights)):
-            pieces.append(piece)
-            calls, taken = [], needed[0]
-    return pieces if not calls else [*pieces[:-1], _join([pieces[-1], piece])]
+        if len(needed) == 1 and needed[0] in calls and any(_holds(calls, each) for each in weights):
+            pieces.append(calls)
+            calls = []
+    pieces[-1] += calls
+    return pieces
 
 
-def _join(pieces):
-    return _Piece(sum((piece.calls for piece in pieces), []), pieces[0].taken, pieces[-1].given)
+def _holds(calls, name):
+    """Returns whether these calls use the parameter or buffer of this name."""
+    used = [call.target for call in calls if call.op in ("call_module", "get_attr")]
+    return any(f"{name}.".startswith(f"{target}.") for target in used)
 
 
 class _Stage(nn.Module):
-    """A piece of a model, as a module that computes in the precision of `args`."""
+    """Consecutive calls of a model, as a module that computes in the precision of `args`."""
 
-    def __init__(self, model, piece, args):
+    def __init__(self, model, calls, args):
         super().__init__()
-        graph, values = fx.Graph(), {}
-        if piece.taken:
-            values[piece.taken] = graph.placeholder("taken")
-        for node in piece.calls:
-            values[node] = graph.node_copy(node, values.get)
-        graph.output(values[piece.given])
+        graph, own = fx.Graph(), set(calls)
+        self.taken = next(x for call in calls for x in call.all_input_nodes if x not in own)
+        self.given = next(call for call in calls if not own.issuperset(call.users))
+        values = {self.taken: graph.placeholder("taken")}
+        for call in calls:
+            values[call] = graph.node_copy(call, values.get)
+        graph.output(values[self.given])
         self.computed, self.args = fx.GraphModule(model, graph), args  # it has the model's modules
 
     def forward(self, x):
-        """Returns what the piece gives, laid out so that it can be sent."""
+        """Returns what the calls give, laid out so that it can be sent."""
         with precision(self.args, x.device):
             x = x.clone() if x.requires_grad else x  # no leaf can be changed in place, as by ReLU
             return self.computed(x).contiguous()
 
 
-def _measure(model, pieces, args, place, data):
-    """Returns the seconds of each piece for a micro-batch, forward and backward, the best of three;
-    and by "train" and "val" the (shape, type's name) of what the first takes and each gives."""
-    model = copy.deepcopy(model)  # whose running statistics nobody needs
-    stages = [_Stage(model, piece, args) for piece in pieces]
-    micro, rounds, passed = data.device_batch // args.microbatches, [], {}
-    for split in "val", *["train"] * 4:  # of which the first warms up
-        (x, _), seconds = noise(args, data, micro, place.device, split), []
-        passed[split] = [_shape(x)]
-        for number, stage in enumerate(stages):  # one at a time is on the device
-            stage.to(place.device)
-            started = time.perf_counter()
-            y = stage(x.requires_grad_(number > 0))
-            y.backward(torch.ones_like(y))
-            x = y.detach()
-            x.sum().item()  # sync point
-            seconds.append(time.perf_counter() - started)
-            passed[split].append(_shape(x))
-            stage.zero_grad()
-            stage.to("cpu")
-        rounds.append(seconds)
-    return [min(times) for times in zip(*rounds[2:], strict=True)], passed
+# FLOPs alone would make BatchNorm and activations free, whose time is that of reading and writing.
+# So each byte that backward() needs costs as many FLOPs of the forward pass: the slowest of 2 and 4
+# stages of ResNet-50 and ViT-B/16 then takes as long as with cuts by the clock (of an AMD EPYC).
+FLOPS_PER_BYTE = 20
 
 
-def _shape(tensor):
-    return [*tensor.shape], str(tensor.dtype).removeprefix("torch.")
+def _measure(stages, x, split):
+    """Returns what each stage costs for a micro-batch like x, and leaves shape and type of what is
+    taken and given in the `meta` of these calls.
+
+    Fake tensors have no values. So this needs no device's time or memory, and finds the same on
+    every rank and in every start: a run that resumes has the cuts that it had.
+    """
+    fake, costs = FakeTensorMode(), []
+    x = fake.from_tensor(x)
+    for stage in stages:
+        tensors = itertools.chain(stage.named_parameters(), stage.named_buffers())
+        tensors = {name: fake.from_tensor(tensor).to(x.device) for name, tensor in tensors}
+        kept, flops = [], FlopCounterMode(display=False)
+        keep = torch.autograd.graph.saved_tensors_hooks(kept.append, kept.append)
+        # The only way to attend whose FLOPs are counted on all devices.
+        with fake, flops, keep, sdpa_kernel(SDPBackend.MATH):
+            y = functional_call(stage, tensors, x)
+        costs.append(flops.get_total_flops() + FLOPS_PER_BYTE * sum(each.nbytes for each in kept))
+        for call, value in (stage.taken, x), (stage.given, y):
+            like = {"dtype": value.dtype, "requires_grad": value.requires_grad}
+            call.meta[split] = torch.empty(value.shape, **like, device="meta")
+        x = y
+    return costs
 
 
-def _balance(seconds, stages):
-    """Returns the ends of so many consecutive stages, the slowest of which is as fast as can be."""
+def _balance(costs, stages):
+    """Returns the ends of so many consecutive stages, the dearest of which costs least."""
 
     @functools.cache
     def best(first, stages):
         if stages == 1:
-            return sum(seconds[first:]), (len(seconds),)
+            return sum(costs[first:]), (len(costs),)
         found = []
-        for end in range(first + 1, len(seconds) - stages + 2):
-            slowest, ends = best(end, stages - 1)
-            found.append((max(sum(seconds[first:end]), slowest), (end, *ends)))
+        for end in range(first + 1, len(costs) - stages + 2):
+            dearest, ends = best(end, stages - 1)
+            found.append((max(sum(costs[first:end]), dearest), (end, *ends)))
         return min(found)
 
     return best(0, stages)[1]
 
 
 def _plan(model, stages, args, place, data):
-    """Returns (stages as pieces, by "train" and "val" the (shape, type's name) of what the first
-    takes and each gives), by rank 0's clock."""
-    if data.device_batch % args.microbatches:
+    """Returns the calls of each of so many stages, of nearly equal cost."""
+    micro, left = divmod(data.device_batch, args.microbatches)
+    if left:
         what = f"the batch of {data.device_batch} that a replica takes at a time"
         raise BadInput(f"--microbatches {args.microbatches} does not divide {what}")
-    if args.schedule == "1f1b" and args.microbatches < stages:
-        raise BadInput(f"--schedule 1f1b: {stages} stages need as many --microbatches, or more")
     try:
         pieces = _pieces(model)
     except Exception as error:  # whatever a model does with what stands for its input
         raise BadInput(f"{args.arch} cannot be cut: {first_line(error)}") from None
     if len(pieces) < stages:
         raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {stages}")
-    plan = None
-    if place.rank == 0:
-        try:
-            seconds, passed = _measure(model, pieces, args, place, data)
-        except ValueError as error:  # BatchNorm of one value
-            plan = f"--microbatches {args.microbatches}: {first_line(error)}"
-        else:
-            cuts = [0, *_balance(seconds, stages)]
-            for number, (first, end) in enumerate(itertools.pairwise(cuts)):
-                percent = 100 * sum(seconds[first:end]) / sum(seconds)
-                at = pieces[end - 1].given.name
-                print_line(f"stage {number}: {percent:.0f} % of the time, up to {at}")
-            plan = cuts, {split: [passed[split][cut] for cut in cuts] for split in passed}
-    plan = from_rank_0(plan)
-    if isinstance(plan, str):
-        raise BadInput(plan)
-    cuts, passed = plan
-    return [_join(pieces[first:end]) for first, end in itertools.pairwise(cuts)], passed
+    parts = [_Stage(model, piece, args) for piece in pieces]
+    for split in "val", "train":
+        costs = _measure(parts, noise(args, data, micro, place.device, split)[0], split)
+    cuts = [0, *_balance(costs, stages)]
+    for number, (first, end) in enumerate(itertools.pairwise(cuts)):
+        percent = 100 * sum(costs[first:end]) / sum(costs)
+        if place.rank == 0:
+            print_line(f"stage {number}: {percent:.0f} % of the work, up to {pieces[end - 1][-1]}")
+    return [sum(pieces[first:end], []) for first, end in itertools.pairwise(cuts)]
 
 
 def prepare(args, place, data):
@@ -347,19 +325,18 @@ def prepare(args, place, data):
     hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
     width = place.ranks // place.data_ranks  # ranks of a replica
     model = build_model(args, data)
-    pieces, passed = _plan(model, width * _stages_per_rank(args), args, place, data)
+    pieces = _plan(model, width * SCHEDULES[args.schedule][1], args, place, data)
     pipeline = types.SimpleNamespace(holder={}, device=place.device, batch=data.device_batch)
-    position = place.rank % width
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        number = next((n for n, piece in enumerate(pieces) if piece.holds(name)), 0)
+        number = next((n for n, piece in enumerate(pieces) if _holds(piece, name)), 0)
         pipeline.holder[name] = number % width  # the rank, in the first replica
-        mine = pipeline.holder[name] == position
+        mine = pipeline.holder[name] == place.rank % width
         kept = tensor.detach().to(place.device if mine else "meta")
         kept.copy_(_sent(tensor.detach(), 0, place))
         module, _, leaf = name.rpartition(".")
         kept = nn.Parameter(kept) if isinstance(tensor, nn.Parameter) else kept
         setattr(model.get_submodule(module), leaf, kept)
-    model.pipeline = _schedule(pipeline, model, pieces, passed, args, place, data)
+    model.pipeline = _schedule(pipeline, model, pieces, args, place)
     optimizer = build_optimizer(args, model.parameters())
     make_state(optimizer)  # for all weights, of whichever rank
     # Disabled, it does nothing: no branch later.
@@ -367,9 +344,9 @@ def prepare(args, place, data):
     return model, optimizer, scaler
 
 
-def _schedule(pipeline, model, pieces, passed, args, place, data):
+def _schedule(pipeline, model, pieces, args, place):
     """Adds to `pipeline` its groups, and the schedules of training and validation."""
-    width, per_rank = place.ranks // place.data_ranks, _stages_per_rank(args)
+    width = place.ranks // place.data_ranks
     sizes, names = (place.data_ranks, width), ("replicas", "stages")
     mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
     pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in names)
@@ -381,21 +358,15 @@ def _schedule(pipeline, model, pieces, passed, args, place, data):
     def build(kind, split, **options):
         made = []
         for number, stage in stages.items():
-            ends = (  # their shapes: else noise would be computed, to find them
-                torch.empty(shape, dtype=getattr(torch, dtype), device="meta", requires_grad=at > 0)
-                for at, (shape, dtype) in enumerate(passed[split][number : number + 2], number)
-            )
             where = number, len(pieces), place.device
+            # Their shapes, too: else noise would be computed, to find them.
+            ends = stage.taken.meta[split], stage.given.meta[split]
             made.append(pipelining.PipelineStage(stage, *where, *ends, group=pipeline.stages))
-        return kind(made if per_rank > 1 else made[0], args.microbatches, **options)
+        return kind(made if len(made) > 1 else made[0], args.microbatches, **options)
 
-    kind, loss = SCHEDULES[args.schedule], lambda output, target: pipeline.loss(output, target)
-    try:
-        pipeline.train = build(kind, "train", loss_fn=loss, scale_grads=False)
-    except ValueError as error:
-        raise BadInput(f"--microbatches {args.microbatches}: {first_line(error)}") from None
-    kind = kind if per_rank > 1 else SCHEDULES["gpipe"]
-    pipeline.validate = build(kind, "val")
+    kind, per_rank = SCHEDULES[args.schedule]
+    pipeline.train = build(kind, "train", loss_fn=lambda *x: pipeline.loss(*x), scale_grads=False)
+    pipeline.validate = build(kind if per_rank > 1 else pipelining.ScheduleGPipe, "val")
     return pipeline
 
 
@@ -440,21 +411,18 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
         for found in scaler._found_inf_per_device(optimizer).values():
             dist.all_reduce(found)
     if args.clip_grad:
-        over_all = functools.partial(_sum, group=pipeline.stages)
-        clip_gradients(gradients, args.clip_grad, over_all)
+        clip_gradients(gradients, args.clip_grad, functools.partial(_sum, group=pipeline.stages))
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
     return sums
 
 
-@torch.no_grad()
 def _average(gradients, group):
     """Averages the gradients over replicas, in one all-reduce."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat, group=group)
-    flat /= group.size()
-    means = flat.split([gradient.numel() for gradient in gradients])
+    means = flat.div_(group.size()).split([gradient.numel() for gradient in gradients])
     for gradient, mean in zip(gradients, means, strict=True):
         gradient.copy_(mean.view_as(gradient))
 
@@ -480,8 +448,7 @@ def validate_step(model, criterion, inputs, target, args):
 def sum_over_ranks(tensor):
     """Returns the sum of all ranks' tensors, the same on every rank; this rank may hold none."""
     if tensor.is_meta:
-        on_cpu = not dist.get_backend().startswith(("nccl", "xccl"))
-        device = "cpu" if on_cpu else torch.accelerator.current_accelerator()
+        device = dist.distributed_c10d._get_object_coll_device()  # which the backend sends from
         tensor = torch.zeros_like(tensor, device=device)
     return _sum(tensor)
 
@@ -507,20 +474,17 @@ def trained_state(run):
 def full_state(run):
     """Returns {state_dict, optimizer, ema} on rank 0: complete, in float32, on the CPU."""
 
-    def gathered(tree, source):
+    def gathered(tree, source=None):
         if isinstance(tree, dict):
-            return {key: gathered(value, source) for key, value in tree.items()}
+            return {key: gathered(tree[key], holder.get(key, source)) for key in tree}
         tensor = _sent(tree, source, run.place) if isinstance(tree, torch.Tensor) else tree
         return in_float32(tensor) if run.place.rank == 0 else None
 
     holder, optimizer = run.model.pipeline.holder, run.optimizer.state_dict()
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     names = {weight: name for name, weight in run.model.named_parameters()}
-    moments = {n: gathered(optimizer["state"][n], holder[names[w]]) for n, w in enumerate(weights)}
-    states = {"state_dict": trained_state(run), "ema": run.ema}
-    for key, state in states.items():
-        states[key] = {name: gathered(state[name], holder[name]) for name in state}
-    return states | {"optimizer": optimizer | {"state": moments}}
+    holder = holder | {number: holder[names[weight]] for number, weight in enumerate(weights)}
+    return gathered({"state_dict": trained_state(run), "ema": run.ema, "optimizer": optimizer})
 
 
 def load_state(run, state):

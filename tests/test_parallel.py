@@ -125,9 +125,9 @@ def test_stages_compute_what_the_model_does(arch, pipeline):
         model.encoder.layers = model.encoder.layers[:2]
     pieces = pipeline._pieces(model)
     assert len(pieces) == FAMILIES[arch]
-    pieces = [pipeline._join([*each]) for each in (pieces[:2], pieces[2:-3], pieces[-3:])]
+    pieces = [sum(each, []) for each in (pieces[:2], pieces[2:-3], pieces[-3:])]
     for name in model.state_dict():
-        assert sum(piece.holds(name) for piece in pieces) == 1, name
+        assert sum(pipeline._holds(piece, name) for piece in pieces) == 1, name
     stages = [pipeline._Stage(model, piece, args) for piece in pieces]
     images = torch.randn(4, 3, 32, 32)
     for training in True, False:
@@ -160,7 +160,6 @@ def test_a_model_with_a_branch_cannot_be_cut(pipeline, monkeypatch):
     ("options", "complaint"),
     [
         ({"microbatches": 3}, "--microbatches 3 does not divide the batch of 8"),
-        ({"schedule": "1f1b", "microbatches": 2, "ranks": 4}, "1f1b: 4 stages need as many"),
         ({"ranks": 12}, "resnet18 can be cut into 11 stages, not 12"),
     ],
 )
@@ -173,16 +172,22 @@ def test_pipelines_that_cannot_be(options, complaint, pipeline, monkeypatch):
         pipeline.prepare(args, place, data)
 
 
-def test_a_micro_batch_of_one_image(pipeline, monkeypatch):
-    """Rank 0 measures, and the others have to hear of it: BatchNorm of one value cannot be."""
-    monkeypatch.setattr(pipeline, "build_model", lambda args, data: models.resnet18())
-    monkeypatch.setattr(pipeline, "from_rank_0", lambda value: value)
-    args = {"schedule": "gpipe", "microbatches": 4, "precision": "float32", "mixup": 0, "cutmix": 0}
-    args = SimpleNamespace(**args, arch="resnet18", channels_last=False)
-    place = SimpleNamespace(rank=0, ranks=2, data_ranks=1, device=torch.device("cpu"))
-    data = SimpleNamespace(device_batch=4, image_size=32, val_size=32)
-    with pytest.raises(pipeline.BadInput, match="--microbatches 4: Expected more than 1 value"):
-        pipeline.prepare(args, place, data)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["-b", "4"], "resnet18, sgd: Expected more than 1 value per channel"),  # BatchNorm's
+        (["-b", "8", "--microbatches", "1", "--schedule", "1f1b"], "Number of microbatches (1)"),
+        (["-b", "10", "--microbatches", "5", "--schedule", "interleaved"], "Interleaved 1F1B"),
+    ],
+)
+def test_micro_batches_that_cannot_be(options, complaint, demo, tmp_path):
+    """All ranks find it by themselves, and end with one line."""
+    line = [*command(PIPELINE, 2), "-a", "resnet18", *NET, *options, demo]
+    output = run(line, tmp_path, 1)  # torchrun's status
+    assert complaint in output and output.count("imagenet_pipeline.py: error:") == 1
+    assert len(re.findall("^Traceback", output, re.MULTILINE)) == 1, "torchrun's own"
+    assert re.search(r"exitcode *: 2", output)
 
 
 # ---------------------------------------------------------------------------------------- shards
@@ -289,7 +294,7 @@ def test_a_pipeline_of_one_rank_is_refused(complaint_here):
     ("script", "pair", "name"),
     [
         (FSDP, (["--hybrid", "1"], ["--hybrid", "2"]), "hybrid"),
-        (PIPELINE, (["--schedule", "gpipe"], ["--schedule", "1f1b"]), "--schedule"),
+        (PIPELINE, (["--schedule", "gpipe"], ["--schedule", "1f1b"]), "schedule"),
         (EXCHANGE, (["--exchange", "ring"], ["--exchange", "gather"]), "exchange"),
     ],
 )
@@ -376,6 +381,24 @@ def test_pipeline_has_the_losses_of_accumulated_batches(net, demo, tmp_path):
         found = curve(PIPELINE, ranks, demo, tmp_path, *way)
         for step in range(FIRST if net is RESNET and "--stages" in way else 20):
             assert found[step] == pytest.approx(expected[step], rel=1e-6), (way, step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_stages_resume_equal_bit_for_bit(ranks, demo, tmp_path):
+    """In another start, whose cuts are the same: each rank draws its stage's dropout."""
+    words = [*command(PIPELINE, ranks), "-a", "efficientnet_b0", *NET, "-b", "8", "--epochs", "2"]
+    words += ["--microbatches", "2", "--steps-per-epoch", "2", demo, "--log-dir"]
+    outputs = [run([*words, "whole"], tmp_path)]
+    first = checkpoint(tmp_path / "whole", "checkpoint-1.pt")
+    outputs.append(run([*words, "again", "--resume", first], tmp_path))
+    cuts = [re.findall("^stage .*", output, re.MULTILINE) for output in outputs]
+    assert cuts[0] == cuts[1] and len(cuts[0]) == ranks
+    whole, again = (torch.load(checkpoint(tmp_path / name)) for name in ("whole", "again"))
+    for name, tensor in whole["state_dict"].items():
+        assert torch.equal(again["state_dict"][name], tensor), name
+    losses = [scalars(tmp_path / name, "Loss/step") for name in ("whole", "again")]
+    assert {step: losses[0][step] for step in (2, 3)} == losses[1]
 
 
 @pytest.mark.slow

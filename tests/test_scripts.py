@@ -334,7 +334,7 @@ CLASSES = {
     "exchange": ("exchange_dtype sync_bn", "bucket_mb exchange", "dist_backend list_tensors"),
     "fsdp": ("param_dtype sync_bn", "hybrid reshard_after_forward", "dist_backend"),
     "horovod": ("fp16_allreduce gradient_predivide_factor sync_bn use_adasum", "", ""),
-    "pipeline": ("microbatches", "", "dist_backend schedule stages"),
+    "pipeline": ("microbatches", "schedule stages", "dist_backend"),
 }
 
 

@@ -74,7 +74,7 @@ LIMITS = {
     "parallel ddp_apex": 299,
     "parallel horovod": 124,
     "parallel fsdp": 221,
-    "parallel pipeline": 385,
+    "parallel pipeline": 346,
     "parallel exchange": 279,
     "task imagenet": 556,
     "task text": 501,
