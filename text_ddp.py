@@ -160,7 +160,8 @@ def _start_this_node(args):
         ranks.append(subprocess.Popen(command, env=os.environ | env))
     while None in (statuses := [process.poll() for process in ranks]) and not any(statuses):
         time.sleep(0.1)
-    status = next(filter(None, statuses), 0)
+    # Of ranks that end together, one says what the user must change, others that it is gone.
+    status = max(filter(None, statuses), key=lambda status: status in (1, 2) and status, default=0)
     # The others have half a minute to save, or to print why; a stopped process does neither.
     until = time.monotonic() + 30
     for process in ranks:
