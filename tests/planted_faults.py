@@ -49,7 +49,7 @@ tests/test_reference.py -k step
   logged loss of an image too few => {"Loss": sums["loss"] / images, => {"Loss": sums["loss"] / max(1, images - 1),
   accuracies as fractions => 100 * sums[f"top{n}"] / images for => sums[f"top{n}"] / images for
   top-5's sum for top-1 => sums[f"top{n}"] / images => sums["top5"] / images
-  throughput of right answers => {"Throughput": sums[SUMS[-1]] / seconds} => {"Throughput": sums["top5"] / seconds}
+  throughput of right answers => "Throughput": sums[SUMS[-1]] / seconds, => "Throughput": sums["top5"] / seconds,
   top-4 => output.topk(min(5, output.shape[1])) => output.topk(min(4, output.shape[1]))
   top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
@@ -67,18 +67,17 @@ tests/test_reference.py -k step
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
-  best is the first of equals => if val[judge] == run.best[judge]:\n => is_best = val[judge] == run.best[judge] != getattr(run, "before", None)\n        run.before = run.best[judge]\n        if is_best:\n
+  best is the first of equals => if run.folder and val[judge] == run.best[judge]:\n => is_best = run.folder and val[judge] == run.best[judge] != getattr(run, "before", None)\n        run.before = run.best[judge]\n        if is_best:\n
   cosine's shape => (1 - math.cos(math.pi * left)) / 2 => math.sin(math.pi * left / 2)
   decay from warm-up's beginning => / (args.epochs - warmup) => / args.epochs
   scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
   scaling by a device's batch => scale = global_batch / 256 => scale = args.batch_size / 256
-  --norm-wd for matrices too => (weight.ndim < 2) == low => (weight.ndim < 4) == low
-  decays swapped => decay = (args.wd, args.norm_wd) => decay = (args.norm_wd, args.wd)
+  --norm-wd for matrices too => for weight in trained if weight.ndim > 1] => for weight in trained]
+  decays swapped => {"params": norms, "weight_decay": args.norm_wd} => {"params": norms, "weight_decay": args.wd}
   nesterov off => nesterov=nesterov) => nesterov=False)
   momentum as by default => momentum=args.momentum, nesterov => momentum=0.9, nesterov
   small gradients scaled up => (limit / norm).clamp(max=1) => (limit / norm)
   norm of the largest gradient => norms.square().sum() => norms.square().max()
-  counts not averaged => average.copy_(tensor) => tensor.copy_(average)
   share of mixing uniform => kept, (height, width) = rng.betavariate(alpha, alpha) => kept, (height, width) = rng.random()
   box of the wrong sides => math.sqrt(1 - kept) / 2 => (1 - kept) / 2
   share of the box before its cut => given = (bottom - top) * (right - left) / (height * width) => given = 1 - kept
@@ -123,7 +122,7 @@ tests/test_data.py -k "whoever or epochs or every_image or distributed"
   epochs are resumed at their beginning => for step in range(first_step, data.steps): => for step in range(data.steps):
   too few validation batches => math.ceil(len(data.val.target) / place.data_ranks => math.floor(len(data.val.target) / place.data_ranks
 tests/test_recipe.py -k "freeze and apex"
-  --freeze trains all => [[weight for weight in weights if weight.requires_grad]] => [[weight for weight in weights]]
+  --freeze trains all => trained = [weight for weight in weights if weight.requires_grad] => trained = [weight for weight in weights]
   --freeze moves statistics => module.eval().train = lambda mode, module=module: module => module.eval()
 tests/test_recipe.py -k "losses or best_in"
   sums in float32 => return torch.float64 if => return torch.float32 if
@@ -132,14 +131,14 @@ tests/test_recipe.py -k "losses or best_in"
 tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - state["seconds"] => time.perf_counter() - 0
-  steps of an epoch not loaded => run.meter.steps = run.step => run.meter.steps = 0
+  steps of an epoch not loaded => run.meter.steps, run.resumed = run.step, {} => run.meter.steps, run.resumed = 0, {}
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
-  steps not converted to another batch => math.ceil(step * head["global_batch"] / data.global_batch) => step
+  steps not converted to another batch => math.ceil(head["step"] * head["global_batch"] / data.global_batch) => head["step"]
   best loss not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else head.get(name, worst) for tag, (name,
   seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0
-  budget in minutes => 3600 * (run.args.budget_hours or => 60 * (run.args.budget_hours or
+  budget in minutes => 3600 * (args.budget_hours or => 60 * (args.budget_hours or
 tests/test_training.py -k several
-  partial sums not saved => "partial": run.meter.state() if run.meter else run.meter_state => "partial": None
+  partial sums not saved => "partial": run.resumed["partial"] if run.resumed else run.meter.state() => "partial": None
   saved step one behind => divmod(run.epoch * run.data.steps + run.step, => divmod(run.epoch * run.data.steps + run.step - 1,
   smallest batch of a device => range(min(batch, in_step), 0, -1) => range(1, min(batch, in_step))
 tests/test_training.py -k says
@@ -147,11 +146,13 @@ tests/test_training.py -k says
   best accuracy not saved => saved |= {name: run.best[tag] for tag, (name, *_) in => saved |= {name: worst if tag == "Top1" else run.best[tag] for tag, (name, worst, _) in
 tests/test_training.py -k which_folder
   best accuracies not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: head.get(name, worst) if tag == "Loss" else worst for tag, (name,
-  a run goes on in whatever folder => return path, saved, path.parent if same else None => return path, saved, path.parent
+  a run goes on in whatever folder => return path, saved, path.parent if own else None => return path, saved, path.parent
 tests/test_training.py -k newest_folder
-  another set of data is the same run => mine["data"] = digests[0] => mine["data"] = "other"
+  another set of data is the same run => args.precision, "data": data} => args.precision, "data": "other"}
+tests/test_training.py -k two_starts
+  a folder that is held is not waited for => ".lock", timeout=60) => ".lock", timeout=0)
 tests/test_training.py -k statistics
-  statistics not synced => sync_statistics(run)\n    size = => size =
+  statistics not synced => sync_statistics(run)\n    meter = => meter =
 tests/test_training.py -k "flags or wait"
   waits of all ranks => flags = [sum(run.waits) / run.place.ranks, => flags = [sum(run.waits),
   saved every second => 0 < 60 * minutes < time => 0 < minutes < time
