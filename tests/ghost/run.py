@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -76,6 +77,7 @@ class Compute(TorchDispatchMode):
         if any(isinstance(each, DTensor) for each in tensors):
             return NotImplemented  # it calls the operators of its parts
         as_is = function.is_view or function.name().startswith(AS_IS)
+        as_is = as_is or any(isinstance(each, FakeTensor) for each in tensors)  # has no values
         # DTensor tries operators on tensors without values, to learn their shapes.
         if as_is or torch._C._get_dispatch_mode(FAKE) or not any(map(on_cuda, flat)):
             return function(*words, **options)
