@@ -48,7 +48,6 @@ import threading
 import time
 import traceback
 import types
-import urllib.parse
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,11 +79,7 @@ def add_parallel_options(parser):
     add("--dist-backend", choices=backends, help="default: the device's own")
     add("--world-size", type=positive_int, help="number of nodes (default: 1)")
     add("--rank", type=non_negative_int, help="number of this node, counted from 0")
-    add(
-        "--nproc-per-node",
-        type=positive_int,
-        help="processes on this node (default: its GPUs; CPU: 1)",
-    )
+    add("--nproc-per-node", type=positive_int, help="processes (default: its GPUs; CPU: 1)")
     add("--multiprocessing-distributed", action="store_true", help="accepted; changes nothing")
     add("--local-rank", "--local_rank", type=int, help="of old launchers; $LOCAL_RANK goes first")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
@@ -183,13 +178,10 @@ def _start_this_node(args):
 
 def _address(url, nodes):
     """Returns {MASTER_ADDR, MASTER_PORT} of a --dist-url; port 0 is one that is free."""
-    try:
-        address = urllib.parse.urlsplit(url)
-        host, port = address.hostname, address.port
-    except ValueError:  # of the port
-        host = None
-    if not host or port is None or address.scheme != "tcp":
+    found = re.fullmatch(r"tcp://(\[.+\]|[^:/]+):(\d+)/?", url)
+    if not found or int(found[2]) > 65535:
         raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
+    host, port = found[1].strip("[]"), int(found[2])
     until = time.monotonic() + (60 if nodes > 1 else 0)  # a cluster may name its nodes late
     while True:
         try:
@@ -205,31 +197,26 @@ def _address(url, nodes):
 
 def join(args):
     """Meets the other ranks and forms the group that exchanges gradients and sums."""
-    place = _place(args)
+    place = _join_group(args)
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
-    _form_group(args, place)
     return place
 
 
-def _place(args):
-    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+def _join_group(args):
+    """Returns the Place of this process, by a launcher's variables, and alone without them, in a
+    group with all other ranks."""
+    env = os.environ
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) == 0:
-        raise BadInput(f"a launcher sets these variables to numbers: {values}")
-    rank, ranks, local_rank, local_ranks = map(int, values.values())
-    if rank >= ranks:
-        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
+    given = {name: env.get(name, alone[name]) for name in alone}
+    numbers = [int(text) for text in given.values() if text.isdecimal()]
+    if len(numbers) < len(given) or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets numbers, and RANK below WORLD_SIZE, not {given}")
+    rank, ranks, local_rank, local_ranks = numbers
     device = pick_device(args, local_rank, local_ranks)
-    return Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
-
-
-def _form_group(args, place):
-    """Forms the group of all ranks."""
-    device, env = place.device, os.environ
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+    place = Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
+    if ranks == local_ranks and sys.platform == "linux":  # all on this machine
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
@@ -237,12 +224,12 @@ def _form_group(args, place):
         store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
         # Without its device, NCCL takes one by the rank.
         options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        options |= {"rank": place.rank, "world_size": place.ranks}
-        dist.init_process_group(backend, store=store, **options)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
     except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
         at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise BadInput(f"rank {place.rank} of {place.ranks} {why}") from None
+        raise BadInput(f"rank {rank} of {ranks} {why}") from None
+    return place
 
 
 def _meet(place, backend, wait):
@@ -2125,21 +2112,17 @@ def build_run(args):
     return run
 
 
-def require_equal(place, mine):
-    """Ends in BadInput on a rank whose {what: value} differ from rank 0's."""
-    if found := differing(from_rank_0(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
-
-
 def what_trains(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
     parser, (data, val) = make_parser(), (source.digest() for source in sources)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
-    # Another rank's would be trained on in silence, or waited for in a collective.
-    require_equal(place, mine | {"device": place.device.type, "val": val})
     options = {name: value for name, value in mine.items() if name not in parser.free}
+    # Another rank's would be trained on in silence, or waited for in a collective.
+    mine |= {"device": place.device.type, "val": val}
+    if found := differing(from_rank_0(mine), mine):
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
     return {"options": options, "hash": hashed.hexdigest()[:8]}

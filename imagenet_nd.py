@@ -1888,21 +1888,17 @@ def build_run(args):
     return run
 
 
-def require_equal(place, mine):
-    """Ends in BadInput on a rank whose {what: value} differ from rank 0's."""
-    if found := differing(from_rank_0(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
-
-
 def what_trains(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
     parser, (data, val) = make_parser(), (source.digest() for source in sources)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
-    # Another rank's would be trained on in silence, or waited for in a collective.
-    require_equal(place, mine | {"device": place.device.type, "val": val})
     options = {name: value for name, value in mine.items() if name not in parser.free}
+    # Another rank's would be trained on in silence, or waited for in a collective.
+    mine |= {"device": place.device.type, "val": val}
+    if found := differing(from_rank_0(mine), mine):
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
     return {"options": options, "hash": hashed.hexdigest()[:8]}

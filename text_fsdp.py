@@ -104,33 +104,28 @@ def launch(train_rank, args):
 
 def join(args):
     """Joins the group that the launcher's environment variables describe."""
-    place = _place(args)
+    place = _join_group(args)
     if args.hybrid and place.ranks % args.hybrid:
         raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
-    _form_group(args, place)
     return place
 
 
-def _place(args):
-    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+def _join_group(args):
+    """Returns the Place of this process, by a launcher's variables, and alone without them, in a
+    group with all other ranks."""
+    env = os.environ
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) == 0:
-        raise BadInput(f"a launcher sets these variables to numbers: {values}")
-    rank, ranks, local_rank, local_ranks = map(int, values.values())
-    if rank >= ranks:
-        raise BadInput(f"RANK is {rank}, but WORLD_SIZE {ranks}: ranks are counted from 0")
+    given = {name: env.get(name, alone[name]) for name in alone}
+    numbers = [int(text) for text in given.values() if text.isdecimal()]
+    if len(numbers) < len(given) or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets numbers, and RANK below WORLD_SIZE, not {given}")
+    rank, ranks, local_rank, local_ranks = numbers
     device = pick_device(args, local_rank, local_ranks)
-    return Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
-
-
-def _form_group(args, place):
-    """Forms the group of all ranks."""
-    device, env = place.device, os.environ
     backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+    place = Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
+    if ranks == local_ranks and sys.platform == "linux":  # all on this machine
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
@@ -138,12 +133,12 @@ def _form_group(args, place):
         store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
         # Without its device, NCCL takes one by the rank.
         options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        options |= {"rank": place.rank, "world_size": place.ranks}
-        dist.init_process_group(backend, store=store, **options)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
     except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
         at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise BadInput(f"rank {place.rank} of {place.ranks} {why}") from None
+        raise BadInput(f"rank {rank} of {ranks} {why}") from None
+    return place
 
 
 def _meet(place, backend, wait):
@@ -2017,21 +2012,17 @@ def build_run(args):
     return run
 
 
-def require_equal(place, mine):
-    """Ends in BadInput on a rank whose {what: value} differ from rank 0's."""
-    if found := differing(from_rank_0(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
-
-
 def what_trains(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
     parser, (data, val) = make_parser(), (source.digest() for source in sources)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
-    # Another rank's would be trained on in silence, or waited for in a collective.
-    require_equal(place, mine | {"device": place.device.type, "val": val})
     options = {name: value for name, value in mine.items() if name not in parser.free}
+    # Another rank's would be trained on in silence, or waited for in a collective.
+    mine |= {"device": place.device.type, "val": val}
+    if found := differing(from_rank_0(mine), mine):
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
     return {"options": options, "hash": hashed.hexdigest()[:8]}
