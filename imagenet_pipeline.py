@@ -274,9 +274,7 @@ def _measure(stages, x, split):
         # The only way to attend whose FLOPs are counted on all devices.
         with fake, flops, keep, sdpa_kernel(SDPBackend.MATH):
             y = functional_call(stage, tensors, x)
-        costs.append(
-            flops.get_total_flops() + FLOPS_PER_BYTE * sum(tensor.nbytes for tensor in kept)
-        )
+        costs.append(flops.get_total_flops() + FLOPS_PER_BYTE * sum(saved.nbytes for saved in kept))
         for call, value in (stage.taken, x), (stage.given, y):
             like = {"dtype": value.dtype, "requires_grad": value.requires_grad}
             call.meta[split] = torch.empty(value.shape, **like, device="meta")
@@ -312,9 +310,9 @@ def _plan(model, stages, args, place, data):
         raise BadInput(f"{args.arch} cannot be cut: {first_line(error)}") from None
     if len(pieces) < stages:
         raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {stages}")
-    built = [_Stage(model, piece, args) for piece in pieces]
+    single = [_Stage(model, piece, args) for piece in pieces]
     for split in "val", "train":
-        costs = _measure(built, noise(args, data, micro, place.device, split)[0], split)
+        costs = _measure(single, noise(args, data, micro, place.device, split)[0], split)
     cuts = [0, *_balance(costs, stages)]
     for number, (first, end) in enumerate(itertools.pairwise(cuts)):
         percent = 100 * sum(costs[first:end]) / sum(costs)
