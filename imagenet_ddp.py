@@ -79,16 +79,15 @@ def add_parallel_options(parser):
     add("--dist-backend", choices=backends, help="default: the device's own")
     add("--world-size", type=positive_int, help="number of nodes (default: 1)")
     add("--rank", type=non_negative_int, help="number of this node, counted from 0")
-    add("--nproc-per-node", type=positive_int, help="processes (default: its GPUs; CPU: 1)")
+    add("--nproc-per-node", type=positive_int, help="processes here (default: GPUs; CPU: 1)")
     add("--multiprocessing-distributed", action="store_true", help="accepted; changes nothing")
     add("--local-rank", "--local_rank", type=int, help="of old launchers; $LOCAL_RANK goes first")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
     add("--amp", dest="precision", choices=types, default="float32", help=text)
-    own = """dist_backend dist_url local_rank multiprocessing_distributed nproc_per_node rank
-        world_size"""
-    return [], own.split()
+    own = "dist_backend dist_url local_rank multiprocessing_distributed nproc_per_node rank"
+    return [], [*own.split(), "world_size"]
 
 
 def launch(train_rank, args):
@@ -103,14 +102,13 @@ def launch(train_rank, args):
             env.setdefault("LOCAL_RANK", str(args.local_rank))
         if "TORCHELASTIC_RUN_ID" in env:
             end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
-        train_rank(args)
     elif env.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
         raise BadInput("mpirun sets no RANK: start this script by torchrun, srun, or by itself")
     elif tasks != "1" and not by_hand:
         _follow_slurm(env, tasks, args.no_accel)
-        train_rank(args)
     else:
-        _start_this_node(args)
+        sys.exit(_start_this_node(args))
+    train_rank(args)
 
 
 def _follow_slurm(env, tasks, no_accel):
@@ -120,153 +118,129 @@ def _follow_slurm(env, tasks, no_accel):
     env.setdefault("MASTER_ADDR", first)
     env.setdefault("MASTER_PORT", str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 10000))
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], tasks
-    env["LOCAL_RANK"] = env.get("SLURM_LOCALID", "0")
-    env["LOCAL_WORLD_SIZE"] = env.get("SLURM_STEP_TASKS_PER_NODE", "1").split("(")[0].split(",")[0]
-    if torch.accelerator.device_count() == 1 and not no_accel:  # this task sees its own GPU alone
-        env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"] = "0", "1"
+    alone = torch.accelerator.device_count() == 1 and not no_accel  # with the one GPU that it sees
+    env["LOCAL_RANK"] = "0" if alone else env["SLURM_LOCALID"]
+    tasks_here = re.match(r"\d+", env["SLURM_STEP_TASKS_PER_NODE"])[0]
+    env["LOCAL_WORLD_SIZE"] = "1" if alone else tasks_here
 
 
 def _start_this_node(args):
-    """Runs this command once more for each rank of this node, with torchrun's variables; ends with
-    the status of the first that fails."""
+    """Runs this command again for each rank of this node, with torchrun's variables; returns the
+    status of the first that fails, or of one that fails while others are ended by a signal."""
     nodes, node = args.world_size or 1, args.rank or 0
     devices = 0 if args.no_accel else torch.accelerator.device_count()
     processes = args.nproc_per_node or (1 if args.gpu is not None else devices or 1)
-    if node >= nodes:
-        raise BadInput(f"--rank {node} is not below the {nodes} nodes of --world-size")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = args.dist_url or f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    address = re.fullmatch(r"tcp://\[?([^][/]+)\]?:(\d+)/?", url)
+    if not address or int(address[2]) > 65535:
+        raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
+    if node >= nodes or (nodes > 1 and not args.dist_url):
+        what = "nodes are counted from 0, and all need node 0's --dist-url"
+        raise BadInput(f"--rank {node} of --world-size {nodes}: {what}")
     if processes > devices > 0:
         raise BadInput(f"--nproc-per-node {processes}: this node has {devices} GPUs, or --no-accel")
-    if args.dist_url is None and nodes > 1:
-        raise BadInput("--world-size counts nodes: give all of them node 0's --dist-url")
-    env = _address(args.dist_url or "tcp://127.0.0.1:0", nodes)
+    env = {"MASTER_ADDR": address[1], "MASTER_PORT": address[2]}
     env |= {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     env |= {"TORCHELASTIC_RUN_ID": str(os.getpid())}
     env |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # no stack for a connection that closes
     ranks, came = [], []  # processes; times of signals
 
     def pass_on(signum, frame):
-        """Has the ranks save and end; a second Ctrl-C, not its echo, ends all at once."""
+        """Has the ranks save and end; an alarm and a second Ctrl-C, not its echo, kill them."""
         came.append(time.monotonic())
         again = signum == signal.SIGINT and came[-1] > came[0] + 1
         for process in ranks:
-            process.send_signal(signal.SIGKILL if again else signum)
+            process.send_signal(signal.SIGKILL if again or signum == signal.SIGALRM else signum)
         if again:
             os._exit(130)
 
-    for signum in SIGNALS:
+    for signum in (*SIGNALS, signal.SIGALRM):
         signal.signal(signum, pass_on)
     for local_rank in range(processes):
         env |= {"LOCAL_RANK": str(local_rank), "RANK": str(node * processes + local_rank)}
-        command = [sys.executable, *sys.orig_argv[1:]]
-        ranks.append(subprocess.Popen(command, env=os.environ | env))
+        ranks.append(subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=os.environ | env))
     while None in (statuses := [process.poll() for process in ranks]) and not any(statuses):
         time.sleep(0.1)
-    # Of ranks that end together, one says what the user must change, others that it is gone.
-    status = max(filter(None, statuses), key=lambda status: status in (1, 2) and status, default=0)
-    # The others have half a minute to save, or to print why; a stopped process does neither.
-    until = time.monotonic() + 30
-    for process in ranks:
-        process.terminate()
-    for process in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0, until - time.monotonic()))
-        process.kill()
-    if status == -signal.SIGKILL:
+    failed = [*filter(None, statuses)]
+    pass_on(signal.SIGTERM, None)
+    signal.alarm(30)  # for the others to save, or to print why; a stopped one does neither
+    statuses = failed + [process.wait() for process in ranks]
+    if -signal.SIGKILL in failed:
         raise Fault("a rank was killed: out of memory?")
-    sys.exit(status if status >= 0 else 128 - status)
-
-
-def _address(url, nodes):
-    """Returns {MASTER_ADDR, MASTER_PORT} of a --dist-url; port 0 is one that is free."""
-    found = re.fullmatch(r"tcp://(\[.+\]|[^:/]+):(\d+)/?", url)
-    if not found or int(found[2]) > 65535:
-        raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
-    host, port = found[1].strip("[]"), int(found[2])
-    until = time.monotonic() + (60 if nodes > 1 else 0)  # a cluster may name its nodes late
-    while True:
-        try:
-            socket.getaddrinfo(host, port)
-            break
-        except OSError as error:
-            if time.monotonic() > until:
-                raise BadInput(f"--dist-url {url}: {error}") from None
-            time.sleep(1)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return {"MASTER_ADDR": host, "MASTER_PORT": str(port or free.getsockname()[1])}
+    # What the user must change tells more than that a rank is gone, and both more than a signal.
+    status = max(statuses, key=lambda status: status in (1, 2) and status)
+    return status if status >= 0 else 128 - status
 
 
 def join(args):
     """Meets the other ranks and forms the group that exchanges gradients and sums."""
-    place = _join_group(args)
+    place = _place(args)
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+    _form_group(args, place)
     return place
 
 
-def _join_group(args):
-    """Returns the Place of this process, by a launcher's variables, and alone without them, in a
-    group with all other ranks."""
-    env = os.environ
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    given = {name: env.get(name, alone[name]) for name in alone}
-    numbers = [int(text) for text in given.values() if text.isdecimal()]
-    if len(numbers) < len(given) or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets numbers, and RANK below WORLD_SIZE, not {given}")
-    rank, ranks, local_rank, local_ranks = numbers
-    device = pick_device(args, local_rank, local_ranks)
-    backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    place = Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
-    if ranks == local_ranks and sys.platform == "linux":  # all on this machine
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
     try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
-        # Without its device, NCCL takes one by the rank.
-        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
-    except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise BadInput(f"rank {rank} of {ranks} {why}") from None
-    return place
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
 def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share.
-
-    torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
-    opens a new one and leaves its port there; the others try again while it refuses, as the store
-    of a start that is over does.
-    """
+    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
+    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
+    the others ask again while nobody listens, as at the port of a start that is over."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    join, launchers = functools.partial(dist.TCPStore, wait_for_workers=False), None
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # It is there before its ranks, or refuses: the launcher was killed.
-        launchers, port = join(host, port, timeout=datetime.timedelta(seconds=20)), 0
-        launchers.set_timeout(wait)
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
     if here := place.ranks == place.local_ranks:  # no other machine has to connect
         host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
     if place.rank == 0:
         both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         both = both if socket.has_dualstack_ipv6() and not here else {}
         listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        port, master = listener.getsockname()[1], {"master_listen_fd": listener.detach()}
-        store = join("127.0.0.1", port, None, True, wait, **master)
-        if launchers:
-            launchers.set("port", str(port))
-    else:
-        store = None if launchers else join(host, port, timeout=wait)
-    soon = datetime.timedelta(0)
-    while store is None:
-        soon += datetime.timedelta(seconds=5)  # slow name servers take longer
-        with contextlib.suppress(dist.DistError):
-            store = join(host, int(launchers.get("port")), timeout=soon)
-            store.set_timeout(wait)
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
-    if place.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
-    elif (theirs := store.get("group").decode()) != mine:
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
 
@@ -331,10 +305,7 @@ def from_rank_0(value):
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
         store.set(f"call {call}", json.dumps(value))
-    try:
-        return json.loads(store.get(f"call {call}"))
-    except ValueError:
-        raise Fault("rank 0's store holds what it has not sent: is the network yours?") from None
+    return json.loads(store.get(f"call {call}"))
 
 
 def trained_state(run):

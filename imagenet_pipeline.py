@@ -122,7 +122,7 @@ def launch(train_rank, args):
 
 def join(args):
     """Joins the group that the launcher's environment variables describe."""
-    place = _join_group(args)
+    place = _place(args)
     ranks, (_, per_rank) = place.ranks, SCHEDULES[args.schedule]
     stages = args.stages or per_rank * ranks
     width = stages // per_rank  # ranks of a replica
@@ -130,73 +130,69 @@ def join(args):
         raise BadInput("a pipeline needs two ranks or more: the script for one ends in _nd.py")
     if stages % per_rank or ranks % width:
         raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {per_rank} on each, evenly")
+    _form_group(args, place)
     return place._replace(data_rank=place.rank // width, data_ranks=ranks // width)
 
 
-def _join_group(args):
-    """Returns the Place of this process, by a launcher's variables, and alone without them, in a
-    group with all other ranks."""
-    env = os.environ
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    given = {name: env.get(name, alone[name]) for name in alone}
-    numbers = [int(text) for text in given.values() if text.isdecimal()]
-    if len(numbers) < len(given) or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets numbers, and RANK below WORLD_SIZE, not {given}")
-    rank, ranks, local_rank, local_ranks = numbers
-    device = pick_device(args, local_rank, local_ranks)
-    backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    place = Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
-    if ranks == local_ranks and sys.platform == "linux":  # all on this machine
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
     try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
-        # Without its device, NCCL takes one by the rank.
-        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
-    except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise BadInput(f"rank {rank} of {ranks} {why}") from None
-    return place
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
 def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share.
-
-    torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
-    opens a new one and leaves its port there; the others try again while it refuses, as the store
-    of a start that is over does.
-    """
+    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
+    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
+    the others ask again while nobody listens, as at the port of a start that is over."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    join, launchers = functools.partial(dist.TCPStore, wait_for_workers=False), None
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # It is there before its ranks, or refuses: the launcher was killed.
-        launchers, port = join(host, port, timeout=datetime.timedelta(seconds=20)), 0
-        launchers.set_timeout(wait)
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
     if here := place.ranks == place.local_ranks:  # no other machine has to connect
         host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
     if place.rank == 0:
         both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         both = both if socket.has_dualstack_ipv6() and not here else {}
         listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        port, master = listener.getsockname()[1], {"master_listen_fd": listener.detach()}
-        store = join("127.0.0.1", port, None, True, wait, **master)
-        if launchers:
-            launchers.set("port", str(port))
-    else:
-        store = None if launchers else join(host, port, timeout=wait)
-    soon = datetime.timedelta(0)
-    while store is None:
-        soon += datetime.timedelta(seconds=5)  # slow name servers take longer
-        with contextlib.suppress(dist.DistError):
-            store = join(host, int(launchers.get("port")), timeout=soon)
-            store.set_timeout(wait)
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
-    if place.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
-    elif (theirs := store.get("group").decode()) != mine:
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
 

@@ -74,8 +74,7 @@ def add_parallel_options(parser):
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
     text = "gather a block's weights again for backward(): less memory, more traffic (default)"
-    yes_or_no = argparse.BooleanOptionalAction
-    add("--reshard-after-forward", action=yes_or_no, default=True, help=text)
+    add("--reshard-after-forward", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "shard within this many ranks, as of one node, and replicate across (default: all)"
     add("--hybrid", type=number(int, 1, 1e6), help=text)
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
@@ -93,10 +92,7 @@ def launch(train_rank, args):
     if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
         raise BadInput("this launcher sets no RANK: start this script by torchrun")
     if args.compile_mode != "default":
-        what = "its graphs need weights that stay where they are, gathered ones do not"
-        raise BadInput(f"--compile-mode {args.compile_mode}: {what}")
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        print_line("one rank: it holds all shards")
+        raise BadInput(f"--compile-mode {args.compile_mode}: gathered weights fit in no CUDA graph")
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
     train_rank(args)
@@ -104,78 +100,74 @@ def launch(train_rank, args):
 
 def join(args):
     """Joins the group that the launcher's environment variables describe."""
-    place = _join_group(args)
+    place = _place(args)
     if args.hybrid and place.ranks % args.hybrid:
         raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
     if args.sync_bn and place.device.type == "cpu":
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+    _form_group(args, place)
     return place
 
 
-def _join_group(args):
-    """Returns the Place of this process, by a launcher's variables, and alone without them, in a
-    group with all other ranks."""
-    env = os.environ
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    given = {name: env.get(name, alone[name]) for name in alone}
-    numbers = [int(text) for text in given.values() if text.isdecimal()]
-    if len(numbers) < len(given) or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets numbers, and RANK below WORLD_SIZE, not {given}")
-    rank, ranks, local_rank, local_ranks = numbers
-    device = pick_device(args, local_rank, local_ranks)
-    backend = args.dist_backend or dist.get_default_backend_for_device(device)
-    place = Place(device, rank, ranks, local_rank, local_ranks, data_rank=rank, data_ranks=ranks)
-    if ranks == local_ranks and sys.platform == "linux":  # all on this machine
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
     try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in env else dist.HashStore()
-        # Without its device, NCCL takes one by the rank.
-        options = {"timeout": wait, "device_id": device if backend == "nccl" else None}
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **options)
-    except (OSError, ArithmeticError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        at = f"{backend} at {env.get('MASTER_ADDR')} port {env.get('MASTER_PORT')}"
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise BadInput(f"rank {rank} of {ranks} {why}") from None
-    return place
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
 def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share.
-
-    torchrun's own store outlives a restart, with addresses that dead ranks left in it. So rank 0
-    opens a new one and leaves its port there; the others try again while it refuses, as the store
-    of a start that is over does.
-    """
+    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
+    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
+    the others ask again while nobody listens, as at the port of a start that is over."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    join, launchers = functools.partial(dist.TCPStore, wait_for_workers=False), None
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # It is there before its ranks, or refuses: the launcher was killed.
-        launchers, port = join(host, port, timeout=datetime.timedelta(seconds=20)), 0
-        launchers.set_timeout(wait)
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
     if here := place.ranks == place.local_ranks:  # no other machine has to connect
         host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
     if place.rank == 0:
         both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         both = both if socket.has_dualstack_ipv6() and not here else {}
         listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        port, master = listener.getsockname()[1], {"master_listen_fd": listener.detach()}
-        store = join("127.0.0.1", port, None, True, wait, **master)
-        if launchers:
-            launchers.set("port", str(port))
-    else:
-        store = None if launchers else join(host, port, timeout=wait)
-    soon = datetime.timedelta(0)
-    while store is None:
-        soon += datetime.timedelta(seconds=5)  # slow name servers take longer
-        with contextlib.suppress(dist.DistError):
-            store = join(host, int(launchers.get("port")), timeout=soon)
-            store.set_timeout(wait)
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
-    if place.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
-    elif (theirs := store.get("group").decode()) != mine:
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
 
@@ -264,19 +256,13 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
     if args.clip_grad:
         scaler.unscale_(optimizer)
         sharded = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        group = sharded[0].device_mesh.get_group(-1)  # the ranks that hold all shards
+        replicas = dist.get_world_size() // sharded[0].device_mesh.size(-1)  # of all shards
         local = [gradient.to_local() for gradient in sharded]
-        clip_gradients(local, args.clip_grad, functools.partial(_sum, group=group))
+        clip_gradients(local, args.clip_grad, lambda squares: sum_over_ranks(squares) / replicas)
     scaler.step(optimizer)  # skips on overflow: on all ranks, by GradScaler's rule for DTensors
     scaler.update()
     optimizer.zero_grad()
     return sums
-
-
-def _sum(tensor, group=None):
-    total = tensor.clone()
-    dist.all_reduce(total, group=group)
-    return total
 
 
 def validate_step(model, criterion, inputs, target, args):
@@ -287,7 +273,9 @@ def validate_step(model, criterion, inputs, target, args):
 
 def sum_over_ranks(tensor):
     """Returns the sum of all ranks' tensors, the same on every rank."""
-    return _sum(tensor)
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total
 
 
 def from_rank_0(value):
@@ -297,10 +285,7 @@ def from_rank_0(value):
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
         store.set(f"call {call}", json.dumps(value))
-    try:
-        return json.loads(store.get(f"call {call}"))
-    except ValueError:
-        raise Fault("rank 0's store holds what it has not sent: is the network yours?") from None
+    return json.loads(store.get(f"call {call}"))
 
 
 def trained_state(run):

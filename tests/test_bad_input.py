@@ -129,13 +129,12 @@ OPTIONS = {
         ("--dist-url localhost:99", "tcp://HOST:PORT"),
         ("--dist-url tcp://localhost:port", "tcp://HOST:PORT"),
         ("--dist-url tcp://localhost:99999", "tcp://HOST:PORT"),
-        ("--dist-url tcp://no.such.host.invalid:9876", "no.such.host.invalid"),
         ("--dist-backend carrier-pigeon", "carrier-pigeon"),
         ("--nproc-per-node -1", "-1 is not from 1"),
         ("--nproc-per-node 0", "0 is not from 1"),
         ("--freeze --weights x.pt --sync-bn", "exclude each other"),
     ],
-    "imagenet_fsdp.py": [("--compile --compile-mode reduce-overhead", "gathered ones do not")],
+    "imagenet_fsdp.py": [("--compile --compile-mode reduce-overhead", "gathered weights")],
     "imagenet_horovod.py": [
         ("--use-adasum --amp float16", "bfloat16"),
         ("--use-adasum --gradient-predivide-factor 2", "--use-adasum"),
@@ -428,11 +427,33 @@ def test_launcher_and_options_that_contradict(images, complaint_here):
 
 @pytest.mark.parametrize("script", [DDP, APEX])
 def test_port_in_use(script, images, complaint_here):
+    """Of status 1: it passes when the old process of a job that is queued again has saved."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert port in complaint_here(script, *TINY, images, **LAUNCHER | {"MASTER_PORT": port})
+        env = LAUNCHER | {"MASTER_PORT": port}
+        assert port in complaint_here(script, *TINY, images, status=1, **env)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"MASTER_ADDR": "no.such.host.invalid"}, "no.such.host.invalid port 1: [Errno -"),
+        ({}, "127.0.0.1 port 1: [Errno 111] Connection refused"),
+    ],
+)
+def test_a_peer_that_does_not_come(change, words, images, tmp_path):
+    """It is asked for again until --timeout; then one line of status 1, and no stack of C++."""
+    env = LAUNCHER | {"RANK": "1"} | change
+    start = [*command(APEX), *TINY, "--timeout", "2", images]
+    assert words in complaint(start, tmp_path, status=1, env=env)
+
+
+def test_a_node_whose_first_does_not_come(images, tmp_path):
+    url = ["--dist-url", "tcp://no.such.host.invalid:9876", "--world-size", "2", "--rank", "1"]
+    start = [*command(DDP), *TINY, *url, "--timeout", "2", images]
+    assert "no.such.host.invalid port 9876" in complaint(start, tmp_path, status=1)
 
 
 def start_ranks(cwd, *options):

@@ -549,46 +549,19 @@ def test_what_rank_0_sends_is_the_same_everywhere(script, tmp_path):
 # ------------------------------------------------------------------------------------------ devices
 
 
-@pytest.mark.parametrize(
-    ("units", "emulated"),
-    [
-        ({"avx512_f": True, "avx512_bf16": True, "amx_bf16": False}, False),
-        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": True}, False),
-        ({"avx2": True, "avx512_bf16": False, "amx_bf16": False}, True),
-    ],
-)
-def test_who_emulates_bfloat16(units, emulated, monkeypatch):
-    apex = importlib.import_module("imagenet_ddp_apex")
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units)
-    assert apex._emulates_bfloat16(torch.device("cpu")) == emulated
-    assert not apex._emulates_bfloat16(torch.device("cuda", 0)), "GPUs are another matter"
-
-
-def on_a_cpu_that_emulates(script, words, folder, **options):
-    """Runs a script as on a CPU without bfloat16."""
-    (folder / "fake.py").write_text(
-        f"import {script} as script, functools, sys\n"
-        "script._emulates_bfloat16 = lambda device: True\n"
-        f"sys.argv[0] = '{script}.py'\nscript.main()\n"
-    )
-    return run(
-        [sys.executable, "fake.py", *words], folder, env={"PYTHONPATH": str(ROOT)}, **options
-    )
-
-
-def test_apexs_default_level_where_bfloat16_is_emulated(demo, tmp_path):
+def test_apexs_default_level_on_the_cpu(demo, tmp_path):
     """It is O0, by name: in the folder, in the log, and in what --resume auto compares."""
-    apex = "imagenet_ddp_apex"
+    apex = "imagenet_ddp_apex.py"
     words = ["-a", "squeezenet1_1", "--image-size", "32", "-b", "8", "--steps-per-epoch", "1"]
     words += ["--epochs", "1", "-j", "0", "--no-accel", "--resume", "auto", demo]
-    output = on_a_cpu_that_emulates(apex, words, tmp_path)
-    assert "bfloat16 is emulated here" in output and "this is O0" in output
+    output = run([*command(apex), *words], tmp_path)
+    assert "squeezenet1_1 (O0) on 1 x" in output
     (folder,) = (tmp_path / "runs").iterdir()
     assert re.search("_optO0_[0-9a-f]{8}$", folder.name)
     assert json.loads((folder / "run.json").read_text())["options"]["precision"] == "O0"
-    output = run([*command(f"{apex}.py"), "--opt-level", "O3", *words], tmp_path)
+    output = run([*command(apex), "--opt-level", "O3", *words], tmp_path)
     assert f"{folder.name}, differs in precision (O0, here O3)" in output
-    output = run([*command(f"{apex}.py"), "--opt-level", "O0", *words], tmp_path)
+    output = run([*command(apex), "--opt-level", "O0", *words], tmp_path)
     assert f"Going on from {folder.resolve()}" in output.replace("runs/", f"{tmp_path}/runs/")
 
 
