@@ -245,7 +245,7 @@ def _rows(gradients, args):
 
 
 FUNCTIONS = _gather, _all_reduce, _async, _bucket, _ring, _rows
-EXCHANGES = {each.__name__.removeprefix("_"): each for each in FUNCTIONS}
+EXCHANGES = {way.__name__.removeprefix("_"): way for way in FUNCTIONS}
 
 
 @torch.no_grad()
