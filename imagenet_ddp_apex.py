@@ -992,14 +992,15 @@ def build_model(args, data, load=True):
 
 def weights_in(saved):
     """Returns a file's state dict, under --ema the averages, without the names of wrappers."""
-    found = saved.get("ema") or saved.get("state_dict", saved.get("model", saved))
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
     return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
 
 
 def load_weights(model, weights, what):
     """Loads the weights that fit; names the others, as of a last layer for other classes."""
     own = model.state_dict()
-    shapes = {name: weight.shape for name, weight in weights.items()}
+    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
     fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
     left = sorted((own.keys() | weights.keys()) - fits.keys())
     number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
@@ -1319,6 +1320,8 @@ def parse_args(argv=None):
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
     for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
@@ -1859,7 +1862,7 @@ def find_checkpoint(args, trains):
     run's hash, the newest by name first: no clock can change that. A best model may be older than
     any other checkpoint, and comes last."""
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
-    if not auto and not given.is_dir():
+    if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
     folders = sorted(runs.glob(f"*_{trains['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
@@ -1867,6 +1870,7 @@ def find_checkpoint(args, trains):
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
         folder = path.parent.resolve()
         own = folder.parent == runs.resolve() and folder.name.endswith(trains["hash"])
+        own = own and args.start_epoch is None  # or steps would be logged twice
         if own and not args.evaluate:
             lock_folder(folder)  # before it is read: the run that holds it may be saving
         try:
@@ -1880,9 +1884,10 @@ def find_checkpoint(args, trains):
     reason = f"no good checkpoint in {runs if auto else given}"
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
-    if records := sorted(runs.glob(f"*/{RECORD}")):
-        changed = differing(json.loads(records[-1].read_text())["options"], trains["options"])
-        reason += f"; the newest run, {records[-1].parent.name}, differs in {changed or 'nothing'}"
+    with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
+        record = sorted(runs.glob(f"*/{RECORD}"))[-1]
+        changed = differing(json.loads(record.read_text())["options"], trains["options"])
+        reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
     print_line(f"--resume auto starts a new run: {reason}")
     return None, None, None
 
@@ -1982,11 +1987,12 @@ def make_folder(run):
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
     what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}_{run.trains['hash']}"
+    os.makedirs(args.log_dir, exist_ok=True)
     while True:
         date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
         folder = Path(args.log_dir) / f"{date}_{what}"
         with contextlib.suppress(FileExistsError):  # another run was started in this second
-            folder.mkdir(parents=True)
+            folder.mkdir()
             lock_folder(folder)
             write(folder / RECORD, lambda file: file.write(json.dumps(run.trains).encode()))
             return folder
@@ -2270,6 +2276,7 @@ MEANINGS = {
     r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
     r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
     r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
+    r"Permission denied": (2, "this file or folder is another user's"),
     r"deterministic": (2, "--deterministic: PyTorch has no deterministic way to train this"),
     r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
     r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),

@@ -104,6 +104,8 @@ OPTIONS = {
         ("--log-dir /dev/null/runs", "--log-dir /dev/null/runs"),
         ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
         ("--weights nothing.pt", "nothing.pt cannot be loaded: No such file"),
+        (f"--resume {300 * 'a'}", "cannot be loaded: File name too long"),
+        ("--start-epoch 1000", "--start-epoch 1000 is not below --epochs"),
     ],
     "imagenet_dp.py": [("--compile", "--compile")],
     APEX: [
@@ -381,6 +383,18 @@ def test_limits_of_the_system(images, tmp_path):
     output = run(words, tmp_path, status=2, timeout=120)
     assert "a limit of `ulimit -a` ([Errno 24] Too many open files)" in output
     assert "Traceback" not in output
+
+
+def test_weights_that_are_no_state_dict(images, tmp_path, complaint_here):
+    for saved in [1, 2], torch.zeros(2), {"a": 1}, {"conv1.weight": [0]}, {"state_dict": None}:
+        torch.save(saved, tmp_path / "w.pt")
+        line = complaint_here(ND, *TINY, "--weights", tmp_path / "w.pt", images)
+        assert "weights do not fit" in line
+
+
+def test_a_log_dir_that_leads_nowhere(images, tmp_path, complaint_here):
+    (tmp_path / "runs").symlink_to("unmounted")
+    assert "--log-dir" in complaint_here(ND, *TINY, "--log-dir", tmp_path / "runs", images)
 
 
 def test_weights_of_another_architecture(trained, images, complaint_here):
