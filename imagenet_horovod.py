@@ -1697,7 +1697,7 @@ def find_checkpoint(args, trains):
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
     with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
-        record = sorted(runs.glob(f"*/{RECORD}"))[-1]
+        record = sorted(runs.glob(f"2*/{RECORD}"))[-1]
         changed = differing(json.loads(record.read_text())["options"], trains["options"])
         reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
     print_line(f"--resume auto starts a new run: {reason}")
@@ -1736,7 +1736,7 @@ def load_checkpoint(args, place, trains):
         if args.evaluate or args.optimizer != head["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
         group = tensors["optimizer"]["param_groups"][0]
-        head["group"] = {name: float(group[name]) for name in ("lr", "step") if name in group}
+        head["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
         trained = head.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
@@ -1773,7 +1773,7 @@ def saved_pairs(run, state):
         saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
         # All names and shapes are compared before a tensor is changed.
         mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
-        if wrong := sorted({path[-1] for path, _ in mine ^ theirs}):
+        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
             raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
     for path, tensor in own.items():
         yield tensor, saved.get(path)
@@ -1784,7 +1784,7 @@ def restore(run, head, tensors):
     scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
-        group.update(head["group"])
+        group.update({name: head["group"][name] for name in head["group"] if name in group})
     run.scaler.load_state_dict(scaler)
     if head["folder"]:  # in a folder of its own, a run has a best of its own
         run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
@@ -1894,7 +1894,7 @@ def log_epoch(run, done, train, val):
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators settle on algorithms as they form.
-    arm_timeout(args, compiling=True)  # load_state() may train steps, which compile
+    arm_timeout(args)
     torch.backends.cudnn.benchmark = not args.deterministic
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -1909,6 +1909,7 @@ def build_run(args):
 
     # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
     #    any number of devices.
+    arm_timeout(args)
     head, tensors = load_checkpoint(args, place, trains)
     kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
     sizes = split_batch(args, place, kept)
@@ -1931,6 +1932,7 @@ def build_run(args):
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
+    arm_timeout(args, compiling=args.compile)  # load_state() may train steps, which compile
     over, waits = threading.Event(), []
     schedule = schedule_batches(args, place, data, over, epoch, step)
     try:
@@ -1967,6 +1969,7 @@ def what_trains(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
     parser, (data, val) = make_parser(), (source.digest() for source in sources)
+    arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
@@ -2049,7 +2052,7 @@ def train(run):
 
 def train_rank(args):
     """One rank of the run, from joining the others to leaving them; ends the process."""
-    for stream in sys.stdout, sys.stderr:
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed one is None
         stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
     # Rank 0 has a connection to each rank, and a worker some files.
     with contextlib.suppress(OSError, ValueError):
@@ -2101,7 +2104,8 @@ MEANINGS = {
 
 def report_error(error):
     """Prints why the process ends, a bug with its traceback; returns the exit status."""
-    rank, status, line = os.environ.get("RANK", "0"), getattr(error, "status", None), str(error)
+    rank, line = os.environ.get("RANK", "0"), str(error)
+    status = error.status if isinstance(error, BadInput | Fault) else None
     if status is None:
         known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
         status, meaning = known[0] if known else (1, None)
