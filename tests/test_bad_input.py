@@ -349,7 +349,7 @@ def test_weights_that_do_not_fit(trained, images, tmp_path, complaint_here):
         first: {"state_dict": weights | {first: weight[1:]}},
         "layer9.weight": {"state_dict": weights | {"layer9.weight": weight}},
         others[0][0]: {"state_dict": {first: weight} | dict(others[1:])},
-        "momentum_buffer": {
+        "state.1.momentum_buffer": {
             "optimizer": saved["optimizer"]
             | {"state": moments | {1: {"momentum_buffer": torch.zeros(3)}}}
         },
