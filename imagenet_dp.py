@@ -1288,10 +1288,11 @@ class Meter:
         """Shows the progress: behind the bar on a terminal, else as a line."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
-            values = self.values()
+            sums, seconds = self.sums, time.perf_counter() - self.started
             print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(values)}  "
-                f"{values['Throughput']:,.0f} {SUMS[-1]}/s  wait {100 * values['Data/wait']:.0f} %"
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(measures(sums))}  "
+                f"{sums[SUMS[-1]] / seconds:,.0f} {SUMS[-1]}/s  "
+                f"wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def state(self):
@@ -1428,6 +1429,10 @@ def validate(run):
     settle(run, meter)
     meter.bar.close()
     values = meter.values()
+    # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
+    # accuracy than with 2.
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):
+        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return values
@@ -1548,6 +1553,7 @@ def save_checkpoint(run, values=None):
     }
     if run.folder is None:
         return
+    # Not before all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
         raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
     newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
