@@ -43,12 +43,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import types
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -1127,7 +1125,7 @@ def first_line(error):
 
 def print_line(line, file=None):
     """Prints a line. That it cannot be printed, as into a closed pipe, ends no run."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         print(line, file=file, flush=True)
 
 
@@ -1185,14 +1183,14 @@ def on_signal(signals, signum, frame):
     signals.append((signal.Signals(signum).name, time.monotonic()))
 
 
-def arm_timeout(args, compiling=False):
-    """Python prints where it stands, and exits, unless this is called again within --timeout."""
+def arm_timeout(args):
+    """Python prints where it stands, and exits, unless this is called again within --timeout, and
+    an hour more under --compile."""
     # Whoever waits for a rank that is gone does so in C, where no signal handler of Python runs.
     # The group's own time-out, which comes half a minute earlier, raises an error; this one also
     # ends what hangs elsewhere, in reading data or in a group that has none.
     if args.timeout:
-        seconds = args.timeout + 30 + (3600 if compiling else 0)
-        faulthandler.dump_traceback_later(seconds, exit=True)
+        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
 
 
 # ------------------------------------------------------------------------------------------ options
@@ -1344,8 +1342,8 @@ def steps_per_epoch(args, source, global_batch):
     return min(size // global_batch, args.steps_per_epoch or size)
 
 
-def schedule_batches(args, place, data, over, first_epoch, first_step):
-    """Yields what this data rank loads, until the run ends, or `over` is set: ("train", epoch,
+def schedule_batches(run):
+    """Yields what this data rank loads, from where the run is to its end: ("train", epoch,
     position, keys) accumulation_steps times a step, ("val", None, number, keys) for each validation
     batch, as many on all data ranks.
 
@@ -1355,14 +1353,15 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
     that of its n-th repeat in a step is larger by n times the number of items. `position` is that
     of the first key among all keys of the epoch.
     """
+    args, place, data, first_step = run.args, run.place, run.data, run.step
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
     at_once = data.device_batch * place.devices
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-    for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):  # --evaluate has none
+    for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):  # --evaluate has none
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
-            if over.is_set() or args.evaluate:
+            if run.over or args.evaluate:
                 break
             # Slices of one order, not samplers of each rank: nothing here knows of workers.
             items = order[step * distinct : (step + 1) * distinct]
@@ -1372,7 +1371,7 @@ def schedule_batches(args, place, data, over, first_epoch, first_step):
                 yield "train", epoch, step * data.global_batch + first, micro_batch
         for number in range(val_steps(place, data)):
             yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
-        if over.is_set() or args.evaluate:
+        if run.over or args.evaluate:
             break
         first_step = 0
 
@@ -1488,11 +1487,12 @@ class Meter:
 
     def __init__(self, title, items, run, state=None):
         self.title, self.run, self.steps = title, run, 0
-        state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
-        self.started = time.perf_counter() - state["seconds"]
+        # Of the steps that are read: what is logged, and what a checkpoint needs to go on.
+        self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
+        self.started = time.perf_counter() - self.state["seconds"]
         # Over all ranks; of the seconds waited for data the mean.
-        self.sums = collections.Counter(state["sums"])
-        self.before = traffic(run.place) - np.array(state["traffic"])
+        self.sums = collections.Counter(self.state["sums"])
+        self.before = traffic(run.place) - np.array(self.state["traffic"])
         run.waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
@@ -1516,15 +1516,15 @@ class Meter:
                 f"wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
-    def state(self):
-        """Returns what a checkpoint within the epoch needs."""
-        state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
-        return state | {"traffic": (traffic(self.run.place) - self.before).tolist()}
+    def stop(self):
+        """Takes the time and the traffic of the steps so far."""
+        self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
+        self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
 
     def values(self):
-        """Returns {tag: value} of the steps so far, over all ranks."""
-        sums, seconds, steps = self.sums, time.perf_counter() - self.started, max(1, self.steps)
-        read, calls, sent, received = (traffic(self.run.place) - self.before).tolist()
+        """Returns {tag: value} of the steps up to stop(), over all ranks."""
+        sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
+        read, calls, sent, received = self.state["traffic"]
         return measures(sums) | {
             "Throughput": sums[SUMS[-1]] / seconds,
             "Time": seconds / steps,
@@ -1544,24 +1544,24 @@ class Run:
     args: argparse.Namespace
     place: Place
     data: Data
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    scaler: object  # torch.amp.GradScaler, or what has its methods
-    batches: Iterator  # (split, epoch, inputs, target), from here to the end of the run
-    waits: list  # seconds that each batch since the last step was waited for
     trains: dict  # what is trained: {"options": those that define it, "hash": of them}
-    over: threading.Event  # set where the run ends before --epochs; the schedule looks at it
-    signals: list  # (name, when it came) of those that end the run
-    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None = None  # the same
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
-    meter: Meter | None = None  # of the epoch under way, in training
-    resumed: dict = dataclasses.field(default_factory=dict)  # "partial", "values" of a checkpoint
-    saved: float = 0.0  # monotonic() when the last checkpoint was begun
+    over: bool = False  # the run ends before --epochs; the schedule looks at it
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    scaler: object = None  # torch.amp.GradScaler, or what has its methods
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
-    late: tuple | None = None  # sums and flags of the last step, on their way to the host
+    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
+    waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
+    late: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
+    meter: Meter | None = None  # of the epoch under way, in training
+    resumed: dict | None = None  # the meter's state in a checkpoint, until there is a meter
+    signals: list = dataclasses.field(default_factory=list)  # (name, when it came): they end it
+    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None = None  # the same
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    saved: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
     deadline: float = math.inf  # the same when --budget-hours are over
 
@@ -1574,11 +1574,11 @@ def train_one_epoch(run):
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter = Meter(title, items, run, run.resumed.get("partial"))
-    run.meter.steps, run.resumed = run.step, {}
-    arm_timeout(args, compiling=args.compile)
+    run.meter = Meter(title, items, run, run.resumed)
+    run.meter.steps, run.resumed = run.step, None
+    arm_timeout(args)
     for step in range(run.step, data.steps):
-        if run.over.is_set():
+        if run.over:
             break
         # Not a list, since the micro-batches of a step may not fit on the device all at once.
         micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
@@ -1639,7 +1639,7 @@ def validate(run):
         tensor.copy_(average)
     sync_statistics(run)
     meter = Meter("val", len(run.data.val.target), run)
-    arm_timeout(run.args, compiling=run.args.compile)
+    arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have an item more, and may need this one
@@ -1677,52 +1677,51 @@ def finish_step(run, meter, sums, skipped=None):
     copied = torch.cuda.Event(blocking=True) if cuda else None
     if copied:
         copied.record()
-    before, run.late = run.late, (total, copied)
-    if before and any(wanted := read_step(run, meter, *before)):
-        settle(run, meter, *wanted)
-    # Until the first step is read, another rank may be compiling still.
-    arm_timeout(run.args, compiling=run.args.compile and not before)
+    run.late.append((total, copied))
+    settle(run, meter, left=1)
+    arm_timeout(run.args)
 
 
-def read_step(run, meter, total, copied):
-    """Counts a step; returns how many ranks want to end, and to save."""
-    if copied:
-        copied.synchronize()  # sync point: with the copy of the step before, which is there by now
-    *sums, stop, save, spent = total.tolist()
-    if spent:
-        run.over.set()
-    meter.add(sums)
-    if not math.isfinite(sums[0]):
-        step = f"{meter.title}, step {meter.steps}"
-        raise Fault(f"the loss is not finite ({step}): lower --lr; earlier checkpoints are whole")
-    if (meter.steps - 1) % run.args.print_freq == 0:
-        loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
-        meter.show(loss)
-        if run.log and meter is run.meter:
-            run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-    return stop, save
-
-
-def settle(run, meter, stop=0, save=0):
-    """Reads the last step's sums too (sync point); saves, or saves and ends, where a rank wants."""
-    if run.late:
-        late, run.late = run.late, None
-        stop, save = map(sum, zip((stop, save), read_step(run, meter, *late), strict=True))
-    # Here, between two steps: model, optimizer and sums are of the same step on all ranks. In
-    # validation all is saved already.
-    if (stop or save) and meter is run.meter:
+def settle(run, meter, left=0):
+    """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
+    save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
+    of the same step on all ranks."""
+    stop = save = 0  # ranks that want it
+    while len(run.late) > left * (not stop and not save):
+        total, copied = run.late.pop(0)
+        if copied:
+            copied.synchronize()  # sync point: with the copy of the step before, there by now
+        *sums, stops, saves, spent = total.tolist()
+        stop, save, run.over = stop + stops, save + saves, run.over or spent > 0
+        meter.add(sums)
+        if not math.isfinite(sums[0]):
+            at = f"{meter.title}, step {meter.steps}"
+            raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
+        if (meter.steps - 1) % run.args.print_freq == 0:
+            loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
+            meter.show(loss)
+            if run.log and meter is run.meter:
+                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+        if not run.late:
+            meter.stop()
+    if (stop or save) and meter is run.meter:  # in validation all is saved already
         save_checkpoint(run)
     if stop:
-        why = run.signals[0][0] if run.signals else "a signal to another rank"
-        saved = ": nothing is saved"
-        if run.folder:  # a marker, since a launcher may have an exit status of its own
-            saved = f" at step {run.step}, saved: --resume auto goes on from here"
-            marker = {"why": why, "epoch": run.epoch, "step": run.step}
-            (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
-            run.log.close()
-        if run.place.rank == 0:
-            print_line(f"ended by {why}{saved}")
-        sys.exit(143)  # as by SIGTERM
+        end_early(run)
+
+
+def end_early(run):
+    """Ends a run that a signal to a rank ends, with all saved."""
+    why = run.signals[0][0] if run.signals else "a signal to another rank"
+    saved = ": nothing is saved"
+    if run.folder:  # a marker, since a launcher may have an exit status of its own
+        saved = f" at step {run.step}, saved: --resume auto goes on from here"
+        marker = {"why": why, "epoch": run.epoch, "step": run.step}
+        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run.log.close()
+    if run.place.rank == 0:
+        print_line(f"ended by {why}{saved}")
+    sys.exit(143)  # as by SIGTERM
 
 
 # -------------------------------------------------------------------------------------- checkpoints
@@ -1730,7 +1729,7 @@ def settle(run, meter, stop=0, save=0):
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
 RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.trains
-METADATA = set("epoch step partial values global_batch scaler seconds args".split())
+METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
@@ -1753,9 +1752,9 @@ def leaves(tree, path=()):
             yield from leaves(branch, (*path, name))
 
 
-def save_checkpoint(run, values=None):
+def save_checkpoint(run):
     """Saves checkpoint.pt, with pytorch/examples' names, on rank 0: every rank calls it, to give
-    what it holds. `values` are train_one_epoch()'s, where all steps of the epoch are done."""
+    what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
@@ -1764,8 +1763,7 @@ def save_checkpoint(run, values=None):
         "epoch": epoch,
         "step": step,
         "global_batch": run.data.global_batch,
-        "partial": run.resumed["partial"] if run.resumed else run.meter.state(),
-        "values": values,
+        "partial": run.meter.state,
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
@@ -1783,7 +1781,7 @@ def save_checkpoint(run, values=None):
         with contextlib.suppress(OSError):  # no such file yet, or a file system without links
             older.unlink(missing_ok=True)
             os.link(newer, older)
-    write(newest, functools.partial(torch.save, checkpoint))
+    write(newest, checkpoint)
 
 
 def save_best(run):
@@ -1792,15 +1790,15 @@ def save_best(run):
     saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
+    write(run.folder / CHECKPOINTS[-1], saved)
 
 
-def write(path, save):
-    """Replaces a file by what save(file) writes: on the disk, whole, before it has its name."""
+def write(path, checkpoint):
+    """Replaces a file by a checkpoint: on the disk, whole, before it has its name."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
-            save(file)
+            torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -1978,7 +1976,7 @@ def make_folder(run):
         with contextlib.suppress(FileExistsError):  # another run was started in this second
             folder.mkdir()
             lock_folder(folder)
-            write(folder / RECORD, lambda file: file.write(json.dumps(run.trains).encode()))
+            (folder / RECORD).write_text(json.dumps(run.trains))
             return folder
         time.sleep(1)
 
@@ -2090,41 +2088,37 @@ def build_run(args):
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, head)
-    epoch, step, resumed = args.start_epoch or 0, 0, {}
+    run = Run(args, place, data, trains, args.start_epoch or 0)
     if head:
         own = about_model(args, data)
         mine = {name: own[name] for name in MUST_FIT if own[name]}
         if found := differing(dict.fromkeys(mine) | head, mine):
             raise BadInput(f"--resume {head['path']} differs in {found}")
         if args.start_epoch is None:
-            resumed = {name: head[name] for name in ("partial", "values")}
+            run.resumed = head["partial"]
             step = math.ceil(head["step"] * head["global_batch"] / data.global_batch)
             # At step 0 it was saved after an epoch's last step, before its validation.
-            epoch, step = head["epoch"] - (not step), min(step or data.steps, data.steps)
+            run.epoch, run.step = head["epoch"] - (not step), min(step or data.steps, data.steps)
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
-    arm_timeout(args, compiling=args.compile)  # load_state() may train steps, which compile
-    over, waits = threading.Event(), []
-    schedule = schedule_batches(args, place, data, over, epoch, step)
+    arm_timeout(args)
     try:
-        batches = load_batches(args, place, data, schedule)
+        batches = load_batches(args, place, data, schedule_batches(run))
+        run.batches = to_device(batches, args, data, place.device, run.waits)
 
         # 6. The seed right before the model: so all scripts and ranks draw the same weights.
         #    Averages begin as copies of these, before a checkpoint is loaded into both.
         torch.manual_seed(args.seed)
-        model, optimizer, scaler = prepare(args, place, data)
+        run.model, run.optimizer, run.scaler = prepare(args, place, data)
     except (ImportError, ValueError, TypeError) as error:  # libraries know what goes together
         raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
-    batches, signals = to_device(batches, args, data, place.device, waits), []
     for signum in SIGNALS:
-        signal.signal(signum, functools.partial(on_signal, signals))
-    run = Run(args, place, data, model, optimizer, scaler, batches, waits, trains, over, signals)
+        signal.signal(signum, functools.partial(on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
     if head:
         restore(run, head, tensors)
-    run.epoch, run.step, run.resumed = epoch, step, resumed
     run.saved = time.monotonic()
     run.started = time.perf_counter() - (head["seconds"] if head else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
@@ -2184,17 +2178,13 @@ def train(run):
     args = run.args
     (judge,) = (tag for tag in BEST if tag.lower() == args.best)
     reached, done, val = False, run.epoch + run.step / run.data.steps, {}
-    values = run.resumed.get("values")
-    if from_rank_0(time.perf_counter() > run.deadline):
-        run.over.set()
-    elif run.step < run.data.steps:  # what a budget ended within an epoch goes on with a larger one
-        values = None
+    run.over = from_rank_0(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
-    while run.epoch < args.epochs and (run.step or not run.over.is_set()):
-        # Saved before validation, so that nothing is lost while it runs. A run that goes on from
-        # there has these values, and trains no step.
-        values = values or train_one_epoch(run)
-        save_checkpoint(run, values)
+    while run.epoch < args.epochs and (run.step or not run.over):
+        values = train_one_epoch(run)
+        # Before validation, so that nothing is lost while it runs: a run that goes on from here
+        # trains no step of this epoch.
+        save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
         for tag, (_, worst, best) in BEST.items():
@@ -2206,10 +2196,10 @@ def train(run):
             log_epoch(run, done, values, val)
         # Exact sums are the same on all ranks, so all of them stop together.
         reached = is_desired(args, val)
-        if reached or run.over.is_set():
-            run.over.set()
+        run.over = run.over or reached
+        if run.over:
             break
-        run.epoch, run.step, run.resumed, values = run.epoch + 1, 0, {}, None
+        run.epoch, run.step = run.epoch + 1, 0
     if run.log:
         reason = "the budget is spent" if done < args.epochs else "all epochs are done"
         reason = "what is desired is reached" if reached else reason
@@ -2224,8 +2214,6 @@ def train(run):
 
 def train_rank(args):
     """One rank of the run, from joining the others to leaving them; ends the process."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed one is None
-        stream.reconfigure(errors="backslashreplace")  # names of files may be of any bytes
     # Rank 0 has a connection to each rank, and a worker some files.
     with contextlib.suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

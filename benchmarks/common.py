@@ -54,21 +54,17 @@ def loader_of(script, words):
     """Returns a function of a pass's number that gives its training batches: images and targets,
     by the loader of imagenet_nd.py, the module `script`, with these options; no model, no device.
 
-    It may be that of another checkout: up to commit 914306f, derived options were in `args`.
+    It may be that of another checkout: up to commit 7e0ce2a, there was no Run before the loader.
     """
     args = script.parse_args([str(word) for word in words])
-    place, over = script.Place(torch.device("cpu")), threading.Event()
+    place = script.Place(torch.device("cpu"))
     sizes = script.split_batch(args, place)
+    data = script.open_data(args, place, script.list_sources(args, place), sizes)
     if "over" in inspect.signature(script.schedule_batches).parameters:
-        data = script.open_data(args, place, script.list_sources(args, place), sizes)
-        schedule = script.schedule_batches(args, place, data, over, 0, 0)
-        training = (job for job in schedule if job[0] == "train")
+        schedule = script.schedule_batches(args, place, data, threading.Event(), 0, 0)
     else:
-        args.device_batch, args.parts, global_batch = sizes
-        args.over = False
-        data = script.open_data(args, place, script.list_sources(args, place), global_batch)
-        schedule = script.schedule_batches(args, place, data, 0, 0)
-        training = (job for job in schedule if job[0] != "val")
+        schedule = script.schedule_batches(script.Run(args, place, data, {}))
+    training = (job for job in schedule if job[0] == "train")
     batches = script.load_batches(args, place, data, training)
 
     return lambda serial: itertools.islice(batches, data.steps)

@@ -169,7 +169,7 @@ def in_phase(phase, cut, job):
     with contextlib.suppress(Exception):  # damaged
         saving, newest = [*cut.glob("*/*.tmp")], load(saved(cut))
         ended = re.search(rf"(?m)^{newest['epoch']}/\d+  loss", job.text())
-        return newest["values"] and not saving and not ended
+        return newest["step"] == 0 and not saving and not ended
 
 
 def restarts(folder, kills):

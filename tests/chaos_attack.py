@@ -462,7 +462,7 @@ def handmade(folder):
     for what, lie in LIES.items():
         rewrite(path, good, *lie)
         yield row(f"a record that {what}")
-    for name in "args", "model_options", "optimizer", "values":
+    for name in "args", "model_options", "optimizer", "partial":
         torch.save(content | {name: Hostile(str(owned))}, path)
         yield row(f"code in {name}")
     torch.save({"classifier.3.bias": Hostile(str(owned))}, folder / "code.pt")

@@ -5,7 +5,6 @@ import itertools
 import math
 import random
 import re
-import threading
 
 import pytest
 import torch
@@ -197,13 +196,14 @@ def read(args, place=None):
 def batches(args, data, split, place=None):
     """Yields (inputs, target) of one rank's validation or first epoch of training."""
     place = place or nd.Place(torch.device("cpu"))
-    over = threading.Event()
-    schedule = nd.schedule_batches(args, place, data, over, 0, 0)
-    for inputs, target, of, epoch, _ in nd.load_batches(args, place, data, schedule):
+    run = nd.Run(args, place, data, {})
+    for inputs, target, of, epoch, _ in nd.load_batches(
+        args, place, data, nd.schedule_batches(run)
+    ):
         if of == split and epoch in (None, 0):
             yield inputs, target
         elif epoch:
-            over.set()
+            run.over = True
             return
 
 

@@ -460,7 +460,7 @@ def half_an_epoch(step, seconds):
     sums = dict.fromkeys(nd.SUMS, 32.0) | {"loss": 100.0, "top1": 8.0, "top5": 16.0}
     sums |= {"skipped": 0.0, "waited": 0.25 * seconds}
     partial = {"sums": sums, "seconds": seconds, "traffic": [1e6 * seconds, 8.0, 0, 0]}
-    return {"epoch": 1, "step": step, "partial": partial, "values": None}
+    return {"epoch": 1, "step": step, "partial": partial}
 
 
 def test_counters_go_on_in_mid_epoch(whole, demo, tmp_path):
@@ -584,10 +584,10 @@ def test_flags_of_a_step(monkeypatch):
         args = nd.parse_args(["--checkpoint-minutes", "3", "--budget-hours", "0.05"])
         place = nd.Place(torch.device("cpu"), rank, ranks=4)
         here = types.SimpleNamespace(args=args, place=place, waits=[5.0, 3.0], signals=signals)
-        here.saved, here.deadline, here.late = now - age, time.perf_counter() + 180 - age, None
+        here.saved, here.deadline, here.late = now - age, time.perf_counter() + 180 - age, []
         here.meter = object()
         nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
-        *_, skipped, waited, stop, save, spent = here.late[0].tolist()
+        *_, skipped, waited, stop, save, spent = here.late[0][0].tolist()
         assert (skipped, waited, [stop, save, spent]) == (0, 2, expected)
 
 
@@ -598,6 +598,7 @@ def test_wait_is_the_mean_of_all_ranks():
     waits = [8.0 / here.place.ranks]  # as finish_step() has them summed up
     meter.add([0.0] * (len(nd.SUMS) + 1) + waits)
     meter.started -= 10
+    meter.stop()
     assert meter.values()["Data/wait"] == pytest.approx(0.2, rel=1e-2)
 
 
