@@ -100,7 +100,7 @@ def launch(train_rank, args):
     train_rank(args)
 
 
-def join(args):
+def init_distributed(args):
     """Joins the group that the launcher's environment variables describe."""
     place = _place(args)
     if args.sync_bn and place.device.type == "cpu":
@@ -328,14 +328,14 @@ def validate_step(model, criterion, inputs, target, args):
         return criterion(model(inputs), target)[1]
 
 
-def sum_over_ranks(tensor):
+def all_reduce_sum(tensor):
     """Returns the sum of all ranks' tensors, the same on every rank."""
     total = tensor.clone()
     dist.all_reduce(total)
     return total
 
 
-def from_rank_0(value):
+def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON: by the store, without a collective.
     Whoever reaches the store can change what is read, but have nothing run."""
     store = dist.distributed_c10d._get_default_store()
@@ -377,14 +377,14 @@ def _rehearse(run):
     steps, and to the bit sums depend on them."""
     for group in run.optimizer.param_groups:
         group["lr"] = 0.0
-    number = run.data.accumulation_steps
-    micro_batches = [noise(run.args, run.data, run.data.device_batch, run.place.device)] * number
+    number, device = run.data.accumulation_steps, run.place.device
+    micro_batches = [dummy_batch(run.args, run.data, run.data.device_batch, device)] * number
     run.model.train()
     for _ in range(2):
         train_step(run.model, criterion, run.optimizer, run.scaler, micro_batches, number, run.args)
 
 
-def leave():
+def cleanup():
     """Closes the group."""
     dist.destroy_process_group()
 
@@ -602,9 +602,9 @@ class Data(NamedTuple):
     val_resize: int  # pixels
 
 
-def open_data(args, place, sources, batches, head=None):
+def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data that the options name, in batches as split_batch() returns them. Where a
-    checkpoint, of this head, is evaluated and no size is typed, sizes are the checkpoint's."""
+    checkpoint, of this metadata, is evaluated and no size is typed, sizes are the checkpoint's."""
     (device_batch, _, global_batch), multiple = batches, batch_multiple(args)
     preset, (train, val) = preset_of(args.arch), sources
     if global_batch % args.repeated_aug:
@@ -615,7 +615,7 @@ def open_data(args, place, sources, batches, head=None):
         raise BadInput(f"--mixup and --cutmix take pairs, and of {sizes} a number is odd")
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
-    held = head if head and args.evaluate and not (args.image_size or args.val_size) else {}
+    held = metadata if metadata and args.evaluate and not (args.image_size or args.val_size) else {}
     image_size = args.image_size or held.get("image_size") or (64 if small else own_size)
     val_size = args.val_size or image_size
     val_resize = args.val_resize or held.get("val_resize")
@@ -624,7 +624,7 @@ def open_data(args, place, sources, batches, head=None):
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     if args.evaluate and place.rank == 0:
         held = args.weights or ("published weights" if args.pretrained else "random weights")
-        held = f"{head['path']}, epoch {head['epoch']}" if head else held
+        held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
         print_line(f"Validation of {held}, at {val_size} of {val_resize} pixels")
     num_classes = args.num_classes or len(train.classes) or 1000
     steps = steps_per_epoch(args, train, global_batch)
@@ -632,7 +632,7 @@ def open_data(args, place, sources, batches, head=None):
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     options, sizes = model_options(args, image_size), (image_size, val_size, val_resize)
-    held = (head or {}).get("model_options", {})  # another size, for one
+    held = (metadata or {}).get("model_options", {})  # another size, for one
     options |= {name: held[name] for name in options if name in held}
     shared = (args.repeated_aug, workers, options, mix_group, num_classes)
     return Data(train, val, steps, *batches, *shared, *sizes)
@@ -924,7 +924,7 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
     return images, target
 
 
-def noise(args, data, items, device, split="train"):
+def dummy_batch(args, data, items, device, split="train"):
     """Returns (inputs, target) of the shape that so many images have in "train" or "val"."""
     size = data.image_size if split == "train" else data.val_size
     images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
@@ -1049,19 +1049,19 @@ def criterion(output, target, args=None):
     return loss / len(target), sums
 
 
-def measures(sums):
+def compute_metrics(sums):
     """Returns {tag: value} of {name: sum}: accuracy in %."""
     images = max(1, sums["images"])
     percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
     return {"Loss": sums["loss"] / images, **percent}
 
 
-def shown(values, digits=1):
+def format_metrics(values, digits=1):
     """Returns the measures in a line for people."""
     return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
 
 
-def is_desired(args, values):
+def target_reached(args, values):
     """Returns whether an epoch's validation is what --desired-acc wants."""
     return values["Top1"] >= 100 * (args.desired_acc or math.inf)
 
@@ -1389,9 +1389,9 @@ def start_loader_worker(_):
     end_with_parent(signal.SIGKILL)
 
 
-def to_device(batches, args, data, device, waits):
+def to_device(batches, args, data, device, data_waits):
     """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
-    ahead; adds the seconds spent waiting for data to `waits`."""
+    ahead; adds the seconds spent waiting for data to `data_waits`."""
     # On CUDA on a stream of its own: a copy in the main stream would wait for the step that
     # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -1399,7 +1399,7 @@ def to_device(batches, args, data, device, waits):
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
     for *batch, split, epoch, position in batches:
-        waits.append(time.perf_counter() - asked)
+        data_waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
@@ -1493,7 +1493,7 @@ class Meter:
         # Over all ranks; of the seconds waited for data the mean.
         self.sums = collections.Counter(self.state["sums"])
         self.before = traffic(run.place) - np.array(self.state["traffic"])
-        run.waits.clear()
+        run.data_waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
         hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
@@ -1511,9 +1511,9 @@ class Meter:
         if self.run.log and self.bar.disable and self is self.run.meter:
             sums, seconds = self.sums, time.perf_counter() - self.started
             print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(measures(sums))}  "
-                f"{sums[SUMS[-1]] / seconds:,.0f} {SUMS[-1]}/s  "
-                f"wait {100 * sums['waited'] / seconds:.0f} %"
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  "
+                f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
+                f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def stop(self):
@@ -1525,7 +1525,7 @@ class Meter:
         """Returns {tag: value} of the steps up to stop(), over all ranks."""
         sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
         read, calls, sent, received = self.state["traffic"]
-        return measures(sums) | {
+        return compute_metrics(sums) | {
             "Throughput": sums[SUMS[-1]] / seconds,
             "Time": seconds / steps,
             "Data/wait": sums["waited"] / seconds,
@@ -1544,7 +1544,7 @@ class Run:
     args: argparse.Namespace
     place: Place
     data: Data
-    trains: dict  # what is trained: {"options": those that define it, "hash": of them}
+    config: dict  # what is trained: {"options": those that define it, "hash": of them}
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     over: bool = False  # the run ends before --epochs; the schedule looks at it
@@ -1553,8 +1553,8 @@ class Run:
     scaler: object = None  # torch.amp.GradScaler, or what has its methods
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
-    late: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
     meter: Meter | None = None  # of the epoch under way, in training
     resumed: dict | None = None  # the meter's state in a checkpoint, until there is a meter
     signals: list = dataclasses.field(default_factory=list)  # (name, when it came): they end it
@@ -1599,7 +1599,7 @@ def train_one_epoch(run):
         skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
-    settle(run, run.meter)
+    flush(run, run.meter)
     run.meter.bar.close()
     return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
 
@@ -1620,7 +1620,7 @@ def sync_statistics(run):
         if buffer.is_floating_point():
             if run.place.data_rank:
                 buffer.zero_()
-            buffer.copy_(sum_over_ranks(buffer))
+            buffer.copy_(all_reduce_sum(buffer))
 
 
 def next_batch(run, *wanted):
@@ -1647,7 +1647,7 @@ def validate(run):
             inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
-    settle(run, meter)
+    flush(run, meter)
     meter.bar.close()
     values = meter.values()
     # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
@@ -1665,30 +1665,30 @@ def finish_step(run, meter, sums, skipped=None):
     which so take the same decisions. One step late, and no more, the host does not run away."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
     due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    flags = [sum(run.waits) / run.place.ranks, bool(run.signals), due]
+    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
     flags += [time.perf_counter() > run.deadline]
-    run.waits.clear()
+    run.data_waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
     # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
-    total = sum_over_ranks(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
     # To wait for this event is to wait for the copy alone, not for the step after it; without
     # `blocking` the wait would take a core.
     copied = torch.cuda.Event(blocking=True) if cuda else None
     if copied:
         copied.record()
-    run.late.append((total, copied))
-    settle(run, meter, left=1)
+    run.pending.append((total, copied))
+    flush(run, meter, left=1)
     arm_timeout(run.args)
 
 
-def settle(run, meter, left=0):
+def flush(run, meter, left=0):
     """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
     save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
     of the same step on all ranks."""
     stop = save = 0  # ranks that want it
-    while len(run.late) > left * (not stop and not save):
-        total, copied = run.late.pop(0)
+    while len(run.pending) > left * (not stop and not save):
+        total, copied = run.pending.pop(0)
         if copied:
             copied.synchronize()  # sync point: with the copy of the step before, there by now
         *sums, stops, saves, spent = total.tolist()
@@ -1698,11 +1698,11 @@ def settle(run, meter, left=0):
             at = f"{meter.title}, step {meter.steps}"
             raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
         if (meter.steps - 1) % run.args.print_freq == 0:
-            loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
+            loss = compute_metrics(dict(zip(SUMS, sums, strict=False)))["Loss"]
             meter.show(loss)
             if run.log and meter is run.meter:
                 run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-        if not run.late:
+        if not run.pending:
             meter.stop()
     if (stop or save) and meter is run.meter:  # in validation all is saved already
         save_checkpoint(run)
@@ -1728,7 +1728,7 @@ def end_early(run):
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.trains
+RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.config
 METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
@@ -1767,7 +1767,7 @@ def save_checkpoint(run):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
-        "args": vars(run.args) | run.trains["options"],
+        "args": vars(run.args) | run.config["options"],
         **full_state(run),
     }
     if run.folder is None:
@@ -1838,7 +1838,7 @@ def read_checkpoint(path):
     return saved
 
 
-def find_checkpoint(args, trains):
+def find_checkpoint(args, config):
     """Returns (path, checkpoint, the folder that the run goes on in, or None) that --resume names,
     or (None, None, None) where auto finds none. auto looks at the folders whose names end in this
     run's hash, the newest by name first: no clock can change that. A best model may be older than
@@ -1846,18 +1846,18 @@ def find_checkpoint(args, trains):
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"*_{trains['hash']}"), reverse=True) if auto else [given]
+    folders = sorted(runs.glob(f"*_{config['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
         folder = path.parent.resolve()
-        own = folder.parent == runs.resolve() and folder.name.endswith(trains["hash"])
+        own = folder.parent == runs.resolve() and folder.name.endswith(config["hash"])
         own = own and args.start_epoch is None  # or steps would be logged twice
         if own and not args.evaluate:
             lock_folder(folder)  # before it is read: the run that holds it may be saving
         try:
             saved = read_checkpoint(path)
-            changed = differing(saved["args"], trains["options"])
+            changed = differing(saved["args"], config["options"])
             if auto and changed:
                 raise BadInput(f"{path}: trained with other options: {changed}")
             return path, saved, path.parent if own else None
@@ -1868,7 +1868,7 @@ def find_checkpoint(args, trains):
         raise BadInput(f"--resume {args.resume}: {reason}")
     with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
         record = sorted(runs.glob(f"2*/{RECORD}"))[-1]
-        changed = differing(json.loads(record.read_text())["options"], trains["options"])
+        changed = differing(json.loads(record.read_text())["options"], config["options"])
         reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
     print_line(f"--resume auto starts a new run: {reason}")
     return None, None, None
@@ -1892,27 +1892,27 @@ def lock_folder(folder):
         raise Fault(f"{folder}: another run writes there now") from None
 
 
-def load_checkpoint(args, place, trains):
-    """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
-    ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
-    head = tensors = None
+def load_checkpoint(args, place, config):
+    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None): tensors on rank
+    0 alone, which reads for all, since other nodes may have other disks."""
+    metadata = tensors = None
     if args.resume and place.rank == 0:
-        path, head, folder = find_checkpoint(args, trains)
-    if head:
-        changed = differing(head["args"], trains["options"])
+        path, metadata, folder = find_checkpoint(args, config)
+    if metadata:
+        changed = differing(metadata["args"], config["options"])
         if changed and not args.evaluate:
             print_line(f"--resume {path}: trained with other options: {changed}")
-        tensors = {name: head.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != head["args"]["optimizer"]:
+        tensors = {name: metadata.pop(name) for name in TENSORS}
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
         group = tensors["optimizer"]["param_groups"][0]
-        head["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
-        trained = head.pop("trained", None)  # of model_best.pt under --ema
+        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
+        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        head |= {"path": str(path), "folder": folder and str(folder)}
-    return from_rank_0(head), tensors
+        metadata |= {"path": str(path), "folder": folder and str(folder)}
+    return broadcast_object(metadata), tensors
 
 
 def make_state(optimizer):
@@ -1949,15 +1949,15 @@ def saved_pairs(run, state):
         yield tensor, saved.get(path)
 
 
-def restore(run, head, tensors):
+def restore(run, metadata, tensors):
     """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
+    scaler = run.scaler.state_dict() | metadata["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
-        group.update({name: head["group"][name] for name in head["group"] if name in group})
+        group.update({name: metadata["group"][name] for name in metadata["group"] if name in group})
     run.scaler.load_state_dict(scaler)
-    if head["folder"]:  # in a folder of its own, a run has a best of its own
-        run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+    if metadata["folder"]:  # in a folder of its own, a run has a best of its own
+        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
 
 
 # ---------------------------------------------------------------------------------------------- log
@@ -1968,7 +1968,7 @@ def make_folder(run):
     args, place, data = run.args, run.place, run.data
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}_{run.trains['hash']}"
+    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
     os.makedirs(args.log_dir, exist_ok=True)
     while True:
         date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
@@ -1976,31 +1976,32 @@ def make_folder(run):
         with contextlib.suppress(FileExistsError):  # another run was started in this second
             folder.mkdir()
             lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.trains))
+            (folder / RECORD).write_text(json.dumps(run.config))
             return folder
         time.sleep(1)
 
 
-def open_log(run, head):
+def open_log(run, metadata):
     """Opens the log, in a new folder or in that of the checkpoint."""
     args, data = run.args, run.data
     try:
-        run.folder = Path(head["folder"]) if head and head["folder"] else make_folder(run)
+        own = metadata and metadata["folder"]
+        run.folder = Path(own) if own else make_folder(run)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
-        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
         raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
-    about = json.dumps(describe(run, head), indent=1)
+    about = json.dumps(describe(run, metadata), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
 
 
-def describe(run, head):
+def describe(run, metadata):
     """Returns what it takes to repeat the run, and what make_results.py reads."""
     args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
     git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
@@ -2009,7 +2010,7 @@ def describe(run, head):
         commit = subprocess.run(git + options, capture_output=True, text=True).stdout.strip()
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "resumed": head and {name: head[name] for name in ("epoch", "step", "seconds")},
+        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
         "steps_per_epoch": run.data.steps,
         "data": os.path.abspath(args.dir or "demo"),
@@ -2053,8 +2054,8 @@ def log_epoch(run, done, train, val):
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
-        f"{train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
+        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  "
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
 
 
@@ -2069,43 +2070,44 @@ def build_run(args):
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    place = join(args)
+    place = init_distributed(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
-    trains = what_trains(args, place, sources)
+    config = run_config(args, place, sources)
 
-    # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
-    #    any number of devices.
+    # 3. The checkpoint before the batch is split: --resume auto keeps its global batch, on any
+    #    number of devices.
     arm_timeout(args)
-    head, tensors = load_checkpoint(args, place, trains)
-    kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
+    metadata, tensors = load_checkpoint(args, place, config)
+    kept = metadata["global_batch"] if metadata and args.resume == "auto" else args.global_batch
     sizes = split_batch(args, place, kept)
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
 
     # 4. The data before the model, which has as many outputs as there are classes.
-    data = open_data(args, place, sources, sizes, head)
-    run = Run(args, place, data, trains, args.start_epoch or 0)
-    if head:
+    data = open_data(args, place, sources, sizes, metadata)
+    run = Run(args, place, data, config, args.start_epoch or 0)
+    if metadata:
         own = about_model(args, data)
         mine = {name: own[name] for name in MUST_FIT if own[name]}
-        if found := differing(dict.fromkeys(mine) | head, mine):
-            raise BadInput(f"--resume {head['path']} differs in {found}")
+        if found := differing(dict.fromkeys(mine) | metadata, mine):
+            raise BadInput(f"--resume {metadata['path']} differs in {found}")
         if args.start_epoch is None:
-            run.resumed = head["partial"]
-            step = math.ceil(head["step"] * head["global_batch"] / data.global_batch)
+            run.resumed = metadata["partial"]
+            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
             # At step 0 it was saved after an epoch's last step, before its validation.
-            run.epoch, run.step = head["epoch"] - (not step), min(step or data.steps, data.steps)
+            run.epoch = metadata["epoch"] - (step == 0)
+            run.step = min(step or data.steps, data.steps)
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
     arm_timeout(args)
     try:
         batches = load_batches(args, place, data, schedule_batches(run))
-        run.batches = to_device(batches, args, data, place.device, run.waits)
+        run.batches = to_device(batches, args, data, place.device, run.data_waits)
 
         # 6. The seed right before the model: so all scripts and ranks draw the same weights.
         #    Averages begin as copies of these, before a checkpoint is loaded into both.
@@ -2117,21 +2119,21 @@ def build_run(args):
         signal.signal(signum, functools.partial(on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
-    if head:
-        restore(run, head, tensors)
+    if metadata:
+        restore(run, metadata, tensors)
     run.saved = time.monotonic()
-    run.started = time.perf_counter() - (head["seconds"] if head else 0)
+    run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
     # 7. The log last: a run that cannot start leaves no folder.
     if place.rank == 0:
         if not args.evaluate:
-            open_log(run, head)
-        print_header(run, head)
+            open_log(run, metadata)
+        print_header(run, metadata)
     return run
 
 
-def what_trains(args, place, sources):
+def run_config(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
     parser, (data, val) = make_parser(), (source.digest() for source in sources)
@@ -2141,18 +2143,18 @@ def what_trains(args, place, sources):
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Another rank's would be trained on in silence, or waited for in a collective.
     mine |= {"device": place.device.type, "val": val}
-    if found := differing(from_rank_0(mine), mine):
+    if found := differing(broadcast_object(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
     return {"options": options, "hash": hashed.hexdigest()[:8]}
 
 
-def print_header(run, head):
+def print_header(run, metadata):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
+    print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
     if args.evaluate:
         return
     usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
@@ -2166,9 +2168,9 @@ def print_header(run, head):
         f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
         f"{typed} -> peak learning rate {peak:g}"
     )
-    if head:
-        of = f"epoch {head['epoch']} step {head['step']}, of {head['global_batch']}"
-        print_line(f"Going on from {head['path']} ({of}) at epoch {run.epoch} step {run.step}")
+    if metadata:
+        of = f"epoch {metadata['epoch']} step {metadata['step']}, of {metadata['global_batch']}"
+        print_line(f"Going on from {metadata['path']} ({of}) at epoch {run.epoch} step {run.step}")
     if run.folder:
         print_line(f"Logs and checkpoints: {run.folder}")
 
@@ -2176,9 +2178,9 @@ def print_header(run, head):
 def train(run):
     """Trains until --epochs, what is desired or --budget-hours; saves and logs each epoch."""
     args = run.args
-    (judge,) = (tag for tag in BEST if tag.lower() == args.best)
+    (monitor,) = (tag for tag in BEST if tag.lower() == args.best)
     reached, done, val = False, run.epoch + run.step / run.data.steps, {}
-    run.over = from_rank_0(time.perf_counter() > run.deadline)
+    run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
     while run.epoch < args.epochs and (run.step or not run.over):
         values = train_one_epoch(run)
@@ -2190,12 +2192,12 @@ def train(run):
         for tag, (_, worst, best) in BEST.items():
             better = max if worst < best else min
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        if run.folder and val[judge] == run.best[judge]:
+        if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
         # Exact sums are the same on all ranks, so all of them stop together.
-        reached = is_desired(args, val)
+        reached = target_reached(args, val)
         run.over = run.over or reached
         if run.over:
             break
@@ -2209,7 +2211,7 @@ def train(run):
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
         epochs = f"{round(done, 2):g}/{args.epochs} epochs"
-        print_line(f"{reason}: best {shown(run.best, 3)}, {epochs} in {took} (h:m:s)")
+        print_line(f"{reason}: best {format_metrics(run.best, 3)}, {epochs} in {took} (h:m:s)")
 
 
 def train_rank(args):
@@ -2228,11 +2230,11 @@ def train_rank(args):
             else:
                 val = validate(run)
                 if run.place.rank == 0:
-                    print_line(f"validation: {shown(val, 3)}")
+                    print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
             status = ended.code
-        sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
-        leave()
+        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        cleanup()
     except Exception as error:
         failed = error  # kept: to free a half-made loader would be to wait for its workers
         status = report_error(failed)

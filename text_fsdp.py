@@ -96,7 +96,7 @@ def launch(train_rank, args):
     train_rank(args)
 
 
-def join(args):
+def init_distributed(args):
     """Joins the group that the launcher's environment variables describe."""
     place = _place(args)
     if args.hybrid and place.ranks % args.hybrid:
@@ -256,7 +256,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
         sharded = [weight.grad for weight in model.parameters() if weight.grad is not None]
         replicas = dist.get_world_size() // sharded[0].device_mesh.size(-1)  # of all shards
         local = [gradient.to_local() for gradient in sharded]
-        clip_gradients(local, args.clip_grad, lambda squares: sum_over_ranks(squares) / replicas)
+        clip_gradients(local, args.clip_grad, lambda squares: all_reduce_sum(squares) / replicas)
     scaler.step(optimizer)  # skips on overflow: on all ranks, by GradScaler's rule for DTensors
     scaler.update()
     optimizer.zero_grad()
@@ -269,14 +269,14 @@ def validate_step(model, criterion, inputs, target, args):
         return criterion(model(inputs), target)[1]
 
 
-def sum_over_ranks(tensor):
+def all_reduce_sum(tensor):
     """Returns the sum of all ranks' tensors, the same on every rank."""
     total = tensor.clone()
     dist.all_reduce(total)
     return total
 
 
-def from_rank_0(value):
+def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON: by the store, without a collective.
     Whoever reaches the store can change what is read, but have nothing run."""
     store = dist.distributed_c10d._get_default_store()
@@ -311,7 +311,7 @@ def load_state(run, state):
         _fill(tensor, saved, run.place)
 
 
-def leave():
+def cleanup():
     """Closes the group."""
     dist.destroy_process_group()
 
@@ -660,11 +660,11 @@ class Data(NamedTuple):
     model_options: dict  # what a model with random weights is built with
 
 
-def open_data(args, place, sources, batches, head=None):
+def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data that the options name, in batches as split_batch() returns them."""
     if args.evaluate and place.rank == 0:
         held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
-        held = f"{head['path']}, epoch {head['epoch']}" if head else held
+        held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
         print_line(f"Validation of {held}, by up to {args.max_length} tokens")
     options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
     return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
@@ -710,7 +710,7 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
     return inputs, target
 
 
-def noise(args, data, items, device, split="train"):
+def dummy_batch(args, data, items, device, split="train"):
     """Returns (inputs, target) of the shape that so many sequences have."""
     shape = items, args.max_length + (args.task != "lm")
     inputs = torch.randint(data.train.vocabulary, shape, device=device)
@@ -908,7 +908,7 @@ def criterion(output, target, args=None):
     return losses.sum() / target.numel(), sums
 
 
-def measures(sums):
+def compute_metrics(sums):
     """Returns {tag: value} of {name: sum}, of what a task has: loss in nats per token or sequence,
     accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
     loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
@@ -923,7 +923,7 @@ def measures(sums):
     return values
 
 
-def shown(values, digits=1):
+def format_metrics(values, digits=1):
     """Returns the measures for people, without those at their worst, or not measured."""
     forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
     forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
@@ -931,7 +931,7 @@ def shown(values, digits=1):
     return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
 
 
-def is_desired(args, values):
+def target_reached(args, values):
     """Returns whether an epoch's validation is all that --desired-acc, -mcc and -loss want."""
     acc, mcc, loss = args.desired_acc, args.desired_mcc, args.desired_loss
     reached = values.get("Accuracy", 0) >= 100 * (acc or 0) and values.get("MCC", -1) >= (mcc or -1)
@@ -1262,9 +1262,9 @@ def start_loader_worker(_):
     end_with_parent(signal.SIGKILL)
 
 
-def to_device(batches, args, data, device, waits):
+def to_device(batches, args, data, device, data_waits):
     """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
-    ahead; adds the seconds spent waiting for data to `waits`."""
+    ahead; adds the seconds spent waiting for data to `data_waits`."""
     # On CUDA on a stream of its own: a copy in the main stream would wait for the step that
     # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -1272,7 +1272,7 @@ def to_device(batches, args, data, device, waits):
         side.wait_stream(torch.cuda.current_stream(device))
     ready, asked = None, time.perf_counter()
     for *batch, split, epoch, position in batches:
-        waits.append(time.perf_counter() - asked)
+        data_waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
@@ -1366,7 +1366,7 @@ class Meter:
         # Over all ranks; of the seconds waited for data the mean.
         self.sums = collections.Counter(self.state["sums"])
         self.before = traffic(run.place) - np.array(self.state["traffic"])
-        run.waits.clear()
+        run.data_waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
         options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
         hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
@@ -1384,9 +1384,9 @@ class Meter:
         if self.run.log and self.bar.disable and self is self.run.meter:
             sums, seconds = self.sums, time.perf_counter() - self.started
             print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  {shown(measures(sums))}  "
-                f"{sums[SUMS[-1]] / seconds:,.0f} {SUMS[-1]}/s  "
-                f"wait {100 * sums['waited'] / seconds:.0f} %"
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  "
+                f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
+                f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def stop(self):
@@ -1398,7 +1398,7 @@ class Meter:
         """Returns {tag: value} of the steps up to stop(), over all ranks."""
         sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
         read, calls, sent, received = self.state["traffic"]
-        return measures(sums) | {
+        return compute_metrics(sums) | {
             "Throughput": sums[SUMS[-1]] / seconds,
             "Time": seconds / steps,
             "Data/wait": sums["waited"] / seconds,
@@ -1417,7 +1417,7 @@ class Run:
     args: argparse.Namespace
     place: Place
     data: Data
-    trains: dict  # what is trained: {"options": those that define it, "hash": of them}
+    config: dict  # what is trained: {"options": those that define it, "hash": of them}
     epoch: int = 0  # epochs done
     step: int = 0  # steps done of the epoch under way
     over: bool = False  # the run ends before --epochs; the schedule looks at it
@@ -1426,8 +1426,8 @@ class Run:
     scaler: object = None  # torch.amp.GradScaler, or what has its methods
     ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
-    late: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
     meter: Meter | None = None  # of the epoch under way, in training
     resumed: dict | None = None  # the meter's state in a checkpoint, until there is a meter
     signals: list = dataclasses.field(default_factory=list)  # (name, when it came): they end it
@@ -1472,7 +1472,7 @@ def train_one_epoch(run):
         skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
-    settle(run, run.meter)
+    flush(run, run.meter)
     run.meter.bar.close()
     return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
 
@@ -1493,7 +1493,7 @@ def sync_statistics(run):
         if buffer.is_floating_point():
             if run.place.data_rank:
                 buffer.zero_()
-            buffer.copy_(sum_over_ranks(buffer))
+            buffer.copy_(all_reduce_sum(buffer))
 
 
 def next_batch(run, *wanted):
@@ -1520,7 +1520,7 @@ def validate(run):
             inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
-    settle(run, meter)
+    flush(run, meter)
     meter.bar.close()
     values = meter.values()
     # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
@@ -1538,30 +1538,30 @@ def finish_step(run, meter, sums, skipped=None):
     which so take the same decisions. One step late, and no more, the host does not run away."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
     due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    flags = [sum(run.waits) / run.place.ranks, bool(run.signals), due]
+    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
     flags += [time.perf_counter() > run.deadline]
-    run.waits.clear()
+    run.data_waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
     # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
-    total = sum_over_ranks(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
     # To wait for this event is to wait for the copy alone, not for the step after it; without
     # `blocking` the wait would take a core.
     copied = torch.cuda.Event(blocking=True) if cuda else None
     if copied:
         copied.record()
-    run.late.append((total, copied))
-    settle(run, meter, left=1)
+    run.pending.append((total, copied))
+    flush(run, meter, left=1)
     arm_timeout(run.args)
 
 
-def settle(run, meter, left=0):
+def flush(run, meter, left=0):
     """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
     save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
     of the same step on all ranks."""
     stop = save = 0  # ranks that want it
-    while len(run.late) > left * (not stop and not save):
-        total, copied = run.late.pop(0)
+    while len(run.pending) > left * (not stop and not save):
+        total, copied = run.pending.pop(0)
         if copied:
             copied.synchronize()  # sync point: with the copy of the step before, there by now
         *sums, stops, saves, spent = total.tolist()
@@ -1571,11 +1571,11 @@ def settle(run, meter, left=0):
             at = f"{meter.title}, step {meter.steps}"
             raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
         if (meter.steps - 1) % run.args.print_freq == 0:
-            loss = measures(dict(zip(SUMS, sums, strict=False)))["Loss"]
+            loss = compute_metrics(dict(zip(SUMS, sums, strict=False)))["Loss"]
             meter.show(loss)
             if run.log and meter is run.meter:
                 run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-        if not run.late:
+        if not run.pending:
             meter.stop()
     if (stop or save) and meter is run.meter:  # in validation all is saved already
         save_checkpoint(run)
@@ -1601,7 +1601,7 @@ def end_early(run):
 
 # The last three checkpoints, the newest first, and the best.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.trains
+RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.config
 METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
@@ -1640,7 +1640,7 @@ def save_checkpoint(run):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "seconds": time.perf_counter() - run.started,
-        "args": vars(run.args) | run.trains["options"],
+        "args": vars(run.args) | run.config["options"],
         **full_state(run),
     }
     if run.folder is None:
@@ -1711,7 +1711,7 @@ def read_checkpoint(path):
     return saved
 
 
-def find_checkpoint(args, trains):
+def find_checkpoint(args, config):
     """Returns (path, checkpoint, the folder that the run goes on in, or None) that --resume names,
     or (None, None, None) where auto finds none. auto looks at the folders whose names end in this
     run's hash, the newest by name first: no clock can change that. A best model may be older than
@@ -1719,18 +1719,18 @@ def find_checkpoint(args, trains):
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"*_{trains['hash']}"), reverse=True) if auto else [given]
+    folders = sorted(runs.glob(f"*_{config['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
         folder = path.parent.resolve()
-        own = folder.parent == runs.resolve() and folder.name.endswith(trains["hash"])
+        own = folder.parent == runs.resolve() and folder.name.endswith(config["hash"])
         own = own and args.start_epoch is None  # or steps would be logged twice
         if own and not args.evaluate:
             lock_folder(folder)  # before it is read: the run that holds it may be saving
         try:
             saved = read_checkpoint(path)
-            changed = differing(saved["args"], trains["options"])
+            changed = differing(saved["args"], config["options"])
             if auto and changed:
                 raise BadInput(f"{path}: trained with other options: {changed}")
             return path, saved, path.parent if own else None
@@ -1741,7 +1741,7 @@ def find_checkpoint(args, trains):
         raise BadInput(f"--resume {args.resume}: {reason}")
     with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
         record = sorted(runs.glob(f"2*/{RECORD}"))[-1]
-        changed = differing(json.loads(record.read_text())["options"], trains["options"])
+        changed = differing(json.loads(record.read_text())["options"], config["options"])
         reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
     print_line(f"--resume auto starts a new run: {reason}")
     return None, None, None
@@ -1765,27 +1765,27 @@ def lock_folder(folder):
         raise Fault(f"{folder}: another run writes there now") from None
 
 
-def load_checkpoint(args, place, trains):
-    """Returns (head, tensors) of the checkpoint to go on from, or (None, None): the head on all
-    ranks, the tensors on rank 0, which alone reads, since other nodes may have other disks."""
-    head = tensors = None
+def load_checkpoint(args, place, config):
+    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None): tensors on rank
+    0 alone, which reads for all, since other nodes may have other disks."""
+    metadata = tensors = None
     if args.resume and place.rank == 0:
-        path, head, folder = find_checkpoint(args, trains)
-    if head:
-        changed = differing(head["args"], trains["options"])
+        path, metadata, folder = find_checkpoint(args, config)
+    if metadata:
+        changed = differing(metadata["args"], config["options"])
         if changed and not args.evaluate:
             print_line(f"--resume {path}: trained with other options: {changed}")
-        tensors = {name: head.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != head["args"]["optimizer"]:
+        tensors = {name: metadata.pop(name) for name in TENSORS}
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
         group = tensors["optimizer"]["param_groups"][0]
-        head["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
-        trained = head.pop("trained", None)  # of model_best.pt under --ema
+        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
+        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        head |= {"path": str(path), "folder": folder and str(folder)}
-    return from_rank_0(head), tensors
+        metadata |= {"path": str(path), "folder": folder and str(folder)}
+    return broadcast_object(metadata), tensors
 
 
 def make_state(optimizer):
@@ -1822,15 +1822,15 @@ def saved_pairs(run, state):
         yield tensor, saved.get(path)
 
 
-def restore(run, head, tensors):
+def restore(run, metadata, tensors):
     """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    scaler = run.scaler.state_dict() | head["scaler"]  # of another script, it may lack some
+    scaler = run.scaler.state_dict() | metadata["scaler"]  # of another script, it may lack some
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
-        group.update({name: head["group"][name] for name in head["group"] if name in group})
+        group.update({name: metadata["group"][name] for name in metadata["group"] if name in group})
     run.scaler.load_state_dict(scaler)
-    if head["folder"]:  # in a folder of its own, a run has a best of its own
-        run.best = {tag: head.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+    if metadata["folder"]:  # in a folder of its own, a run has a best of its own
+        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
 
 
 # ---------------------------------------------------------------------------------------------- log
@@ -1841,7 +1841,7 @@ def make_folder(run):
     args, place, data = run.args, run.place, run.data
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.trains['options']['precision']}_{run.trains['hash']}"
+    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
     os.makedirs(args.log_dir, exist_ok=True)
     while True:
         date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
@@ -1849,31 +1849,32 @@ def make_folder(run):
         with contextlib.suppress(FileExistsError):  # another run was started in this second
             folder.mkdir()
             lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.trains))
+            (folder / RECORD).write_text(json.dumps(run.config))
             return folder
         time.sleep(1)
 
 
-def open_log(run, head):
+def open_log(run, metadata):
     """Opens the log, in a new folder or in that of the checkpoint."""
     args, data = run.args, run.data
     try:
-        run.folder = Path(head["folder"]) if head and head["folder"] else make_folder(run)
+        own = metadata and metadata["folder"]
+        run.folder = Path(own) if own else make_folder(run)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
         # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
-        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if head else None
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
         raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
-    about = json.dumps(describe(run, head), indent=1)
+    about = json.dumps(describe(run, metadata), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
 
 
-def describe(run, head):
+def describe(run, metadata):
     """Returns what it takes to repeat the run, and what make_results.py reads."""
     args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
     git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
@@ -1882,7 +1883,7 @@ def describe(run, head):
         commit = subprocess.run(git + options, capture_output=True, text=True).stdout.strip()
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "resumed": head and {name: head[name] for name in ("epoch", "step", "seconds")},
+        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
         "steps_per_epoch": run.data.steps,
         "data": os.path.abspath(args.dir or "demo"),
@@ -1926,8 +1927,8 @@ def log_epoch(run, done, train, val):
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  val {shown(val)}  "
-        f"{train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
+        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  "
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
 
 
@@ -1942,43 +1943,44 @@ def build_run(args):
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    place = join(args)
+    place = init_distributed(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
-    trains = what_trains(args, place, sources)
+    config = run_config(args, place, sources)
 
-    # 3. The checkpoint's head before the batch is split: --resume auto keeps its global batch, on
-    #    any number of devices.
+    # 3. The checkpoint before the batch is split: --resume auto keeps its global batch, on any
+    #    number of devices.
     arm_timeout(args)
-    head, tensors = load_checkpoint(args, place, trains)
-    kept = head["global_batch"] if head and args.resume == "auto" else args.global_batch
+    metadata, tensors = load_checkpoint(args, place, config)
+    kept = metadata["global_batch"] if metadata and args.resume == "auto" else args.global_batch
     sizes = split_batch(args, place, kept)
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
 
     # 4. The data before the model, which has as many outputs as there are classes.
-    data = open_data(args, place, sources, sizes, head)
-    run = Run(args, place, data, trains, args.start_epoch or 0)
-    if head:
+    data = open_data(args, place, sources, sizes, metadata)
+    run = Run(args, place, data, config, args.start_epoch or 0)
+    if metadata:
         own = about_model(args, data)
         mine = {name: own[name] for name in MUST_FIT if own[name]}
-        if found := differing(dict.fromkeys(mine) | head, mine):
-            raise BadInput(f"--resume {head['path']} differs in {found}")
+        if found := differing(dict.fromkeys(mine) | metadata, mine):
+            raise BadInput(f"--resume {metadata['path']} differs in {found}")
         if args.start_epoch is None:
-            run.resumed = head["partial"]
-            step = math.ceil(head["step"] * head["global_batch"] / data.global_batch)
+            run.resumed = metadata["partial"]
+            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
             # At step 0 it was saved after an epoch's last step, before its validation.
-            run.epoch, run.step = head["epoch"] - (not step), min(step or data.steps, data.steps)
+            run.epoch = metadata["epoch"] - (step == 0)
+            run.step = min(step or data.steps, data.steps)
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says what happens else.
     arm_timeout(args)
     try:
         batches = load_batches(args, place, data, schedule_batches(run))
-        run.batches = to_device(batches, args, data, place.device, run.waits)
+        run.batches = to_device(batches, args, data, place.device, run.data_waits)
 
         # 6. The seed right before the model: so all scripts and ranks draw the same weights.
         #    Averages begin as copies of these, before a checkpoint is loaded into both.
@@ -1990,21 +1992,21 @@ def build_run(args):
         signal.signal(signum, functools.partial(on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
-    if head:
-        restore(run, head, tensors)
+    if metadata:
+        restore(run, metadata, tensors)
     run.saved = time.monotonic()
-    run.started = time.perf_counter() - (head["seconds"] if head else 0)
+    run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
     # 7. The log last: a run that cannot start leaves no folder.
     if place.rank == 0:
         if not args.evaluate:
-            open_log(run, head)
-        print_header(run, head)
+            open_log(run, metadata)
+        print_header(run, metadata)
     return run
 
 
-def what_trains(args, place, sources):
+def run_config(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
     parser, (data, val) = make_parser(), (source.digest() for source in sources)
@@ -2014,18 +2016,18 @@ def what_trains(args, place, sources):
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Another rank's would be trained on in silence, or waited for in a collective.
     mine |= {"device": place.device.type, "val": val}
-    if found := differing(from_rank_0(mine), mine):
+    if found := differing(broadcast_object(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
     hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
     return {"options": options, "hash": hashed.hexdigest()[:8]}
 
 
-def print_header(run, head):
+def print_header(run, metadata):
     """Prints what is trained, on what, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    print_line(f"{args.arch} ({run.trains['options']['precision']}) on {on}")
+    print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
     if args.evaluate:
         return
     usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
@@ -2039,9 +2041,9 @@ def print_header(run, head):
         f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
         f"{typed} -> peak learning rate {peak:g}"
     )
-    if head:
-        of = f"epoch {head['epoch']} step {head['step']}, of {head['global_batch']}"
-        print_line(f"Going on from {head['path']} ({of}) at epoch {run.epoch} step {run.step}")
+    if metadata:
+        of = f"epoch {metadata['epoch']} step {metadata['step']}, of {metadata['global_batch']}"
+        print_line(f"Going on from {metadata['path']} ({of}) at epoch {run.epoch} step {run.step}")
     if run.folder:
         print_line(f"Logs and checkpoints: {run.folder}")
 
@@ -2049,9 +2051,9 @@ def print_header(run, head):
 def train(run):
     """Trains until --epochs, what is desired or --budget-hours; saves and logs each epoch."""
     args = run.args
-    (judge,) = (tag for tag in BEST if tag.lower() == args.best)
+    (monitor,) = (tag for tag in BEST if tag.lower() == args.best)
     reached, done, val = False, run.epoch + run.step / run.data.steps, {}
-    run.over = from_rank_0(time.perf_counter() > run.deadline)
+    run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
     while run.epoch < args.epochs and (run.step or not run.over):
         values = train_one_epoch(run)
@@ -2063,12 +2065,12 @@ def train(run):
         for tag, (_, worst, best) in BEST.items():
             better = max if worst < best else min
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        if run.folder and val[judge] == run.best[judge]:
+        if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
         # Exact sums are the same on all ranks, so all of them stop together.
-        reached = is_desired(args, val)
+        reached = target_reached(args, val)
         run.over = run.over or reached
         if run.over:
             break
@@ -2082,7 +2084,7 @@ def train(run):
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
         epochs = f"{round(done, 2):g}/{args.epochs} epochs"
-        print_line(f"{reason}: best {shown(run.best, 3)}, {epochs} in {took} (h:m:s)")
+        print_line(f"{reason}: best {format_metrics(run.best, 3)}, {epochs} in {took} (h:m:s)")
 
 
 def train_rank(args):
@@ -2101,11 +2103,11 @@ def train_rank(args):
             else:
                 val = validate(run)
                 if run.place.rank == 0:
-                    print_line(f"validation: {shown(val, 3)}")
+                    print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
             status = ended.code
-        sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
-        leave()
+        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        cleanup()
     except Exception as error:
         failed = error  # kept: to free a half-made loader would be to wait for its workers
         status = report_error(failed)

@@ -163,7 +163,7 @@ def train(job, args, scratch):
         common.train_steps(script, run, steps)
         synchronize()
         values.append(steps * job["batch"] / (time.perf_counter() - started))
-    script.leave()
+    script.cleanup()
     gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if device.type == "cuda" else "-"
     flops = count_flops(models.get_model(args.arch), run.data.image_size)
     share = share_of_peak(statistics.median(values), flops, script.device_name(device))

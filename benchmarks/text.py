@@ -205,19 +205,19 @@ def be_rank(text):
     result = globals()[spec["function"]](module, run, **spec["more"])
     if run.place.rank == 0:
         Path(spec["out"]).write_text(json.dumps(result))
-    module.leave()
+    module.cleanup()
     os._exit(0)
 
 
 def one_step(module, run, batch):
     """Trains a step on so many sequences of noise; returns its seconds."""
-    micro_batch = module.noise(run.args, run.data, batch, run.place.device)
+    micro_batch = module.dummy_batch(run.args, run.data, batch, run.place.device)
     criterion = functools.partial(module.criterion, args=run.args)
-    module.sum_over_ranks(torch.zeros(1, device=run.place.device)).item()  # all begin together
+    module.all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # all begin together
     started = time.perf_counter()
     rest = [micro_batch], 1, run.args
     sums = module.train_step(run.model, criterion, run.optimizer, run.scaler, *rest)
-    module.sum_over_ranks(sums).sum().item()
+    module.all_reduce_sum(sums).sum().item()
     return time.perf_counter() - started
 
 

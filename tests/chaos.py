@@ -196,7 +196,7 @@ OMISSIONS = {
     ),
     "the position in the epoch": (r'"step": step,', '"step": 0,'),
     "the epoch's sums": (r"run.meter.state\(\) if run.meter else", "None if run.meter else"),
-    "the loss scaler": (r' \| head\["scaler"\]', ""),
+    "the loss scaler": (r' \| metadata\["scaler"\]', ""),
     "the float32 masters": (
         r'getattr\(weights.get\(name\), "master", state\[name\]\)',
         "state[name]",

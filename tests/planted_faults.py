@@ -55,7 +55,7 @@ tests/test_reference.py -k step
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
   weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
   desired accuracy in percent => 100 * (args.desired_acc or => (args.desired_acc or
-  desired accuracy of training => reached = is_desired(args, val) => reached = is_desired(args, values)
+  desired accuracy of training => reached = target_reached(args, val) => reached = target_reached(args, values)
   order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
   epoch 0 of seed 1 as epoch 1 of seed 0 => np.random.SeedSequence(numbers) => np.random.SeedSequence(sum(numbers))
   crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9
@@ -67,7 +67,7 @@ tests/test_reference.py -k step
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
-  best is the first of equals => if run.folder and val[judge] == run.best[judge]:\n => is_best = run.folder and val[judge] == run.best[judge] != getattr(run, "before", None)\n        run.before = run.best[judge]\n        if is_best:\n
+  best is the first of equals => if run.folder and val[monitor] == run.best[monitor]:\n => is_best = run.folder and val[monitor] == run.best[monitor] != getattr(run, "before", None)\n        run.before = run.best[judge]\n        if is_best:\n
   cosine's shape => (1 - math.cos(math.pi * left)) / 2 => math.sin(math.pi * left / 2)
   decay from warm-up's beginning => / (args.epochs - warmup) => / args.epochs
   scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
@@ -133,9 +133,9 @@ tests/test_training.py -k counters
   seconds of an epoch not loaded => time.perf_counter() - self.state["seconds"] => time.perf_counter() - 0
   steps of an epoch not loaded => run.meter.steps, run.resumed = run.step, None => run.meter.steps, run.resumed = 0, None
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
-  steps not converted to another batch => math.ceil(head["step"] * head["global_batch"] / data.global_batch) => head["step"]
-  best loss not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else head.get(name, worst) for tag, (name,
-  seconds of a run not loaded => - (head["seconds"] if head else 0) => - 0
+  steps not converted to another batch => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => metadata["step"]
+  best loss not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else metadata.get(name, worst) for tag, (name,
+  seconds of a run not loaded => - (metadata["seconds"] if metadata else 0) => - 0
   budget in minutes => 3600 * (args.budget_hours or => 60 * (args.budget_hours or
 tests/test_training.py -k several
   partial sums not saved => "partial": run.meter.state => "partial": None
@@ -145,7 +145,7 @@ tests/test_training.py -k says
   saved epoch one ahead => divmod(run.epoch * run.data.steps + run.step, => divmod((run.epoch + 1) * run.data.steps + run.step,
   best accuracy not saved => saved |= {name: run.best[tag] for tag, (name, *_) in => saved |= {name: worst if tag == "Top1" else run.best[tag] for tag, (name, worst, _) in
 tests/test_training.py -k which_folder
-  best accuracies not loaded => {tag: head.get(name, worst) for tag, (name, => {tag: head.get(name, worst) if tag == "Loss" else worst for tag, (name,
+  best accuracies not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: metadata.get(name, worst) if tag == "Loss" else worst for tag, (name,
   a run goes on in whatever folder => return path, saved, path.parent if own else None => return path, saved, path.parent
 tests/test_training.py -k newest_folder
   another set of data is the same run => args.precision, "data": data} => args.precision, "data": "other"}
@@ -154,7 +154,7 @@ tests/test_training.py -k two_starts
 tests/test_training.py -k statistics
   statistics not synced => sync_statistics(run)\n    meter = => meter =
 tests/test_training.py -k "flags or wait"
-  waits of all ranks => flags = [sum(run.waits) / run.place.ranks, => flags = [sum(run.waits),
+  waits of all ranks => flags = [sum(run.data_waits) / run.place.ranks, => flags = [sum(run.data_waits),
   saved every second => 0 < 60 * minutes < time => 0 < minutes < time
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
   evaluated at the architecture's own size => held.get("image_size") or (64 => (64

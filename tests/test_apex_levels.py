@@ -18,7 +18,7 @@ def apex():
     script = importlib.import_module("imagenet_ddp_apex")
     script.join(script.parse_args(["--no-accel"]))
     yield script
-    script.leave()
+    script.cleanup()
 
 
 class Net(torch.nn.Module):

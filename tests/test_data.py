@@ -266,7 +266,7 @@ def test_noise_is_like_the_batches_of_its_split(layout, pictures):
     args, data = nd.parse_args(layout), SimpleNamespace(image_size=24, val_size=32)
     batches = open_batches(pictures, words=["--epochs", 1, "--val-size", 32, *layout])[1]
     for split, _, *batch in nd.to_device(batches, args, data, CPU, []):
-        noise = nd.noise(args, data, len(batch[0]), CPU, split)
+        noise = nd.dummy_batch(args, data, len(batch[0]), CPU, split)
         for one, other in zip(noise, batch, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype
             assert one.stride() == other.stride()

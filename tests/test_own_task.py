@@ -61,7 +61,7 @@ def list_sources(args, place):
     return Source(points[:301], target[:301]), Source(points[301:], target[301:])
 
 
-def open_data(args, place, sources, batches, head=None):
+def open_data(args, place, sources, batches, metadata=None):
     return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches)
 
 
@@ -79,7 +79,7 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
     return inputs, target
 
 
-def noise(args, data, items, device, split="train"):
+def dummy_batch(args, data, items, device, split="train"):
     return torch.randn(items, args.width, device=device), torch.zeros(items, 1, device=device)
 
 
@@ -95,15 +95,15 @@ def criterion(output, target, args=None):
     return loss / len(target), sums
 
 
-def measures(sums):
+def compute_metrics(sums):
     return {"Loss": sums["loss"] / max(1, sums["points"])}
 
 
-def shown(values, digits=1):
+def format_metrics(values, digits=1):
     return f"error {values['Loss']:.{digits}f}"
 
 
-def is_desired(args, values):
+def target_reached(args, values):
     return False
 
 

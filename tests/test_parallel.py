@@ -217,7 +217,7 @@ def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
         with torch.device("meta"), pytest.raises(fsdp.BadInput, match="swin_v2_t.*take --amp"):
             fsdp._shard(models.swin_v2_t(), args, place)
     finally:
-        fsdp.leave()
+        fsdp.cleanup()
 
 
 def test_validation_of_a_ragged_set(tmp_path):

@@ -226,9 +226,9 @@ def measure(output, target):
 
 
 def summed(pairs):
-    """Returns measures() of all sums of (output, target)."""
+    """Returns compute_metrics() of all sums of (output, target)."""
     sums = sum(nd.criterion(output, target)[1] for output, target in pairs).tolist()
-    return nd.measures(dict(zip(nd.SUMS, sums, strict=True)))
+    return nd.compute_metrics(dict(zip(nd.SUMS, sums, strict=True)))
 
 
 @pytest.mark.parametrize("classes", [2, 3])

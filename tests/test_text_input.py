@@ -602,7 +602,7 @@ def test_an_attention_that_a_folder_names_is_not_fetched(name, another, pairs, m
     data = text_nd.open_data(args, place, text_nd.list_sources(args, place), (4, 1, 4))
     model = text_nd.build_model(args, data)
     assert model.encoder.config._attn_implementation == "sdpa"
-    assert model(text_nd.noise(args, data, 3, "cpu")[0]).shape == (3, 2)
+    assert model(text_nd.dummy_batch(args, data, 3, "cpu")[0]).shape == (3, 2)
 
 
 def test_what_is_imported_of_hugging_faces_is_offline(tmp_path):

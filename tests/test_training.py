@@ -383,9 +383,9 @@ def test_two_starts_in_one_second_and_a_folder_that_is_held(whole, demo, tmp_pat
     """A second start waits a second; a folder that another run holds is asked for again for a
     minute, then the status is 1."""
     args = nd.parse_args([*RUN, "-b", "16", "--log-dir", str(tmp_path), str(demo)])
-    trains = {"options": {"precision": "float32"}, "hash": "abcdef01"}
+    config = {"options": {"precision": "float32"}, "hash": "abcdef01"}
     here = types.SimpleNamespace(
-        args=args, trains=trains, place=nd.Place(torch.device("cpu")), data=None
+        args=args, config=config, place=nd.Place(torch.device("cpu")), data=None
     )
     here.data = types.SimpleNamespace(device_batch=16, workers=0)
     monkeypatch.setattr(nd, "about_model", lambda args, data: {"arch": "vit_b_16"})
@@ -583,17 +583,19 @@ def test_flags_of_a_step(monkeypatch):
     ):
         args = nd.parse_args(["--checkpoint-minutes", "3", "--budget-hours", "0.05"])
         place = nd.Place(torch.device("cpu"), rank, ranks=4)
-        here = types.SimpleNamespace(args=args, place=place, waits=[5.0, 3.0], signals=signals)
-        here.saved, here.deadline, here.late = now - age, time.perf_counter() + 180 - age, []
+        here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
+        here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
         here.meter = object()
         nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
-        *_, skipped, waited, stop, save, spent = here.late[0][0].tolist()
+        *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
         assert (skipped, waited, [stop, save, spent]) == (0, 2, expected)
 
 
 def test_wait_is_the_mean_of_all_ranks():
     """Of four ranks that waited for eight seconds in sum, in an epoch of ten."""
-    here = types.SimpleNamespace(place=nd.Place(torch.device("cpu"), ranks=4), waits=[], log=None)
+    here = types.SimpleNamespace(
+        place=nd.Place(torch.device("cpu"), ranks=4), data_waits=[], log=None
+    )
     meter = nd.Meter("1/1", 8, here)
     waits = [8.0 / here.place.ranks]  # as finish_step() has them summed up
     meter.add([0.0] * (len(nd.SUMS) + 1) + waits)
@@ -681,7 +683,7 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
         args=nd.parse_args(["--no-accel", *words.split()]),
         data=types.SimpleNamespace(device_batch=8, accumulation_steps=2, global_batch=16),
         place=nd.Place(torch.device("cpu")),
-        trains={"options": {"precision": "float32"}},
+        config={"options": {"precision": "float32"}},
         folder=None,
     )
     nd.print_header(run, None)

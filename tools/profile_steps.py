@@ -58,7 +58,7 @@ def profile(script, first, run):
 def profile_rank(first, train_rank, args):
     """What a rank does in its process: the script's train_rank, with the above for training."""
     script = sys.modules[train_rank.__module__]
-    script.open_log = lambda run, head: None
+    script.open_log = lambda run, metadata: None
     script.train = functools.partial(profile, script, first)
     train_rank(args)
 
