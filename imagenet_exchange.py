@@ -1781,7 +1781,7 @@ def save_checkpoint(run):
         with contextlib.suppress(OSError):  # no such file yet, or a file system without links
             older.unlink(missing_ok=True)
             os.link(newer, older)
-    write(newest, checkpoint)
+    write(newest, functools.partial(torch.save, checkpoint))
 
 
 def save_best(run):
@@ -1790,15 +1790,15 @@ def save_best(run):
     saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    write(run.folder / CHECKPOINTS[-1], saved)
+    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
 
 
-def write(path, checkpoint):
-    """Replaces a file by a checkpoint: on the disk, whole, before it has its name."""
+def write(path, save):
+    """Replaces a file by what save(file) writes: on the disk, whole, before it has its name."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
-            torch.save(checkpoint, file)
+            save(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

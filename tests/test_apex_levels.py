@@ -16,7 +16,7 @@ LR, MOMENTUM, WD = 0.1, 0.9, 1e-2
 @pytest.fixture(scope="module")
 def apex():
     script = importlib.import_module("imagenet_ddp_apex")
-    script.join(script.parse_args(["--no-accel"]))
+    script.init_distributed(script.parse_args(["--no-accel"]))
     yield script
     script.cleanup()
 

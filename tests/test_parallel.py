@@ -212,7 +212,7 @@ def test_blocks(arch, blocks, kinds, fsdp):
 
 def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
     args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
-    place = fsdp.join(args)
+    place = fsdp.init_distributed(args)
     try:
         with torch.device("meta"), pytest.raises(fsdp.BadInput, match="swin_v2_t.*take --amp"):
             fsdp._shard(models.swin_v2_t(), args, place)

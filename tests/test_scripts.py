@@ -58,9 +58,9 @@ def test_copies_are_equal_and_each_stands_alone():
 # ------------------------------------------------------------------------------------------- names
 
 # Names that meant several things, or none that the field knows: others have taken their places.
-OLD = """join leave sum_over_ranks from_rank_0 measures shown noise is_desired settle late waits trains
-    judge fit fitting worker set_up go_on choose_checkpoint follow swap_averages on_device greet
-    complain report note part parts share shares whole count zero_on odd each"""
+OLD = """join leave sum_over_ranks from_rank_0 measures shown noise is_desired settle late waits
+    trains judge fit fitting worker set_up go_on choose_checkpoint follow swap_averages on_device
+    greet complain report note part parts share shares whole count zero_on odd each"""
 OLD_OF = {"run": {"average", "kept", "partial"}, "def": {"view"}}  # as attributes, as functions
 
 
@@ -506,7 +506,7 @@ script = importlib.import_module(os.environ["SCRIPT"])
 
 
 def train(args):
-    place = script.join(args)
+    place = script.init_distributed(args)
     values = [math.inf, -math.inf, math.nan, 2**63, "\\udcff", None, [[1, [2]], {"a": (3,)}], True]
     received = script.broadcast_object(values if place.rank == 0 else None)
     os.write(1, f"got {json.dumps(received)}\\n".encode())  # at once, beside the other rank's

@@ -1,6 +1,7 @@
 """tools/sync_copies.py on a grid of tiny scripts: what it reports, and what it writes."""
 
 import argparse
+import re
 import runpy
 import sys
 
@@ -390,3 +391,38 @@ def test_without_ruff(folder):
     words.insert(1, "-S")  # without site-packages
     assert "pip install ruff" in complaint(words, folder)
     assert contents(folder) | {"text_pipeline.py": before["text_pipeline.py"]} == before
+
+
+def test_the_readme_says_how_long_the_first_sections_to_read_are():
+    """The parallel section of imagenet_nd.py, and `train and validate` of its loop."""
+    text = (ROOT / "imagenet_nd.py").read_text()
+    found = [
+        next(re.finditer(rf"(?ms)^# -+ {title}\n.*?(?=^# (-----|====))", text))[0].count("\n")
+        for title in ("parallel section", "train and validate")
+    ]
+    page = " ".join((ROOT / "README.md").read_text().split())
+    wanted = (
+        r"`imagenet_nd\.py` \((\d+) lines\) and with `train and validate` of its loop \((\d+)\)"
+    )
+    assert [*map(int, re.search(wanted, page).groups())] == found
+
+
+def test_contributing_lists_the_contracts():
+    """Each function with its arguments, each constant, nothing else; each argument is described."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    _, ways, tasks = re.split("(?m)^### What each (?:way|task) .*$", page)
+    tasks, given = tasks.split("\n### ")[0].split("What these functions are given:")
+    described = set()
+    for row in re.findall(r"^\| (`.*?`) \|", given, re.MULTILINE):
+        described |= set(re.findall(r"`(\w+)`", row))
+    for table, contract in (ways, sync_copies.PARALLEL), (tasks, sync_copies.TASK):
+        listed = {}
+        for row in re.findall(r"^\| (`.*?)\|", table, re.MULTILINE):
+            for name, parameters in re.findall(r"`(\w+)(?:\((.*?)\))?`", row):
+                listed[name] = re.sub(r"=[^,]+", "", parameters)
+        listed.pop("Place", None)  # what a function of ways returns; the loop defines it
+        functions = {name: re.sub(r"=[^,]+", "", words or "") for name, words in contract.items()}
+        assert listed == functions
+        assert {
+            word for words in listed.values() for word in words.split(", ") if word
+        } <= described
