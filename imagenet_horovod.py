@@ -273,15 +273,16 @@ def add_task_options(parser):
     add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
     add("--channels-last", **flag, help="lay tensors out as NHWC")
 
-    add = parser.add_argument_group("loss and what is wanted of it").add_argument
+    add = parser.add_argument_group("loss and accuracy").add_argument
     losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
     above = "targets, mixed and smoothed: above it 1, else 0 (timm's 0.2; default: as they are)"
     add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
-    add("--desired-acc", type=fraction, help="validation top-1 to end at, such as 0.75")
-    add("--best", choices=["top1", "loss"], default="top1", help="what model_best.pt is best in")
-    return ["best", "desired_acc"], ["channels_last", "dir", "workers"]
+    top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
+    top1["type"] = lambda text: ["top1", 100 * fraction(text)]
+    add("--desired-acc", **top1, help="0.75 is --desired top1 75")
+    return [], ["channels_last", "dir", "workers"]
 
 
 def check_task_options(args, parser):
@@ -849,10 +850,11 @@ def model_options(args, image_size):
 # What criterion() adds up: the loss is first, and the last counts the items, by their name.
 SUMS = ("loss", "top1", "top5", "images")
 # What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
+# The first one is what model_best.pt is best in by default.
 BEST = {
-    "Loss": ("best_loss", math.inf, 0.0),
     "Top1": ("best_acc1", 0.0, 100.0),
     "Top5": ("best_acc5", 0.0, 100.0),
+    "Loss": ("best_loss", math.inf, 0.0),
 }
 # What of about_model() a checkpoint must have, too: other classes would be other answers.
 MUST_FIT = ("arch", "num_classes", "classes")
@@ -893,11 +895,6 @@ def compute_metrics(sums):
 def format_metrics(values, digits=1):
     """Returns the measures in a line for people."""
     return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
-
-
-def target_reached(args, values):
-    """Returns whether an epoch's validation is what --desired-acc wants."""
-    return values["Top1"] >= 100 * (args.desired_acc or math.inf)
 
 
 def about_model(args, data):
@@ -1033,7 +1030,7 @@ def arm_timeout(args):
 # An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
 # free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
 # section return theirs.
-FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
+FREE = "best budget_hours desired epochs evaluate print_freq resume start_epoch".split()
 OWN = "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout".split()
 
 
@@ -1041,11 +1038,11 @@ def number(kind, least, most):
     """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
 
     def parse(text):
-        if least <= kind(text) <= most:
-            return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
 
-    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
     return parse
 
 
@@ -1095,6 +1092,10 @@ def make_parser():
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end an epoch after so many; validate all")
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    tags = [tag.lower() for tag in BEST]
+    names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
+    wanted = f"end after an epoch as good as this, as printed ({', '.join(tags)}); several: all"
+    add("--desired", **names, help=wanted)
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
@@ -1102,6 +1103,8 @@ def make_parser():
     resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
     add("--resume", metavar="PATH", help=resume)
     add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
+    best = f"what model_best.pt is best in (default: the first --desired, or {tags[0]})"
+    add("--best", choices=tags, help=best)
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
@@ -1116,7 +1119,7 @@ def make_parser():
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
     way_free, way_own = add_parallel_options(parser)
     parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
-    parser.set_defaults(**DEFAULTS)
+    parser.set_defaults(**DEFAULTS, desired=[])
     return parser
 
 
@@ -1127,6 +1130,10 @@ def parse_args(argv=None):
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
         parser.error(f"an option file: {error}")
+    for measure, value in args.desired:
+        digits = str(value).removeprefix("-").replace(".", "", 1)
+        if not digits.isdecimal() or measure not in [tag.lower() for tag in BEST]:
+            parser.error(f"--desired {measure} {value}: no measure, or no number")
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
@@ -2010,9 +2017,10 @@ def print_header(run, metadata):
 
 
 def train(run):
-    """Trains until --epochs, what is desired or --budget-hours; saves and logs each epoch."""
-    args = run.args
-    (monitor,) = (tag for tag in BEST if tag.lower() == args.best)
+    """Trains until --epochs, --desired or --budget-hours; saves and logs each epoch."""
+    args, tags = run.args, {tag.lower(): tag for tag in BEST}
+    desired = {tags[measure]: float(value) for measure, value in args.desired}
+    monitor = tags[args.best] if args.best else [*desired, *BEST][0]
     reached, done, val = False, run.epoch + run.step / run.data.steps, {}
     run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
@@ -2023,29 +2031,31 @@ def train(run):
         save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
+        # Exact sums are the same on all ranks, so all of them stop together.
+        reached = bool(desired)
         for tag, (_, worst, best) in BEST.items():
-            better = max if worst < best else min
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+            better, value = max if worst < best else min, val.get(tag, worst)
+            run.best[tag] = better(run.best[tag], value)
+            reached = reached and better(value, desired.get(tag, worst)) == value
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
-        # Exact sums are the same on all ranks, so all of them stop together.
-        reached = target_reached(args, val)
         run.over = run.over or reached
         if run.over:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
         reason = "the budget is spent" if done < args.epochs else "all epochs are done"
-        reason = "what is desired is reached" if reached else reason
+        reason = "target reached" if reached else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        epochs = f"{round(done, 2):g}/{args.epochs} epochs"
-        print_line(f"{reason}: best {format_metrics(run.best, 3)}, {epochs} in {took} (h:m:s)")
+        epochs = f"after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
+        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+        print_line(f"{reason}: {format_metrics(val or run.best, 3)} {epochs}; {best}")
 
 
 def train_rank(args):

@@ -377,13 +377,11 @@ def add_task_options(parser):
     add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's (gpt: 0)")
     add("--tied", **flag, help="gpt: output layer and embedding are one (Press 2016)")
 
-    add = parser.add_argument_group("what is wanted of it").add_argument
-    add("--desired-acc", type=fraction, help="validation accuracy to end at, such as 0.9")
-    add("--desired-mcc", type=fraction, help="the same of Matthews' correlation")
-    add("--desired-loss", type=positive, help="the same of the loss, in nats per token or sequence")
-    best = [tag.lower() for tag in BEST]
-    add("--best", choices=best, default="loss", help="what model_best.pt is best in (%(default)s)")
-    return "best desired_acc desired_loss desired_mcc pad_to_max".split(), ["dir"]
+    add = parser.add_argument_group("accuracy").add_argument
+    accuracy = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
+    accuracy["type"] = lambda text: ["accuracy", 100 * fraction(text)]
+    add("--desired-acc", **accuracy, help="0.9 is --desired accuracy 90")
+    return ["pad_to_max"], ["dir"]
 
 
 def check_task_options(args, parser):
@@ -398,12 +396,12 @@ def check_task_options(args, parser):
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     tags = {"lm": "loss perplexity", "mnli": "loss accuracy"}.get(args.task, "loss accuracy f1 mcc")
-    wanted = [args.best, *["accuracy"] * bool(args.desired_acc), *["mcc"] * bool(args.desired_mcc)]
+    wanted = {args.best, *(measure for measure, _ in args.desired)} - {None}
     refused = {
         f"{task} needs -a gpt": lm and args.arch != "gpt",
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
-        f"{task} measures {tags} alone": not {*wanted} <= {*tags.split()},
+        f"{task} measures {tags} alone": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": named and not os.path.isdir(named),
         "transformers is missing: pip install -r requirements-text.txt": missing,
         f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
@@ -878,6 +876,7 @@ def build_model(args, data, load=True):
 # positive one, also true and false positives and negatives.
 SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
 # What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
+# The first one is what model_best.pt is best in by default.
 BEST = {
     "Loss": ("best_loss", math.inf, 0.0),
     "Perplexity": ("best_perplexity", math.inf, 1.0),
@@ -929,13 +928,6 @@ def format_metrics(values, digits=1):
     forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
     good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
     return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
-
-
-def target_reached(args, values):
-    """Returns whether an epoch's validation is all that --desired-acc, -mcc and -loss want."""
-    acc, mcc, loss = args.desired_acc, args.desired_mcc, args.desired_loss
-    reached = values.get("Accuracy", 0) >= 100 * (acc or 0) and values.get("MCC", -1) >= (mcc or -1)
-    return bool(acc or mcc or loss) and reached and values["Loss"] <= (loss or math.inf)
 
 
 # What of about_model() a checkpoint must have, too.
@@ -1072,7 +1064,7 @@ def arm_timeout(args):
 # An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
 # free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
 # section return theirs.
-FREE = "budget_hours epochs evaluate print_freq resume start_epoch".split()
+FREE = "best budget_hours desired epochs evaluate print_freq resume start_epoch".split()
 OWN = "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout".split()
 
 
@@ -1080,11 +1072,11 @@ def number(kind, least, most):
     """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
 
     def parse(text):
-        if least <= kind(text) <= most:
-            return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
 
-    parse.__name__ = kind.__name__  # which argparse prints where the text is no number
     return parse
 
 
@@ -1134,6 +1126,10 @@ def make_parser():
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end an epoch after so many; validate all")
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    tags = [tag.lower() for tag in BEST]
+    names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
+    wanted = f"end after an epoch as good as this, as printed ({', '.join(tags)}); several: all"
+    add("--desired", **names, help=wanted)
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
@@ -1141,6 +1137,8 @@ def make_parser():
     resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
     add("--resume", metavar="PATH", help=resume)
     add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
+    best = f"what model_best.pt is best in (default: the first --desired, or {tags[0]})"
+    add("--best", choices=tags, help=best)
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
@@ -1155,7 +1153,7 @@ def make_parser():
     add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
     way_free, way_own = add_parallel_options(parser)
     parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
-    parser.set_defaults(**DEFAULTS)
+    parser.set_defaults(**DEFAULTS, desired=[])
     return parser
 
 
@@ -1166,6 +1164,10 @@ def parse_args(argv=None):
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
         parser.error(f"an option file: {error}")
+    for measure, value in args.desired:
+        digits = str(value).removeprefix("-").replace(".", "", 1)
+        if not digits.isdecimal() or measure not in [tag.lower() for tag in BEST]:
+            parser.error(f"--desired {measure} {value}: no measure, or no number")
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
@@ -2049,9 +2051,10 @@ def print_header(run, metadata):
 
 
 def train(run):
-    """Trains until --epochs, what is desired or --budget-hours; saves and logs each epoch."""
-    args = run.args
-    (monitor,) = (tag for tag in BEST if tag.lower() == args.best)
+    """Trains until --epochs, --desired or --budget-hours; saves and logs each epoch."""
+    args, tags = run.args, {tag.lower(): tag for tag in BEST}
+    desired = {tags[measure]: float(value) for measure, value in args.desired}
+    monitor = tags[args.best] if args.best else [*desired, *BEST][0]
     reached, done, val = False, run.epoch + run.step / run.data.steps, {}
     run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
@@ -2062,29 +2065,31 @@ def train(run):
         save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
+        # Exact sums are the same on all ranks, so all of them stop together.
+        reached = bool(desired)
         for tag, (_, worst, best) in BEST.items():
-            better = max if worst < best else min
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+            better, value = max if worst < best else min, val.get(tag, worst)
+            run.best[tag] = better(run.best[tag], value)
+            reached = reached and better(value, desired.get(tag, worst)) == value
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
-        # Exact sums are the same on all ranks, so all of them stop together.
-        reached = target_reached(args, val)
         run.over = run.over or reached
         if run.over:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
         reason = "the budget is spent" if done < args.epochs else "all epochs are done"
-        reason = "what is desired is reached" if reached else reason
+        reason = "target reached" if reached else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        epochs = f"{round(done, 2):g}/{args.epochs} epochs"
-        print_line(f"{reason}: best {format_metrics(run.best, 3)}, {epochs} in {took} (h:m:s)")
+        epochs = f"after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
+        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+        print_line(f"{reason}: {format_metrics(val or run.best, 3)} {epochs}; {best}")
 
 
 def train_rank(args):

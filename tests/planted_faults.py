@@ -54,8 +54,8 @@ tests/test_reference.py -k step
   top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
   weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
-  desired accuracy in percent => 100 * (args.desired_acc or => (args.desired_acc or
-  desired accuracy of training => reached = target_reached(args, val) => reached = target_reached(args, values)
+  desired accuracy in percent => ["top1", 100 * fraction(text)] => ["top1", fraction(text)]
+  desired accuracy of training => min, val.get(tag, worst) => min, values.get(tag, worst)
   order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
   epoch 0 of seed 1 as epoch 1 of seed 0 => np.random.SeedSequence(numbers) => np.random.SeedSequence(sum(numbers))
   crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9

@@ -45,6 +45,9 @@ OPTIONS = {
         ("-b many", "many"),
         ("--desired-acc 75", "--desired-acc: 75"),
         ("--desired-acc 0", "--desired-acc: 0"),
+        ("--desired top2 75", "--desired top2 75: no measure, or no number"),
+        ("--desired top1 75%", "--desired top1 75%: no measure, or no number"),
+        ("--best accuracy", "--best: invalid choice: 'accuracy'"),
         ("--lr nan", "nan"),
         ("--lr inf", "inf"),
         ("--lr 0", "--lr"),
@@ -132,15 +135,15 @@ OPTIONS = {
         ("--dist-url tcp://localhost:port", "tcp://HOST:PORT"),
         ("--dist-url tcp://localhost:99999", "tcp://HOST:PORT"),
         ("--dist-backend carrier-pigeon", "carrier-pigeon"),
-        ("--nproc-per-node -1", "-1 is not from 1"),
-        ("--nproc-per-node 0", "0 is not from 1"),
+        ("--nproc-per-node -1", "-1 is no int from 1"),
+        ("--nproc-per-node 0", "0 is no int from 1"),
         ("--freeze --weights x.pt --sync-bn", "exclude each other"),
     ],
     "imagenet_fsdp.py": [("--compile --compile-mode reduce-overhead", "gathered weights")],
     "imagenet_horovod.py": [
         ("--use-adasum --amp float16", "bfloat16"),
         ("--use-adasum --gradient-predivide-factor 2", "--use-adasum"),
-        ("--gradient-predivide-factor 0", "0 is not from 1e-06"),
+        ("--gradient-predivide-factor 0", "0 is no float from 1e-06"),
     ],
 }
 

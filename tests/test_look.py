@@ -518,7 +518,7 @@ def test_bad_checkpoints(content, message, tmp_path, look):
         ("cam a.jpg", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
         ("cam model.pt a.jpg --class eel", "model.pt has no class eel"),
         ("cam model.pt a.jpg --size 1", "--size 1: squeezenet1_1 takes no such crops: "),
-        ("cam model.pt a.jpg --size 2000", "2000 is not from 1 to 1024"),
+        ("cam model.pt a.jpg --size 2000", "2000 is no int from 1 to 1024"),
         ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
         ("export model.pt absent/out.pt2", "absent/out.pt2: there is no folder absent"),
         ("average model.pt model.pt absent/out.pt", "there is no folder absent"),

@@ -26,8 +26,7 @@ def add_task_options(parser):
     add("dir", metavar="DIR", nargs="?", help="not read: the points are random")
     add("-a", "--arch", choices=["line", "network"], default="network", help="the model")
     add("--width", type=positive_int, default=8, help="numbers that each point has")
-    add("--best", choices=["loss"], default="loss", help="what model_best.pt is best in")
-    return ["best"], ["dir", "workers"]
+    return [], ["dir", "workers"]
 
 
 def check_task_options(args, parser):
@@ -101,10 +100,6 @@ def compute_metrics(sums):
 
 def format_metrics(values, digits=1):
     return f"error {values['Loss']:.{digits}f}"
-
-
-def target_reached(args, values):
-    return False
 
 
 def about_model(args, data):

@@ -253,8 +253,11 @@ def test_restarts_are_stitched(tmp_path):
     assert run.training_seconds == 550 and run.end == {}  # it has not ended as it did before
 
 
-def test_a_run_resumed_in_another_folder_goes_on_from_its_seconds(tmp_path):
-    resumed = about(desired_acc=0.2) | {"resumed": {"epoch": 4, "seconds": 400.0}}
+@pytest.mark.parametrize(
+    "options", [{"desired_acc": 0.2}, {"desired": [["loss", "9"], ["top1", "20"]]}]
+)
+def test_a_run_resumed_in_another_folder_goes_on_from_its_seconds(options, tmp_path):
+    resumed = about(**options) | {"resumed": {"epoch": 4, "seconds": 400.0}}
     write_run(tmp_path / "run", usual(2), steps=[5, 6], about=resumed)
     run, _ = one_run(tmp_path)
     assert (run.epochs, run.training_seconds, run.seconds_to_desired) == (6, 600, 600)

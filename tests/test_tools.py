@@ -184,9 +184,9 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
         ("data", "give DIR and OUT to make shards, one of them for --index, --check"),
         ("--check data out", "give DIR and OUT to make shards, one of them for --index, --check"),
         ("data out --raw 3 --resize 3", "--resize: not allowed with argument --raw"),
-        ("data out --images 0", "--images: 0 is not from 1 to "),
-        ("data out --quality 1000", "--quality: 1000 is not from 1 to 95"),
-        ("data out -j 100000", "-j/--workers: 100000 is not from 1 to 1024"),
+        ("data out --images 0", "--images: 0 is no int from 1 to "),
+        ("data out --quality 1000", "--quality: 1000 is no int from 1 to 95"),
+        ("data out -j 100000", "-j/--workers: 100000 is no int from 1 to 1024"),
         ("absent out", "absent/train: [Errno 2] No such file"),
     ],
 )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from unittest import mock
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
+import text_nd as text
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -126,8 +128,10 @@ def test_log_and_output_agree(whole, demo):
         assert [*found.groups()] == percent and percent[0] != percent[1]
     assert values["Steps/skipped"] == [0, 0, 0]
     best = {tag: max(values[f"{tag}/val"]) for tag in ("Top1", "Top5")}
-    line = f"all epochs are done: best top-1 {best['Top1']:.3f} %, top-5 {best['Top5']:.3f} %, "
-    assert f"{line}3/3 epochs in 0:" in output
+    last = {tag: values[f"{tag}/val"][-1] for tag in ("Top1", "Top5")}
+    line = f"all epochs are done: top-1 {last['Top1']:.3f} %, top-5 {last['Top5']:.3f} % after 3/3 "
+    line += rf"epochs in 0:\d\d:\d\d (h:m:s); model_best.pt has the best top1, {best['Top1']:.5g}\n"
+    assert re.search(re.sub(r"[.()]", r"\\\g<0>", line), output), line
     header = "images x devices x accumulated = 16 x 1 x 1 = global batch 16; --lr 2.0 linear"
     assert f"\n{header} -> peak learning rate 0.125\n" in output
     texts = {
@@ -236,7 +240,7 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     output = run([*command(ND), *words, "--desired-acc", "0.001"], tmp_path)
     assert re.search(rf"Going on from .* at epoch 0 step {marker['step']}\b", output)
     assert "images x devices x accumulated = 8 x 1 x 2 = global batch 16" in output
-    assert "what is desired is reached: " in output
+    assert "target reached: " in output
     assert the_run(tmp_path / "runs") == first
     third = [*command("imagenet_ddp_apex.py"), *RUN, *level("apex"), "-b", "16"]
     third += ["--resume", first / "checkpoint.pt", "--log-dir", "third", demo]
@@ -376,7 +380,7 @@ def test_in_which_folder_a_run_goes_on(name, more, same, whole, demo, tmp_path):
     output = run(words, tmp_path)
     assert ({path.name for path in first.glob("*tfevents*")} != before) == same
     assert (f"Logs and checkpoints: {first}\n" in output) == same
-    assert ("best top-1 99.500 %" in output) == same
+    assert ("has the best top1, 99.5\n" in output) == same
 
 
 def test_two_starts_in_one_second_and_a_folder_that_is_held(whole, demo, tmp_path, monkeypatch):
@@ -535,7 +539,7 @@ def test_signals_and_kills_around_validation(whole, demo, tmp_path, monkeypatch)
     run([*words, "--desired-acc", "0.001"], tmp_path)
     (first / "model_best.pt").unlink()  # as if it was killed before
     for _ in range(2):  # right after "target reached" was printed
-        assert "what is desired is reached" in run([*words, "--desired-acc", "0.001"], tmp_path)
+        assert "target reached" in run([*words, "--desired-acc", "0.001"], tmp_path)
         assert (first / "model_best.pt").exists()
     run(words, tmp_path)
     assert the_run(tmp_path / "runs") == first
@@ -792,6 +796,58 @@ def test_horovod_options(demo, tmp_path):
     assert losses["scaled"] == pytest.approx(losses["plain"], rel=2e-2)
 
 
+# Validation of four epochs. The best of each measure are never of one epoch.
+EPOCHS = {
+    nd: [(70.0, 2.0), (75.0, 1.6), (74.0, 1.5), (75.0, 1.5)],
+    text: [(70.0, 0.4, 0.9), (83.0, 0.2, 0.9), (80.0, 0.4, 0.8), (83.0, 0.4, 0.8)],
+}
+TAGS = {nd: ("Top1", "Loss"), text: ("Accuracy", "MCC", "Loss")}
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "epochs", "best"),
+    [
+        (nd, "", 4, "top1, 75"),
+        (nd, "--desired-acc 0.75", 2, "top1, 75"),
+        (nd, "--desired top1 75", 2, "top1, 75"),
+        (nd, "--desired loss 1.5", 3, "loss, 1.5"),
+        (nd, "--desired loss 1.5 --desired-acc 0.75", 4, "loss, 1.5"),
+        (nd, "--desired-acc 0.75 --desired loss 1.5", 4, "top1, 75"),
+        (nd, "--desired top1 76 --desired loss 1.5", 4, "top1, 75"),
+        (nd, "--desired-acc 0.75 --best loss", 2, "loss, 1.6"),
+        (text, "--desired-acc 0.83", 2, "accuracy, 83"),
+        (text, "--desired accuracy 80 --desired mcc 0.3", 3, "accuracy, 83"),
+        (text, "--desired mcc 0.4", 1, "mcc, 0.4"),
+        (text, "--desired mcc 0.5", 4, "mcc, 0.4"),
+        (text, "--desired loss 0.8 --desired mcc .4 --desired-acc 0.83", 4, "loss, 0.8"),
+    ],
+)
+def test_one_epoch_has_all_that_is_desired(
+    script, words, epochs, best, tmp_path, monkeypatch, capsys
+):
+    task = "--task cola -a bert " if script is text else ""
+    args = script.parse_args([*f"{task}--epochs 4 {words}".split()])
+    data = types.SimpleNamespace(steps=1)
+    run = script.Run(args, script.Place("cpu"), data, {}, folder=tmp_path)
+    run.log, saved, values = mock.Mock(), [], iter(EPOCHS[script])
+    named = lambda epoch: dict(zip(TAGS[script], epoch, strict=True))  # noqa: E731
+    trained = dict.fromkeys(TAGS[script], 99.0) | {"Loss": 0.0}
+    monkeypatch.setattr(script, "train_one_epoch", lambda run: setattr(run, "step", 1) or trained)
+    monkeypatch.setattr(script, "validate", lambda run: named(next(values)))
+    monkeypatch.setattr(script, "format_metrics", lambda values, digits: str(values))
+    for name in "save_checkpoint", "log_epoch":
+        monkeypatch.setattr(script, name, lambda *of_run: None)
+    monkeypatch.setattr(script, "save_best", lambda run: saved.append(run.epoch))
+    script.train(run)
+    reason, line = capsys.readouterr().out.split(": ", 1)
+    shown = named(EPOCHS[script][epochs - 1])
+    reached = "76" not in words and "mcc 0.5" not in words and words
+    assert reason == ("target reached" if reached else "all epochs are done")
+    assert f"{shown} after {epochs}/4 epochs in " in line
+    assert line.endswith(f"model_best.pt has the best {best}\n")
+    assert float(best.split()[1]) in EPOCHS[script][saved[-1]], "model_best.pt is of this epoch"
+
+
 @pytest.mark.slow
 def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, tmp_path):
     words = [*command("imagenet_ddp.py", 2), "-b", "16", "--epochs", "40", "--image-size", "32"]
@@ -799,9 +855,7 @@ def test_desired_accuracy_ends_all_ranks_after_the_epoch_that_reached_it(demo, t
     top1 = list(scalars(tmp_path / "runs", "Top1/val").values())
     assert top1[-1] >= 40
     assert all(value < 40 for value in top1[:-1])
-    assert re.search(
-        rf"what is desired is reached: .*, {len(top1)}/40 epochs in \d+:\d\d:\d\d", output
-    )
+    assert re.search(rf"target reached: .* after {len(top1)}/40 epochs in \d+:\d\d:\d\d", output)
     assert load(checkpoint(tmp_path / "runs"))["epoch"] == len(top1) < 40
 
 
