@@ -83,8 +83,7 @@ SCHEDULES = {  # and how many stages a rank has
 
 
 def add_parallel_options(parser):
-    """Adds the pipeline and the precision; returns the names of free options and of each rank's
-    own."""
+    """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     backends = ["nccl", "nccl-lazy", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
@@ -130,69 +129,6 @@ def init_distributed(args):
         raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {per_rank} on each, evenly")
     _form_group(args, place)
     return place._replace(data_rank=place.rank // width, data_ranks=ranks // width)
-
-
-def _place(args):
-    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    numbers = [int(value) for value in values.values() if value.isdecimal()]
-    if len(numbers) < 4 or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
-    rank, ranks, *local = numbers
-    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
-
-
-def _form_group(args, place):
-    """Forms the group of all ranks."""
-    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
-    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
-    try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
-        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
-    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
-        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
-
-
-def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
-    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
-    the others ask again while nobody listens, as at the port of a start that is over."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # It is there before its ranks, or refuses: the launcher was killed.
-        socket.create_connection((host, port), 20).close()
-        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine has to connect
-        host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
-    if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
-        store.set("group", mine)
-        if by_torchrun:
-            launchers.set("port", str(store.port))
-        return store
-    store, until = None, time.monotonic() + wait.total_seconds()
-    while store is None:
-        time.sleep(0.5)
-        port = int(launchers.get("port")) if by_torchrun else port
-        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
-        with contextlib.suppress(OSError if time.monotonic() < until else ()):
-            socket.create_connection((host, port), 20).close()
-            store = dist.TCPStore(host, port, timeout=wait)
-    if (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
-    return store
 
 
 class _Tracer(fx.Tracer):
@@ -449,8 +385,9 @@ def all_reduce_sum(tensor):
 
 
 def broadcast_object(value):
-    """Returns rank 0's small value on every rank, as JSON: by the store, without a collective.
-    Whoever reaches the store can change what is read, but have nothing run."""
+    """Returns rank 0's small value on every rank, as JSON."""
+    # By the store, without a collective: whoever reaches it can change what is read, but have
+    # nothing run.
     store = dist.distributed_c10d._get_default_store()
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
@@ -486,8 +423,74 @@ def load_state(run, state):
 
 
 def cleanup():
-    """Closes the group."""
+    """Closes the group, if there is one."""
     dist.destroy_process_group()
+
+
+# ----------------------------------------------------------------------------------- how ranks meet
+
+
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
+    try:
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others by {at}: {first_line(error)}"
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+
+
+def _meet(place, backend, wait):
+    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
+    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
+    the others ask again while nobody listens, as at the port of a start that is over."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # It is there before its ranks, or refuses: the launcher was killed.
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
+    if here := place.ranks == place.local_ranks:  # no other machine has to connect
+        host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
+    if place.rank == 0:
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        both = both if socket.has_dualstack_ipv6() and not here else {}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
+        store.set("group", mine)
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+    return store
 
 
 # ==== task: what is trained; equal in all imagenet_*.py, whatever the way (tools/sync_copies.py)
@@ -576,8 +579,9 @@ def check_task_options(args, parser):
         "--pretrained and --weights exclude each other": args.pretrained and args.weights,
         f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
     }
-    for why in filter(refused.get, refused):
-        parser.error(why)
+    for why, wrong in refused.items():
+        if wrong:
+            parser.error(why)
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -631,8 +635,8 @@ def open_source(folder):
         holds = "hold <class>/* (tools/prepare_imagenet.py makes them of ImageNet in any form)"
         raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
     names = np.array([os.fsencode(path[len(str(folder)) + 1 :]) for path, _ in listed.samples])
-    offset = np.zeros(len(names), int)
-    places = np.arange(len(names)), offset, offset - 1  # each image is a whole file
+    zeros = np.zeros(len(names), int)
+    places = np.arange(len(names)), zeros, zeros - 1  # each image is a file, from 0 to its end
     return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
 
 
@@ -717,27 +721,28 @@ def open_data(args, place, sources, batches, metadata=None):
         raise BadInput(f"--mixup and --cutmix take pairs, and of {sizes} a number is odd")
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
-    held = metadata if metadata and args.evaluate and not (args.image_size or args.val_size) else {}
-    image_size = args.image_size or held.get("image_size") or (64 if small else own_size)
+    typed = args.image_size or args.val_size
+    sizes = metadata if metadata and args.evaluate and not typed else {}
+    image_size = args.image_size or sizes.get("image_size") or (64 if small else own_size)
     val_size = args.val_size or image_size
-    val_resize = args.val_resize or held.get("val_resize")
+    val_resize = args.val_resize or sizes.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     if args.evaluate and place.rank == 0:
-        held = args.weights or ("published weights" if args.pretrained else "random weights")
-        held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
-        print_line(f"Validation of {held}, at {val_size} of {val_resize} pixels")
+        what = args.weights or ("published weights" if args.pretrained else "random weights")
+        what = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else what
+        print_line(f"Validation of {what}, at {val_size} of {val_resize} pixels")
     num_classes = args.num_classes or len(train.classes) or 1000
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
     workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    options, sizes = model_options(args, image_size), (image_size, val_size, val_resize)
-    held = (metadata or {}).get("model_options", {})  # another size, for one
-    options |= {name: held[name] for name in options if name in held}
+    options = model_options(args, image_size)
+    saved = (metadata or {}).get("model_options", {})  # another size, for one
+    options |= {name: saved[name] for name in options if name in saved}
     shared = (args.repeated_aug, workers, options, mix_group, num_classes)
-    return Data(train, val, steps, *batches, *shared, *sizes)
+    return Data(train, val, steps, *batches, *shared, image_size, val_size, val_resize)
 
 
 def batch_multiple(args):
@@ -886,8 +891,9 @@ class Images(torch.utils.data.Dataset):
 
     def load(self, split, epoch, key, out):
         """Writes an image into uint8 (size, size, 3); returns its class."""
-        # A network's file system may fail for a while, or give wrong bytes once. What lasts ends
-        # the run: to train without some images would be another training, and nobody would notice.
+        # A network's file system may fail for a while, and is asked four times, or give wrong bytes
+        # once, which are read twice. What lasts ends the run: to train without some images would be
+        # another training, and nobody would notice.
         source, seconds = getattr(self.data, split), [1, 5, 20]
         index = key % len(source.target)
         write = self.load_random if split == "train" else self.load_central
@@ -974,6 +980,13 @@ def load_batches(args, place, data, schedule):
     return images.batches(loaded)
 
 
+def start_loader_worker(_):
+    """Ignores signals, as the process that trains needs data until it has saved; ends with it."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
 def mix_pairs(images, target, args, seed):
     """Blends each image with its neighbour, 2i with 2i + 1, in place, all alike as `seed` draws it;
     returns (N, 3): class, the neighbour's class, and the share of the first in the target."""
@@ -982,17 +995,18 @@ def mix_pairs(images, target, args, seed):
     rng = random.Random(seed)
     cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
     alpha = args.cutmix if cut else args.mixup
-    kept, (height, width) = rng.betavariate(alpha, alpha), images.shape[2:]
-    top, left, bottom, right, given = 0, 0, height, width, 1 - kept
+    blend = 1 - rng.betavariate(alpha, alpha)  # the neighbour's part
+    height, width = images.shape[2:]
+    top, left, bottom, right = 0, 0, height, width
     if cut:  # a box of this area around any point, cut off at the edges (Yun et al. 2019)
-        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(1 - kept) / 2
+        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(blend) / 2
         top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
         left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
-        given = (bottom - top) * (right - left) / (height * width)
+        blend = (bottom - top) * (right - left) / (height * width)
     neighbour = torch.arange(len(target), device=target.device) ^ 1
     other, region = target[neighbour], images[:, :, top:bottom, left:right]
-    region.lerp_(region[neighbour], 1 if cut else given)
-    return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], given)], dim=1)
+    region.lerp_(region[neighbour], 1 if cut else blend)
+    return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], blend)], dim=1)
 
 
 def mix_groups(images, target, args, data, epoch, position):
@@ -1116,12 +1130,12 @@ def model_options(args, image_size):
 
 # What criterion() adds up: the loss is first, and the last counts the items, by their name.
 SUMS = ("loss", "top1", "top5", "images")
-# What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
-# The first one is what model_best.pt is best in by default.
+# What is best in a run: its name in a checkpoint, the worst value, and which of two is better. The
+# first one is what model_best.pt is best in by default.
 BEST = {
-    "Top1": ("best_acc1", 0.0, 100.0),
-    "Top5": ("best_acc5", 0.0, 100.0),
-    "Loss": ("best_loss", math.inf, 0.0),
+    "Top1": ("best_acc1", 0.0, max),
+    "Top5": ("best_acc5", 0.0, max),
+    "Loss": ("best_loss", math.inf, min),
 }
 # What of about_model() a checkpoint must have, too: other classes would be other answers.
 MUST_FIT = ("arch", "num_classes", "classes")
@@ -1172,7 +1186,7 @@ def about_model(args, data):
         "model_options": data.model_options,
         "num_classes": data.num_classes,
         "classes": data.train.classes,
-        "image_size": data.val_size,
+        "image_size": data.val_size,  # at which it is validated, evaluated and exported
         "val_resize": data.val_resize,
         "mean": list(preset.mean),
         "std": list(preset.std),
@@ -1457,9 +1471,10 @@ def schedule_batches(run):
 
     The order of an epoch is one permutation from (seed, epoch); step k takes its positions [k *
     global_batch, (k + 1) * global_batch), whatever the number of ranks, and a ragged last batch is
-    dropped. In validation, every item is in one batch of one data rank. A key is an item's index;
-    that of its n-th repeat in a step is larger by n times the number of items. `position` is that
-    of the first key among all keys of the epoch.
+    dropped. In validation, every item is in one batch of one data rank: a sampler that pads, or
+    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
+    index; that of its n-th repeat in a step is larger by n times the number of items. `position`
+    is that of the first key among all keys of the epoch.
     """
     args, place, data, first_step = run.args, run.place, run.data, run.step
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
@@ -1469,9 +1484,9 @@ def schedule_batches(run):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
-            if run.over or args.evaluate:
+            if run.over:
                 break
-            # Slices of one order, not samplers of each rank: nothing here knows of workers.
+            # A slice of one order, whatever the number of ranks; a sampler would have an own one.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
@@ -1479,7 +1494,7 @@ def schedule_batches(run):
                 yield "train", epoch, step * data.global_batch + first, micro_batch
         for number in range(val_steps(place, data)):
             yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
-        if run.over or args.evaluate:
+        if run.over:
             break
         first_step = 0
 
@@ -1488,13 +1503,6 @@ def val_steps(place, data):
     """Returns the number of batches in which data ranks validate, the same on all."""
     at_once = data.device_batch * place.devices
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
-
-
-def start_loader_worker(_):
-    """Ignores signals, as the process that trains needs data until it has saved; ends with it."""
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
 
 
 def to_device(batches, args, data, device, data_waits):
@@ -1593,13 +1601,12 @@ def learning_rate(args, peak, progress):
 class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
-    def __init__(self, title, items, run, state=None):
-        self.title, self.run, self.steps = title, run, 0
+    def __init__(self, title, items, run, steps=0, state=None):
+        self.title, self.run, self.steps = title, run, steps
         # Of the steps that are read: what is logged, and what a checkpoint needs to go on.
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
-        # Over all ranks; of the seconds waited for data the mean.
-        self.sums = collections.Counter(self.state["sums"])
+        self.sums = collections.Counter(self.state["sums"])  # over all ranks
         self.before = traffic(run.place) - np.array(self.state["traffic"])
         run.data_waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
@@ -1607,11 +1614,11 @@ class Meter:
         hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
         self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
 
-    def add(self, sums):
-        """Adds a step's sums, already over all ranks and on the host."""
-        self.sums.update(dict(zip((*SUMS, "skipped", "waited"), sums, strict=True)))
+    def add(self, step):
+        """Adds the {name: sum} of a step, already over all ranks and on the host."""
+        self.sums.update(step)
         self.steps += 1
-        self.bar.update(sums[len(SUMS) - 1])
+        self.bar.update(step[SUMS[-1]])
 
     def show(self, loss):
         """Shows the progress: behind the bar on a terminal, else as a line."""
@@ -1624,13 +1631,13 @@ class Meter:
                 f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
-    def stop(self):
+    def read_clock(self):
         """Takes the time and the traffic of the steps so far."""
         self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
         self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
 
     def values(self):
-        """Returns {tag: value} of the steps up to stop(), over all ranks."""
+        """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
         sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
         read, calls, sent, received = self.state["traffic"]
         return compute_metrics(sums) | {
@@ -1679,26 +1686,28 @@ def train_one_epoch(run):
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
     objective = functools.partial(criterion, args=args)
+    accumulation = data.accumulation_steps
+    # Scaled, it is the scale, as a tensor; get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter = Meter(title, items, run, run.resumed)
-    run.meter.steps, run.resumed = run.step, None
+    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
     arm_timeout(args)
     for step in range(run.step, data.steps):
         if run.over:
             break
         # Not a list, since the micro-batches of a step may not fit on the device all at once.
-        micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
         # The learning rate is set here, before each step; of the step's middle, so that warm-up's
         # first step is not lost at a rate of 0, nor the last one of a decay.
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from nothing else: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)  # on the device: no sync point
-        together = run.model, objective, run.optimizer, run.scaler
-        sums = train_step(*together, micro_batches, data.accumulation_steps, args)
+        scale = run.scaler.scale(one)
+        sums = train_step(
+            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
+        )
         # Every 32nd step, as published recipes have it. Before that, and in warm-up, the average is
         # a copy: early weights would linger in it.
         number = epoch * data.steps + step + 1
@@ -1757,14 +1766,14 @@ def validate(run):
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
-    values = meter.values()
-    # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
-    # accuracy than with 2.
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
-    return values
+    return meter.values()
+
+
+# What all ranks add up in a step. The last three are the ranks that want to end, as a signal asks
+# for, to save, or to end the run, whose budget is spent.
+STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
@@ -1773,6 +1782,7 @@ def finish_step(run, meter, sums, skipped=None):
     which so take the same decisions. One step late, and no more, the host does not run away."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
     due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    # Of the seconds waited for data the mean of all ranks; then whether this one wants something.
     flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
     flags += [time.perf_counter() > run.deadline]
     run.data_waits.clear()
@@ -1794,24 +1804,27 @@ def flush(run, meter, left=0):
     """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
     save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
     of the same step on all ranks."""
-    stop = save = 0  # ranks that want it
-    while len(run.pending) > left * (not stop and not save):
+    stop = save = False
+    while len(run.pending) > left:
         total, copied = run.pending.pop(0)
         if copied:
             copied.synchronize()  # sync point: with the copy of the step before, there by now
-        *sums, stops, saves, spent = total.tolist()
-        stop, save, run.over = stop + stops, save + saves, run.over or spent > 0
-        meter.add(sums)
-        if not math.isfinite(sums[0]):
+        step = dict(zip(STEP, total.tolist(), strict=True))
+        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
+        run.over = step.pop("spent") > 0 or run.over
+        if stop or save:
+            left = 0
+        meter.add(step)
+        loss = compute_metrics(step)["Loss"]
+        if not math.isfinite(loss):
             at = f"{meter.title}, step {meter.steps}"
             raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
         if (meter.steps - 1) % run.args.print_freq == 0:
-            loss = compute_metrics(dict(zip(SUMS, sums, strict=False)))["Loss"]
             meter.show(loss)
             if run.log and meter is run.meter:
                 run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
         if not run.pending:
-            meter.stop()
+            meter.read_clock()  # here alone: an epoch resumed after its last step keeps its time
     if (stop or save) and meter is run.meter:  # in validation all is saved already
         save_checkpoint(run)
     if stop:
@@ -1989,10 +2002,10 @@ def differing(theirs, mine):
     return ", ".join(found)[:500]
 
 
-@functools.cache
+@functools.cache  # which keeps the lock, and so holds it
 def lock_folder(folder):
-    """Returns a lock of a folder, held while this process lives, since two runs would overwrite
-    each other's files. The other may be saving: it is waited for, a minute."""
+    """Locks a folder while this process lives, since two runs would overwrite each other's files.
+    The other may be saving: it is waited for, a minute."""
     lock = filelock.FileLock(folder / ".lock", timeout=60)
     try:
         return lock.acquire()
@@ -2013,11 +2026,13 @@ def load_checkpoint(args, place, config):
         tensors = {name: metadata.pop(name) for name in TENSORS}
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        # make_state() will change them: the rate, and the steps that timm's optimizers count.
         group = tensors["optimizer"]["param_groups"][0]
         metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        # Averages that the file lacks begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "folder": folder and str(folder)}
     return broadcast_object(metadata), tensors
@@ -2059,7 +2074,8 @@ def saved_pairs(run, state):
 
 def restore(run, metadata, tensors):
     """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    scaler = run.scaler.state_dict() | metadata["scaler"]  # of another script, it may lack some
+    # Before load_state(), which may train steps of zeros. Another script's may lack some.
+    scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
         group.update({name: metadata["group"][name] for name in metadata["group"] if name in group})
@@ -2152,7 +2168,7 @@ LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training alone
     values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
     for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
@@ -2197,7 +2213,7 @@ def build_run(args):
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
-    run = Run(args, place, data, config, args.start_epoch or 0)
+    run = Run(args, place, data, config, args.start_epoch or 0, over=args.evaluate)
     if metadata:
         own = about_model(args, data)
         mine = {name: own[name] for name in MUST_FIT if own[name]}
@@ -2244,7 +2260,8 @@ def build_run(args):
 def run_config(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
-    parser, (data, val) = make_parser(), (source.digest() for source in sources)
+    parser = make_parser()
+    data, val = (source.digest() for source in sources)
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
@@ -2279,8 +2296,7 @@ def print_header(run, metadata):
     if metadata:
         of = f"epoch {metadata['epoch']} step {metadata['step']}, of {metadata['global_batch']}"
         print_line(f"Going on from {metadata['path']} ({of}) at epoch {run.epoch} step {run.step}")
-    if run.folder:
-        print_line(f"Logs and checkpoints: {run.folder}")
+    print_line(f"Logs and checkpoints: {run.folder}")
 
 
 def train(run):
@@ -2300,10 +2316,11 @@ def train(run):
         done = run.epoch + run.step / run.data.steps
         # Exact sums are the same on all ranks, so all of them stop together.
         reached = bool(desired)
-        for tag, (_, worst, best) in BEST.items():
-            better, value = max if worst < best else min, val.get(tag, worst)
+        for tag, (_, worst, better) in BEST.items():
+            value = val.get(tag, worst)
             run.best[tag] = better(run.best[tag], value)
-            reached = reached and better(value, desired.get(tag, worst)) == value
+            if tag in desired:
+                reached = reached and better(value, desired[tag]) == value
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:

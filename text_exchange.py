@@ -66,8 +66,7 @@ from tqdm import tqdm
 
 
 def add_parallel_options(parser):
-    """Adds the exchange and the precision; returns the names of free options and of each rank's
-    own."""
+    """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
@@ -104,69 +103,6 @@ def init_distributed(args):
         raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
     _form_group(args, place)
     return place
-
-
-def _place(args):
-    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    numbers = [int(value) for value in values.values() if value.isdecimal()]
-    if len(numbers) < 4 or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
-    rank, ranks, *local = numbers
-    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
-
-
-def _form_group(args, place):
-    """Forms the group of all ranks."""
-    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
-    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
-    try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
-        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
-    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
-        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
-
-
-def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
-    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
-    the others ask again while nobody listens, as at the port of a start that is over."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # It is there before its ranks, or refuses: the launcher was killed.
-        socket.create_connection((host, port), 20).close()
-        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine has to connect
-        host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
-    if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
-        store.set("group", mine)
-        if by_torchrun:
-            launchers.set("port", str(store.port))
-        return store
-    store, until = None, time.monotonic() + wait.total_seconds()
-    while store is None:
-        time.sleep(0.5)
-        port = int(launchers.get("port")) if by_torchrun else port
-        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
-        with contextlib.suppress(OSError if time.monotonic() < until else ()):
-            socket.create_connection((host, port), 20).close()
-            store = dist.TCPStore(host, port, timeout=wait)
-    if (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
-    return store
 
 
 def _gather(gradients, args):
@@ -333,8 +269,9 @@ def all_reduce_sum(tensor):
 
 
 def broadcast_object(value):
-    """Returns rank 0's small value on every rank, as JSON: by the store, without a collective.
-    Whoever reaches the store can change what is read, but have nothing run."""
+    """Returns rank 0's small value on every rank, as JSON."""
+    # By the store, without a collective: whoever reaches it can change what is read, but have
+    # nothing run.
     store = dist.distributed_c10d._get_default_store()
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
@@ -343,8 +280,7 @@ def broadcast_object(value):
 
 
 def trained_state(run):
-    """Returns the model's state dict, with the tensors that the optimizer updates; names without
-    DDP's `module.`"""
+    """Returns the model's state dict, with the tensors that the optimizer updates."""
     return getattr(run.model, "module", run.model).state_dict()
 
 
@@ -357,7 +293,7 @@ def full_state(run):
 
 
 def load_state(run, state):
-    """Loads what full_state() returned, and sends it to the other ranks."""
+    """Loads what full_state() returned."""
     if run.args.exchange == "ddp":
         _rehearse(run)
     for tensor, saved in saved_pairs(run, state):
@@ -382,8 +318,74 @@ def _rehearse(run):
 
 
 def cleanup():
-    """Closes the group."""
+    """Closes the group, if there is one."""
     dist.destroy_process_group()
+
+
+# ----------------------------------------------------------------------------------- how ranks meet
+
+
+def _place(args):
+    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
+    try:
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others by {at}: {first_line(error)}"
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+
+
+def _meet(place, backend, wait):
+    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
+    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
+    the others ask again while nobody listens, as at the port of a start that is over."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # It is there before its ranks, or refuses: the launcher was killed.
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
+    if here := place.ranks == place.local_ranks:  # no other machine has to connect
+        host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
+    if place.rank == 0:
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        both = both if socket.has_dualstack_ipv6() and not here else {}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
+        store.set("group", mine)
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+    return store
 
 
 # ==== task: what is trained; equal in all text_*.py, whatever the way (tools/sync_copies.py)
@@ -481,8 +483,8 @@ def check_task_options(args, parser):
         "--resume needs the name of a file": args.resume == "",
         f"{task} needs DIR, as GLUE has it": not args.dir and args.task not in ("lm", "cola"),
     }
-    for why in refused:
-        if refused[why]:
+    for why, wrong in refused.items():
+        if wrong:
             parser.error(why)
 
 
@@ -945,14 +947,14 @@ def build_model(args, data, load=True):
 # are targets of a language model, and of classes the right answers; of two classes, where 1 is the
 # positive one, also true and false positives and negatives.
 SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
-# What is best in a run: its name in a checkpoint, the worst value, and the best that there can be.
-# The first one is what model_best.pt is best in by default.
+# What is best in a run: its name in a checkpoint, the worst value, and which of two is better. The
+# first one is what model_best.pt is best in by default.
 BEST = {
-    "Loss": ("best_loss", math.inf, 0.0),
-    "Perplexity": ("best_perplexity", math.inf, 1.0),
-    "Accuracy": ("best_accuracy", 0.0, 100.0),
-    "F1": ("best_f1", 0.0, 100.0),
-    "MCC": ("best_mcc", -1.0, 1.0),
+    "Loss": ("best_loss", math.inf, min),
+    "Perplexity": ("best_perplexity", math.inf, min),
+    "Accuracy": ("best_accuracy", 0.0, max),
+    "F1": ("best_f1", 0.0, max),
+    "MCC": ("best_mcc", -1.0, max),
 }
 
 
@@ -1294,9 +1296,10 @@ def schedule_batches(run):
 
     The order of an epoch is one permutation from (seed, epoch); step k takes its positions [k *
     global_batch, (k + 1) * global_batch), whatever the number of ranks, and a ragged last batch is
-    dropped. In validation, every item is in one batch of one data rank. A key is an item's index;
-    that of its n-th repeat in a step is larger by n times the number of items. `position` is that
-    of the first key among all keys of the epoch.
+    dropped. In validation, every item is in one batch of one data rank: a sampler that pads, or
+    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
+    index; that of its n-th repeat in a step is larger by n times the number of items. `position`
+    is that of the first key among all keys of the epoch.
     """
     args, place, data, first_step = run.args, run.place, run.data, run.step
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
@@ -1306,9 +1309,9 @@ def schedule_batches(run):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
-            if run.over or args.evaluate:
+            if run.over:
                 break
-            # Slices of one order, not samplers of each rank: nothing here knows of workers.
+            # A slice of one order, whatever the number of ranks; a sampler would have an own one.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
@@ -1316,7 +1319,7 @@ def schedule_batches(run):
                 yield "train", epoch, step * data.global_batch + first, micro_batch
         for number in range(val_steps(place, data)):
             yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
-        if run.over or args.evaluate:
+        if run.over:
             break
         first_step = 0
 
@@ -1325,13 +1328,6 @@ def val_steps(place, data):
     """Returns the number of batches in which data ranks validate, the same on all."""
     at_once = data.device_batch * place.devices
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
-
-
-def start_loader_worker(_):
-    """Ignores signals, as the process that trains needs data until it has saved; ends with it."""
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
 
 
 def to_device(batches, args, data, device, data_waits):
@@ -1430,13 +1426,12 @@ def learning_rate(args, peak, progress):
 class Meter:
     """Counts and times the steps of one epoch's training or validation, and shows them."""
 
-    def __init__(self, title, items, run, state=None):
-        self.title, self.run, self.steps = title, run, 0
+    def __init__(self, title, items, run, steps=0, state=None):
+        self.title, self.run, self.steps = title, run, steps
         # Of the steps that are read: what is logged, and what a checkpoint needs to go on.
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
-        # Over all ranks; of the seconds waited for data the mean.
-        self.sums = collections.Counter(self.state["sums"])
+        self.sums = collections.Counter(self.state["sums"])  # over all ranks
         self.before = traffic(run.place) - np.array(self.state["traffic"])
         run.data_waits.clear()
         style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
@@ -1444,11 +1439,11 @@ class Meter:
         hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
         self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
 
-    def add(self, sums):
-        """Adds a step's sums, already over all ranks and on the host."""
-        self.sums.update(dict(zip((*SUMS, "skipped", "waited"), sums, strict=True)))
+    def add(self, step):
+        """Adds the {name: sum} of a step, already over all ranks and on the host."""
+        self.sums.update(step)
         self.steps += 1
-        self.bar.update(sums[len(SUMS) - 1])
+        self.bar.update(step[SUMS[-1]])
 
     def show(self, loss):
         """Shows the progress: behind the bar on a terminal, else as a line."""
@@ -1461,13 +1456,13 @@ class Meter:
                 f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
-    def stop(self):
+    def read_clock(self):
         """Takes the time and the traffic of the steps so far."""
         self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
         self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
 
     def values(self):
-        """Returns {tag: value} of the steps up to stop(), over all ranks."""
+        """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
         sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
         read, calls, sent, received = self.state["traffic"]
         return compute_metrics(sums) | {
@@ -1516,26 +1511,28 @@ def train_one_epoch(run):
     args, data, epoch = run.args, run.data, run.epoch
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
     objective = functools.partial(criterion, args=args)
+    accumulation = data.accumulation_steps
+    # Scaled, it is the scale, as a tensor; get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter = Meter(title, items, run, run.resumed)
-    run.meter.steps, run.resumed = run.step, None
+    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
     arm_timeout(args)
     for step in range(run.step, data.steps):
         if run.over:
             break
         # Not a list, since the micro-batches of a step may not fit on the device all at once.
-        micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps))
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
         # The learning rate is set here, before each step; of the step's middle, so that warm-up's
         # first step is not lost at a rate of 0, nor the last one of a decay.
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
         # Dropout draws from nothing else: a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)  # on the device: no sync point
-        together = run.model, objective, run.optimizer, run.scaler
-        sums = train_step(*together, micro_batches, data.accumulation_steps, args)
+        scale = run.scaler.scale(one)
+        sums = train_step(
+            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
+        )
         # Every 32nd step, as published recipes have it. Before that, and in warm-up, the average is
         # a copy: early weights would linger in it.
         number = epoch * data.steps + step + 1
@@ -1594,14 +1591,14 @@ def validate(run):
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
-    values = meter.values()
-    # A sampler that pads, or drops the last batch, would measure another set: with 3 ranks, another
-    # accuracy than with 2.
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
-    return values
+    return meter.values()
+
+
+# What all ranks add up in a step. The last three are the ranks that want to end, as a signal asks
+# for, to save, or to end the run, whose budget is spent.
+STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
@@ -1610,6 +1607,7 @@ def finish_step(run, meter, sums, skipped=None):
     which so take the same decisions. One step late, and no more, the host does not run away."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
     due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    # Of the seconds waited for data the mean of all ranks; then whether this one wants something.
     flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
     flags += [time.perf_counter() > run.deadline]
     run.data_waits.clear()
@@ -1631,24 +1629,27 @@ def flush(run, meter, left=0):
     """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
     save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
     of the same step on all ranks."""
-    stop = save = 0  # ranks that want it
-    while len(run.pending) > left * (not stop and not save):
+    stop = save = False
+    while len(run.pending) > left:
         total, copied = run.pending.pop(0)
         if copied:
             copied.synchronize()  # sync point: with the copy of the step before, there by now
-        *sums, stops, saves, spent = total.tolist()
-        stop, save, run.over = stop + stops, save + saves, run.over or spent > 0
-        meter.add(sums)
-        if not math.isfinite(sums[0]):
+        step = dict(zip(STEP, total.tolist(), strict=True))
+        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
+        run.over = step.pop("spent") > 0 or run.over
+        if stop or save:
+            left = 0
+        meter.add(step)
+        loss = compute_metrics(step)["Loss"]
+        if not math.isfinite(loss):
             at = f"{meter.title}, step {meter.steps}"
             raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
         if (meter.steps - 1) % run.args.print_freq == 0:
-            loss = compute_metrics(dict(zip(SUMS, sums, strict=False)))["Loss"]
             meter.show(loss)
             if run.log and meter is run.meter:
                 run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
         if not run.pending:
-            meter.stop()
+            meter.read_clock()  # here alone: an epoch resumed after its last step keeps its time
     if (stop or save) and meter is run.meter:  # in validation all is saved already
         save_checkpoint(run)
     if stop:
@@ -1826,10 +1827,10 @@ def differing(theirs, mine):
     return ", ".join(found)[:500]
 
 
-@functools.cache
+@functools.cache  # which keeps the lock, and so holds it
 def lock_folder(folder):
-    """Returns a lock of a folder, held while this process lives, since two runs would overwrite
-    each other's files. The other may be saving: it is waited for, a minute."""
+    """Locks a folder while this process lives, since two runs would overwrite each other's files.
+    The other may be saving: it is waited for, a minute."""
     lock = filelock.FileLock(folder / ".lock", timeout=60)
     try:
         return lock.acquire()
@@ -1850,11 +1851,13 @@ def load_checkpoint(args, place, config):
         tensors = {name: metadata.pop(name) for name in TENSORS}
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        # make_state() will change them: the rate, and the steps that timm's optimizers count.
         group = tensors["optimizer"]["param_groups"][0]
         metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        # Averages that the file lacks begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "folder": folder and str(folder)}
     return broadcast_object(metadata), tensors
@@ -1896,7 +1899,8 @@ def saved_pairs(run, state):
 
 def restore(run, metadata, tensors):
     """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    scaler = run.scaler.state_dict() | metadata["scaler"]  # of another script, it may lack some
+    # Before load_state(), which may train steps of zeros. Another script's may lack some.
+    scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
         group.update({name: metadata["group"][name] for name in metadata["group"] if name in group})
@@ -1989,7 +1993,7 @@ LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training alone
     values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
     for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
@@ -2034,7 +2038,7 @@ def build_run(args):
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
-    run = Run(args, place, data, config, args.start_epoch or 0)
+    run = Run(args, place, data, config, args.start_epoch or 0, over=args.evaluate)
     if metadata:
         own = about_model(args, data)
         mine = {name: own[name] for name in MUST_FIT if own[name]}
@@ -2081,7 +2085,8 @@ def build_run(args):
 def run_config(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": of
     those that are not at their default}, the same on all ranks."""
-    parser, (data, val) = make_parser(), (source.digest() for source in sources)
+    parser = make_parser()
+    data, val = (source.digest() for source in sources)
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
@@ -2116,8 +2121,7 @@ def print_header(run, metadata):
     if metadata:
         of = f"epoch {metadata['epoch']} step {metadata['step']}, of {metadata['global_batch']}"
         print_line(f"Going on from {metadata['path']} ({of}) at epoch {run.epoch} step {run.step}")
-    if run.folder:
-        print_line(f"Logs and checkpoints: {run.folder}")
+    print_line(f"Logs and checkpoints: {run.folder}")
 
 
 def train(run):
@@ -2137,10 +2141,11 @@ def train(run):
         done = run.epoch + run.step / run.data.steps
         # Exact sums are the same on all ranks, so all of them stop together.
         reached = bool(desired)
-        for tag, (_, worst, best) in BEST.items():
-            better, value = max if worst < best else min, val.get(tag, worst)
+        for tag, (_, worst, better) in BEST.items():
+            value = val.get(tag, worst)
             run.best[tag] = better(run.best[tag], value)
-            reached = reached and better(value, desired.get(tag, worst)) == value
+            if tag in desired:
+                reached = reached and better(value, desired[tag]) == value
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:

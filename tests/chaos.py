@@ -195,7 +195,7 @@ OMISSIONS = {
         "",
     ),
     "the position in the epoch": (r'"step": step,', '"step": 0,'),
-    "the epoch's sums": (r"run.meter.state\(\) if run.meter else", "None if run.meter else"),
+    "the epoch's sums": ('"partial": run.meter.state,', '"partial": None,'),
     "the loss scaler": (r' \| metadata\["scaler"\]', ""),
     "the float32 masters": (
         r'getattr\(weights.get\(name\), "master", state\[name\]\)',

@@ -55,7 +55,7 @@ tests/test_reference.py -k step
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
   weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
   desired accuracy in percent => ["top1", 100 * fraction(text)] => ["top1", fraction(text)]
-  desired accuracy of training => min, val.get(tag, worst) => min, values.get(tag, worst)
+  desired accuracy of training => value = val.get(tag, worst) => value = values.get(tag, worst)
   order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
   epoch 0 of seed 1 as epoch 1 of seed 0 => np.random.SeedSequence(numbers) => np.random.SeedSequence(sum(numbers))
   crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9
@@ -78,18 +78,18 @@ tests/test_reference.py -k cosine
   momentum as by default => momentum=args.momentum, nesterov => momentum=0.9, nesterov
   small gradients scaled up => (limit / norm).clamp(max=1) => (limit / norm)
   norm of the largest gradient => norms.square().sum() => norms.square().max()
-  share of mixing uniform => kept, (height, width) = rng.betavariate(alpha, alpha) => kept, (height, width) = rng.random()
-  box of the wrong sides => math.sqrt(1 - kept) / 2 => (1 - kept) / 2
-  share of the box before its cut => given = (bottom - top) * (right - left) / (height * width) => given = 1 - kept
+  share of mixing uniform => blend = 1 - rng.betavariate(alpha, alpha) => blend = 1 - rng.random()
+  box of the wrong sides => math.sqrt(blend) / 2 => blend / 2
+  share of the box before its cut => blend = (bottom - top) * (right - left) / (height * width) => blend += 0
   shares of a mixed loss swapped => [(target, kept), (other, 1 - kept)] => [(other, kept), (target, 1 - kept)]
   neighbours in a ring, not pairs => device=target.device) ^ 1 => device=target.device).roll(1)
   mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
   the same mixing each step => seed = f"{args.seed} {epoch} {step}" + => seed = f"{args.seed} {epoch}" +
   size grows an epoch early => 5 * epoch // args.epochs - 1 => 5 * (epoch + 1) // args.epochs - 1
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
-  not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
+  not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
-  best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
+  best top-5 is the last => run.best[tag] = better(run.best[tag], value) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], value)
   no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
@@ -109,8 +109,8 @@ tests/test_reference.py -k base
   groups counted from each batch => step, first = divmod(position, data.global_batch) => step, first = position // data.global_batch, 0
   --base-lr for 256 images => args.base_lr * global_batch / args.batch_size => args.base_lr * global_batch / 256
   --flip off still mirrors => if mirrored and args.flip != "off": => if mirrored:
-  best by the largest loss => better = max if worst < best else min => better = max
-  best and worst loss swapped => ("best_loss", math.inf, 0.0) => ("best_loss", 0.0, math.inf)
+  best by the largest loss => ("best_loss", math.inf, min) => ("best_loss", math.inf, max)
+  best and worst loss swapped => ("best_loss", math.inf, min) => ("best_loss", 0.0, min)
   best loss not saved => saved |= {name: run.best[tag] for tag, (name, *_) in => saved |= {name: worst if tag == "Loss" else run.best[tag] for tag, (name, worst, _) in
 tests/test_reference.py -k two
   statistics of the last rank => if run.place.data_rank:\n => if run.place.data_rank + 1 < run.place.data_ranks:\n
@@ -131,7 +131,7 @@ tests/test_recipe.py -k "losses or best_in"
 tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(self.state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - self.state["seconds"] => time.perf_counter() - 0
-  steps of an epoch not loaded => run.meter.steps, run.resumed = run.step, None => run.meter.steps, run.resumed = 0, None
+  steps of an epoch not loaded => run, run.step, run.resumed), None => run, 0, run.resumed), None
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
   steps not converted to another batch => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => metadata["step"]
   best loss not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else metadata.get(name, worst) for tag, (name,
@@ -157,11 +157,11 @@ tests/test_training.py -k "flags or wait"
   waits of all ranks => flags = [sum(run.data_waits) / run.place.ranks, => flags = [sum(run.data_waits),
   saved every second => 0 < 60 * minutes < time => 0 < minutes < time
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
-  evaluated at the architecture's own size => held.get("image_size") or (64 => (64
-  evaluated with another resize => or held.get("val_resize") => or None
-  evaluated at the checkpoint's size in spite of another => and not (args.image_size or args.val_size) else {} => else {}
+  evaluated at the architecture's own size => sizes.get("image_size") or (64 => (64
+  evaluated with another resize => or sizes.get("val_resize") => or None
+  evaluated at the checkpoint's size in spite of another => and args.evaluate and not typed else {} => and args.evaluate else {}
 tests/test_training.py -k killed_nine
-  an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.stop()\n    return
+  an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
 tests/test_data.py -k "fails or failing"
   a read is tried once less => [1, 5, 20] => [1, 5]
   bytes are read once => kind is BadInput and len(seconds) < 3 => kind is BadInput
