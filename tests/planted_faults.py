@@ -89,7 +89,6 @@ tests/test_reference.py -k cosine
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
-  best top-5 is the last => run.best[tag] = better(run.best[tag], value) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], value)
   no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
@@ -220,6 +219,24 @@ tests/test_text.py -k another_dropout
   no dropout of branches => last, nn.Dropout(dropout)) => last, nn.Dropout(0.0))
 tests/test_text.py -k classifier
   validated in batches of all ranks => val_keys = range(place.data_rank, len(data.val.target), place.data_ranks) => val_keys = range(len(data.val.target))
+tests/test_recipe.py -k "norm_of_millions or grow_after"
+  norm summed up in float32 => torch._foreach_norm(gradients, 2, dtype=dtype)) => torch._foreach_norm(gradients, 2)).to(dtype)
+  sizes that grow by epochs => max(0, 5 * epoch // args.epochs - 1) => epoch // 5
+tests/test_training.py -k "flags_of or scale_of or one_epoch"
+  a step that all skip counts for each => skipped[None] / run.place.ranks => skipped[None]
+  loss scale not loaded => run.scaler.load_state_dict(scaler) => pass
+  any of several --desired ends => reached = reached and better(value, desired[tag]) == value => reached = better(value, desired[tag]) == value
+  only the last --desired counts => for measure, value in args.desired} => for measure, value in args.desired[-1:]}
+  best top-5 is the last => run.best[tag] = better(run.best[tag], value) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], value)
+  best in the default in spite of --desired => [*desired, *BEST][0] => [*BEST][0]
+  --best overruled by --desired => tags[args.best] if args.best else => tags[args.best] if not desired else
+tests/test_data.py -k crops_and_centres
+  validation always bilinear => resize(image, sides, self.mode, resized) => resize(image, sides, "bilinear", resized)
+tests/test_text.py -k positions_are
+  positions from the end => self.position[: tokens.shape[1]] => self.position[-tokens.shape[1] :]
+tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
+  words of dev in the vocabulary => for row in tables[0]) => for row in tables[0] + tables[1])
+  the rate of random weights for FOLDER => DEFAULTS["lr"] if value in ARCHS else FINE_TUNING => DEFAULTS["lr"]
 """  # noqa: E501
 
 

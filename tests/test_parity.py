@@ -10,7 +10,7 @@ GLOBAL_BATCH = 16
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 OPTIONS = [
     *("-a", "vit_b_16", "--image-size", "32", "--epochs", "1", "--lr", "2", "--no-accel"),
-    *("--warmup-epochs", "0", "-p", "1", "--seed", "3"),
+    *("--warmup-epochs", "0", "-p", "1", "--seed", "3", "--clip-grad", "0.5"),
 ]
 O0 = ["--opt-level", "O0"]
 # (script, ranks, batches accumulated in a step, loader workers, further options)
@@ -18,7 +18,7 @@ WAYS = {
     "nd, 4 of a global batch": ("imagenet_nd.py", 1, 4, 0, ["--global-batch", GLOBAL_BATCH]),
     "dp": ("imagenet_dp.py", 1, 1, 1, []),
     "ddp, 2 ranks, 2 accumulated": ("imagenet_ddp.py", 2, 2, 1, []),
-    "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, 0, O0),
+    "apex O0, 2 ranks, 2 accumulated": ("imagenet_ddp_apex.py", 2, 2, 0, O0),
     "horovod, 2 ranks, 2 accumulated": ("imagenet_horovod.py", 2, 2, 0, []),
     "fsdp, 2 ranks, 2 accumulated": ("imagenet_fsdp.py", 2, 2, 1, []),
 }
@@ -34,6 +34,7 @@ SLOW = WAYS | {
         *("imagenet_ddp.py", 4, 2, 0),
         ["--global-batch", GLOBAL_BATCH],
     ),
+    "apex O0, 2 ranks": ("imagenet_ddp_apex.py", 2, 1, 0, O0),
     "apex O0, 1 rank": ("imagenet_ddp_apex.py", 1, 1, 1, O0),
     "apex O0, 2 ranks, 4 accumulated": ("imagenet_ddp_apex.py", 2, 4, 1, O0),
     "apex O0, 4 ranks": ("imagenet_ddp_apex.py", 4, 1, 0, O0),

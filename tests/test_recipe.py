@@ -209,6 +209,20 @@ def test_weight_decay_of_norms_and_biases(name):
     assert optimizer.param_groups[0]["params"][0] is model[0].weight
 
 
+def test_a_norm_of_millions_is_exact():
+    """Summed up in float32, that of these is off by 7e-5."""
+    gradient = torch.full((2**22,), 1e-3)
+    nd.clip_gradients([gradient], 1.0)
+    assert gradient.double().norm().item() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_crops_grow_after_fifths_of_all_epochs():
+    args = nd.parse_args(["--epochs", "18", "--start-size", "64"])
+    data = SimpleNamespace(image_size=128)
+    sizes = [nd.train_size(args, data, epoch) for epoch in range(18)]
+    assert sizes == [64] * 8 + [80] * 3 + [96] * 4 + [128] * 3
+
+
 @pytest.mark.parametrize("limit", [0.1, 1e6])
 def test_gradients_are_clipped_as_pytorch_does_in_float64(limit):
     torch.manual_seed(2)

@@ -126,6 +126,11 @@ def test_tied_weights(script, logged):
         assert torch.equal(state["head.weight"], state["token.weight"])
 
 
+def test_positions_are_counted_from_the_first_token():
+    model, tokens = nd.GPT(50, 16, 0.0, 2, 32, 2, False), torch.randint(50, (3, 16))
+    assert torch.allclose(model(tokens[:, :5]), model(tokens)[:, :5], atol=1e-6)
+
+
 def test_a_pipeline_refuses_tied_weights(complaint_here):
     assert "--tied: a pipeline does not go with a weight in" in complaint_here(
         "text_pipeline.py", "--tied", "--no-accel"

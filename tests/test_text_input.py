@@ -182,6 +182,25 @@ def test_texts(fault, bert, tmp_path, complaint_here):
     assert words in line and str(folder) in line
 
 
+def test_words_of_dev_alone_are_unknown(tmp_path):
+    rows = {"train.tsv": "gj04\t1\t\ta dog sees a cat\n" * 9, "dev.tsv": "gj04\t1\t\ta bird sees\n"}
+    args = text_nd.parse_args([*"--task cola -a bert".split(), str(write(tmp_path / "cola", rows))])
+    train, val = text_nd.list_sources(args, text_nd.Place("cpu"))
+    assert train.vocabulary == val.vocabulary
+    known = {*train.tokens.tolist()}
+    assert [token in known for token in val.tokens.tolist()] == [True, True, False, True, True]
+    assert val.tokens[2] == text_nd.word_tokenizer(["a"]).unk_token_id
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"), [("bert", 3e-3), ("FOLDER", 2e-5), ("FOLDER --lr 3e-3", 3e-3)]
+)
+def test_a_trained_model_has_a_rate_of_its_own(words, rate, tmp_path, monkeypatch):
+    (tmp_path / "FOLDER").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert text_nd.parse_args(["--task", "cola", "-a", *words.split()]).lr == rate
+
+
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "link to itself"])
 @pytest.mark.parametrize("name", ["train.txt", "train.tsv", "meta.json", "config.json"])
 def test_what_is_no_file(kind, name, bert, tmp_path, complaint_here):

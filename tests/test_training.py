@@ -575,7 +575,8 @@ def test_the_log_of_a_run_that_was_killed_nine_times(whole, demo, tmp_path):
 
 
 def test_flags_of_a_step(monkeypatch):
-    """The seconds that a rank of four waited are its share of the mean; the first clock by which it
+    """The seconds that a rank of four waited are its share of the mean, and so is a step that all
+    skip; the first clock by which it
     is time saves or ends the budget for all, and any rank that has a signal ends all."""
     monkeypatch.setattr(nd, "arm_timeout", lambda *args, **options: None)
     now = time.monotonic()
@@ -590,9 +591,18 @@ def test_flags_of_a_step(monkeypatch):
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
         here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
         here.meter = object()
-        nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
+        skips = torch.tensor(rank == 1)
+        nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
         *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
-        assert (skipped, waited, [stop, save, spent]) == (0, 2, expected)
+        assert (skipped, waited, [stop, save, spent]) == (rank / 4, 2, expected)
+
+
+def test_a_resumed_run_has_the_scale_of_its_checkpoint(monkeypatch):
+    monkeypatch.setattr(nd, "load_state", lambda *of_run: None)
+    scaler, saved = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 1024.0))
+    here = types.SimpleNamespace(scaler=scaler, optimizer=mock.Mock(param_groups=[]))
+    nd.restore(here, {"scaler": saved.state_dict(), "group": {}, "folder": None}, None)
+    assert scaler.get_scale() == 1024
 
 
 def test_wait_is_the_mean_of_all_ranks():
@@ -798,10 +808,10 @@ def test_horovod_options(demo, tmp_path):
 
 # Validation of four epochs. The best of each measure are never of one epoch.
 EPOCHS = {
-    nd: [(70.0, 2.0), (75.0, 1.6), (74.0, 1.5), (75.0, 1.5)],
+    nd: [(70.0, 95.0, 2.0), (75.0, 93.0, 1.6), (74.0, 94.0, 1.5), (75.0, 94.0, 1.5)],
     text: [(70.0, 0.4, 0.9), (83.0, 0.2, 0.9), (80.0, 0.4, 0.8), (83.0, 0.4, 0.8)],
 }
-TAGS = {nd: ("Top1", "Loss"), text: ("Accuracy", "MCC", "Loss")}
+TAGS = {nd: ("Top1", "Top5", "Loss"), text: ("Accuracy", "MCC", "Loss")}
 
 
 @pytest.mark.parametrize(
@@ -846,6 +856,9 @@ def test_one_epoch_has_all_that_is_desired(
     assert f"{shown} after {epochs}/4 epochs in " in line
     assert line.endswith(f"model_best.pt has the best {best}\n")
     assert float(best.split()[1]) in EPOCHS[script][saved[-1]], "model_best.pt is of this epoch"
+    so_far = zip(*EPOCHS[script][:epochs], strict=True)
+    for tag, values in zip(TAGS[script], so_far, strict=True):
+        assert run.best[tag] == (min if tag == "Loss" else max)(values)
 
 
 @pytest.mark.slow
