@@ -8,7 +8,7 @@ shows what distribution adds, and nothing else. DIR holds train/<class>/* and va
     python imagenet_ddp.py --nproc-per-node 2 --no-accel -b 32  # two CPU processes, the demo set
     python imagenet_ddp.py -a resnet50 --dist-url 'tcp://MASTER_IP:MASTER_PORT' \\
         --dist-backend nccl --world-size 4 --rank 0 --desired-acc 0.75 DIR  # node 0 of 4 nodes
-    torchrun --nproc_per_node=4 imagenet_ddp.py -a resnet50 --amp bfloat16 DIR
+    torchrun --nproc_per_node=4 --master_port=29500 imagenet_ddp.py -a resnet50 --amp bfloat16 DIR
     srun --nodes 2 --ntasks-per-node 4 python imagenet_ddp.py -a resnet50 DIR
 
 Measured: resnet18 to 47.2 % top-1 on cifar10 (32 pixels), 6 x 100 steps in 0:03:24, 4 processes;

@@ -11,7 +11,8 @@ half weights with float32 BatchNorm and master weights, O3 half throughout.
     python -m torch.distributed.launch --nproc_per_node=4 --nnodes=2 --node_rank=0 \\
         --master_addr="192.168.100.11" --master_port=8888 imagenet_ddp_apex.py -a resnet50 \\
         --b 208 --workers 20 --opt-level O2 DIR     # the same with --node_rank=1 on the other node
-    torchrun --nproc_per_node=4 imagenet_ddp_apex.py -a resnet50 --opt-level O1 DIR
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        imagenet_ddp_apex.py -a resnet50 --opt-level O1 DIR
     python imagenet_ddp_apex.py -a resnet50 --opt-level O2 --loss-scale 128 DIR   # one device
 
 Measured: resnet18 to 87.9 % top-1 on cifar10 (128 pixels), 18 x 195 steps in 2:00:53, 2 processes;

@@ -5,8 +5,10 @@ take imagenet_ddp.py, which averages while backward() still computes. The model 
 ranks start from the same weights, and _exchange() averages their gradients before each update, in
 one of six ways, or as DistributedDataParallel does. DIR holds train/<class>/* and val/<class>/*.
 
-    torchrun --nproc_per_node=4 imagenet_exchange.py -a resnet50 --exchange ring DIR
-    torchrun --nproc_per_node=2 imagenet_exchange.py --no-accel --list-tensors  # the demo set
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        imagenet_exchange.py -a resnet50 --exchange ring DIR
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        imagenet_exchange.py --no-accel --list-tensors  # the demo set
     torchrun --nnodes 4 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 6585 imagenet_exchange.py --exchange gather DIR  # node 0 of 4
 

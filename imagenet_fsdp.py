@@ -4,10 +4,12 @@ Choose this script for models whose training state does not fit on one GPU; a Re
 with imagenet_ddp.py. Each block's weights are gathered when it computes, and its gradients are
 averaged into shards. DIR holds train/<class>/* and val/<class>/*.
 
-    torchrun --nproc_per_node=8 imagenet_fsdp.py -a vit_h_14 --image-size 224 -b 32 DIR
-    torchrun --nproc_per_node=8 imagenet_fsdp.py -a vit_h_14 --image-size 224 -b 64 \\
-        --param-dtype bfloat16 DIR
-    torchrun --nproc_per_node=2 imagenet_fsdp.py --no-accel -b 32  # on the demo set
+    torchrun --nproc_per_node=8 --master_port=29500 \\
+        imagenet_fsdp.py -a vit_h_14 --image-size 224 -b 32 DIR
+    torchrun --nproc_per_node=8 --master_port=29500 \\
+        imagenet_fsdp.py -a vit_h_14 --image-size 224 -b 64 --param-dtype bfloat16 DIR
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        imagenet_fsdp.py --no-accel -b 32  # on the demo set
     torchrun --nnodes 4 --node_rank 0 --nproc_per_node=8 --master_addr MASTER_IP \\
         --master_port 29500 imagenet_fsdp.py -a vit_l_16 -b 64 --hybrid 8 DIR  # node 0 of 4
 

@@ -5,10 +5,13 @@ alone cross them, between neighbours. Else imagenet_fsdp.py is simpler. The mode
 of nearly equal work, and each batch into micro-batches, so that all stages compute at once. Ranks
 beyond the stages train replicas. DIR holds train/<class>/* and val/<class>/*.
 
-    torchrun --nproc_per_node=4 imagenet_pipeline.py -a vit_h_14 --image-size 224 -b 128 \\
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        imagenet_pipeline.py -a vit_h_14 --image-size 224 -b 128 \\
         --microbatches 16 --amp bfloat16 DIR
-    torchrun --nproc_per_node=8 imagenet_pipeline.py -a vit_l_16 --stages 4 DIR  # two replicas
-    torchrun --nproc_per_node=2 imagenet_pipeline.py --no-accel -b 32  # on the demo set
+    torchrun --nproc_per_node=8 --master_port=29500 \\
+        imagenet_pipeline.py -a vit_l_16 --stages 4 DIR  # two replicas
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        imagenet_pipeline.py --no-accel -b 32  # on the demo set
     torchrun --nnodes 2 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 29500 imagenet_pipeline.py -a vit_l_16 DIR  # node 0 of 2
 

@@ -8,7 +8,8 @@ train.tsv and dev.tsv.
 
     python text_ddp.py --nproc-per-node 2 --no-accel  # without DIR: a small GPT, on a demo
     python text_ddp.py --task rte -a FOLDER --global-batch 32 DIR  # a model of Hugging Face's
-    torchrun --nproc_per_node=4 text_ddp.py --layers 12 --hidden-size 768 --heads 12 \\
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        text_ddp.py --layers 12 --hidden-size 768 --heads 12 \\
         --lr 6e-4 --max-length 1024 --tokenizer FOLDER --amp bfloat16 DIR
     python text_ddp.py --dist-url 'tcp://MASTER_IP:MASTER_PORT' --world-size 4 --rank 0 DIR
 

@@ -7,10 +7,13 @@ ranks start from the same weights, and _exchange() averages their gradients befo
 one of six ways, or as DistributedDataParallel does. DIR holds train.txt and val.txt, or of a task
 of GLUE train.tsv and dev.tsv.
 
-    torchrun --nproc_per_node=2 text_exchange.py --no-accel --list-tensors  # on a demo
-    torchrun --nproc_per_node=4 text_exchange.py --task rte -a FOLDER --global-batch 64 \\
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        text_exchange.py --no-accel --list-tensors  # on a demo
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        text_exchange.py --task rte -a FOLDER --global-batch 64 \\
         --warmup-epochs 0 --wd 0 --pad-to-max --exchange gather DIR
-    torchrun --nproc_per_node=2 text_exchange.py --tokenizer words --exchange rows DIR
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        text_exchange.py --tokenizer words --exchange rows DIR
     torchrun --nnodes 4 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 6585 text_exchange.py --task rte -a FOLDER --exchange ring DIR  # node 0 of 4
 

@@ -6,10 +6,13 @@ faster. Each block's weights are gathered when it computes, and its gradients ar
 shards. An ALBERT, whose one block is called many times, is gathered as often. DIR holds train.txt
 and val.txt, or of a task of GLUE train.tsv and dev.tsv.
 
-    torchrun --nproc_per_node=2 text_fsdp.py --no-accel  # without DIR: a small GPT, on a demo
-    torchrun --nproc_per_node=8 text_fsdp.py --layers 24 --hidden-size 2048 --heads 16 \\
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        text_fsdp.py --no-accel  # without DIR: a small GPT, on a demo
+    torchrun --nproc_per_node=8 --master_port=29500 \\
+        text_fsdp.py --layers 24 --hidden-size 2048 --heads 16 \\
         --lr 6e-4 --max-length 1024 --tokenizer FOLDER --param-dtype bfloat16 DIR
-    torchrun --nproc_per_node=2 text_fsdp.py --task cola -a FOLDER --amp float16 DIR
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        text_fsdp.py --task cola -a FOLDER --amp float16 DIR
     torchrun --nnodes 4 --node_rank 0 --nproc_per_node=8 --master_addr MASTER_IP \\
         --master_port 29500 text_fsdp.py --task rte -a FOLDER --hybrid 8 DIR  # node 0 of 4
 

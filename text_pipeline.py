@@ -5,10 +5,13 @@ alone cross them, between neighbours. Else text_fsdp.py is simpler. The model is
 nearly equal work, and each batch into micro-batches, so that all stages compute at once. Ranks
 beyond the stages train replicas. DIR holds train.txt and val.txt; a task of GLUE's cannot be cut.
 
-    torchrun --nproc_per_node=2 text_pipeline.py --no-accel  # without DIR: a small GPT, on a demo
-    torchrun --nproc_per_node=4 text_pipeline.py --layers 24 --hidden-size 2048 --heads 16 \\
+    torchrun --nproc_per_node=2 --master_port=29500 \\
+        text_pipeline.py --no-accel  # without DIR: a small GPT, on a demo
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        text_pipeline.py --layers 24 --hidden-size 2048 --heads 16 \\
         --lr 6e-4 --max-length 1024 --tokenizer FOLDER -b 32 --microbatches 16 --amp bfloat16 DIR
-    torchrun --nproc_per_node=8 text_pipeline.py --stages 4 --schedule 1f1b DIR  # two replicas
+    torchrun --nproc_per_node=8 --master_port=29500 \\
+        text_pipeline.py --stages 4 --schedule 1f1b DIR  # two replicas
     torchrun --nnodes 2 --node_rank 0 --nproc_per_node=1 --master_addr MASTER_IP \\
         --master_port 29500 text_pipeline.py DIR  # node 0 of 2
 

@@ -153,6 +153,8 @@ def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
     with two_namespaces() as (home, away):
         inside = ["ip", "netns", "exec", home, "sh", "-c"]  # in which this machine has an address
         inside += ['mount --bind "$0" /etc/hosts; exec "$@"', folder / "hosts"]
+        if cells == tuple(WITH_STORE):
+            yield from launchers(folder, home, away, inside)
         for nodes, where in (1, outside), (1, local), (2, outside):
             for way, script in cells[:loopback] if where == local else cells:
                 here = folder / f"{nodes} {where} {way} {script}".replace(" ", "_")
@@ -195,6 +197,61 @@ def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
                 ok = ok and not marker.exists()
                 what = f"{script}, {way}, on {nodes} node{'s' * (nodes - 1)}; a stranger {where}"
                 yield what, ": ".join([said, *lines[:1]])[:200], ok
+
+
+# It leaves code in the state of c10d rendezvous, in each store that has one.
+OF_RENDEZVOUS = """
+import base64, datetime, pickle, socket, subprocess, sys, time, torch.distributed as dist
+host, namespace, marker = sys.argv[1:]
+class Planted:
+    def __reduce__(self):
+        return open, (marker, "w")
+code, soon = base64.b64encode(pickle.dumps(Planted())), datetime.timedelta(seconds=3)
+print("ready", flush=True)
+while True:
+    words = ["ip", "netns", "exec", namespace, "ss", "-ltnH"]
+    listed = subprocess.run(words, capture_output=True, text=True).stdout
+    for port in {int(line.split()[3].rpartition(":")[2]) for line in listed.splitlines()}:
+        try:
+            socket.create_connection((host, port), 2).close()
+            store = dist.TCPStore(host, port, None, False, soon, wait_for_workers=False)
+            print("reached a store", flush=True)
+            for key in store.list_keys():
+                if "torch.rendezvous" in key:
+                    store.set(key, code)
+        except (OSError, RuntimeError):
+            pass
+    time.sleep(0.05)
+"""
+# How torchrun is started, and whether a stranger at its store then runs code in torchrun itself,
+# which no script can change: docs/reliability.md says how to start it.
+RENDEZVOUS = {
+    "static rendezvous, --master_port": (["--master_port=29500"], False),
+    "c10d rendezvous, by no option": ([], True),
+    "c10d rendezvous, --standalone": (["--standalone"], True),
+    "c10d rendezvous, --rdzv-backend": (
+        ["--rdzv-backend=c10d", f"--rdzv-endpoint={HOME}:29400"],
+        True,
+    ),
+}
+
+
+def launchers(folder, home, away, inside):
+    """Has a stranger on another machine try torchrun's own store."""
+    (folder / "of_rendezvous.py").write_text(OF_RENDEZVOUS)
+    train = [stage() / "imagenet_ddp.py", *NET, "--epochs", 1, "--steps-per-epoch", 10]
+    for form, (options, runs) in RENDEZVOUS.items():
+        here = folder / form.replace(" ", "_")
+        marker, words = here / "code_was_run", [sys.executable, folder / "of_rendezvous.py", HOME]
+        thief = Job(["ip", "netns", "exec", away, *words, home, marker], here)
+        thief.wait_for("ready")
+        job = Job([*inside, "torchrun", "--nproc_per_node=2", *options, *train], here / "node")
+        status = job.wait()
+        thief.end()
+        ran, reached = marker.exists(), "reached a store" in thief.text()
+        said = f"status {status}; {'reached' if reached else 'not reached'}; "
+        said += f"code {'was' if ran else 'was not'} run in torchrun"
+        yield f"torchrun's own store, {form}; a stranger in another namespace", said, ran == runs
 
 
 def two_nodes(way, script):

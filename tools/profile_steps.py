@@ -2,7 +2,8 @@
 
     python tools/profile_steps.py imagenet_nd.py -a resnet50 DIR
     python tools/profile_steps.py --from 100 imagenet_ddp.py --nproc-per-node 4 -a resnet50 DIR
-    torchrun --nproc_per_node=4 tools/profile_steps.py imagenet_fsdp.py -a resnet50 DIR
+    torchrun --nproc_per_node=4 --master_port=29500 \\
+        tools/profile_steps.py imagenet_fsdp.py -a resnet50 DIR
     horovodrun -np 4 python tools/profile_steps.py imagenet_horovod.py -a resnet50 DIR
 
 Trains as the script does, on all its ranks, through ten steps; then prints what took rank 0 longest
