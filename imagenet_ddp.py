@@ -4,6 +4,7 @@ Choose this script for several GPUs, on one node or many. It starts its own proc
 under torchrun, torch.distributed.launch or Slurm's srun. `diff imagenet_nd.py imagenet_ddp.py`
 shows what distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*.
 
+    pip install -r requirements.txt
     python imagenet_ddp.py -a resnet50 DIR                      # all GPUs of this machine
     python imagenet_ddp.py --nproc-per-node 2 --no-accel -b 32  # two CPU processes, the demo set
     python imagenet_ddp.py -a resnet50 --dist-url 'tcp://MASTER_IP:MASTER_PORT' \\
@@ -284,7 +285,8 @@ def _start_this_node(args):
     statuses = failed + [process.wait() for process in ranks]
     crashed = [status for status in failed if status < 0 and -status not in SIGNALS]
     if crashed:
-        raise Fault(f"a rank was ended by {signal.Signals(-crashed[0]).name}: out of memory?")
+        name = signal.Signals(-crashed[0]).name
+        raise Fault(f"a rank was ended by {name}: out of memory, or a file was cut short?")
     # What the user must change tells more than that a rank is gone, and both more than a signal.
     status = max(statuses, key=lambda status: status in (1, 2) and status)
     return status if status >= 0 else 128 - status

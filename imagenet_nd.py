@@ -4,6 +4,7 @@ Choose this script to learn the loop, to debug a model, or when one GPU is enoug
 imagenet_*.py hold the same loop to the byte; `diff imagenet_nd.py imagenet_ddp.py` shows what
 distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*.
 
+    pip install -r requirements.txt
     python imagenet_nd.py -a resnet50 DIR
     python imagenet_nd.py -a resnet50 --amp bfloat16 --channels-last DIR
     python imagenet_nd.py -a resnet50 --resume runs/NAME/checkpoint.pt --evaluate DIR

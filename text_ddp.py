@@ -6,6 +6,7 @@ under torchrun, torch.distributed.launch or Slurm's srun. `diff text_nd.py text_
 distribution adds, and nothing else. DIR holds train.txt and val.txt, or of a task of GLUE
 train.tsv and dev.tsv.
 
+    pip install -r requirements.txt -r requirements-text.txt
     python text_ddp.py --nproc-per-node 2 --no-accel  # without DIR: a small GPT, on a demo
     python text_ddp.py --task rte -a FOLDER --global-batch 32 DIR  # a model of Hugging Face's
     torchrun --nproc_per_node=4 --master_port=29500 \\
@@ -279,7 +280,8 @@ def _start_this_node(args):
     statuses = failed + [process.wait() for process in ranks]
     crashed = [status for status in failed if status < 0 and -status not in SIGNALS]
     if crashed:
-        raise Fault(f"a rank was ended by {signal.Signals(-crashed[0]).name}: out of memory?")
+        name = signal.Signals(-crashed[0]).name
+        raise Fault(f"a rank was ended by {name}: out of memory, or a file was cut short?")
     # What the user must change tells more than that a rank is gone, and both more than a signal.
     status = max(statuses, key=lambda status: status in (1, 2) and status)
     return status if status >= 0 else 128 - status

@@ -7,6 +7,7 @@ ranks start from the same weights, and _exchange() averages their gradients befo
 one of six ways, or as DistributedDataParallel does. DIR holds train.txt and val.txt, or of a task
 of GLUE train.tsv and dev.tsv.
 
+    pip install -r requirements.txt -r requirements-text.txt
     torchrun --nproc_per_node=2 --master_port=29500 \\
         text_exchange.py --no-accel --list-tensors  # on a demo
     torchrun --nproc_per_node=4 --master_port=29500 \\

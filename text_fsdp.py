@@ -6,6 +6,7 @@ faster. Each block's weights are gathered when it computes, and its gradients ar
 shards. An ALBERT, whose one block is called many times, is gathered as often. DIR holds train.txt
 and val.txt, or of a task of GLUE train.tsv and dev.tsv.
 
+    pip install -r requirements.txt -r requirements-text.txt
     torchrun --nproc_per_node=2 --master_port=29500 \\
         text_fsdp.py --no-accel  # without DIR: a small GPT, on a demo
     torchrun --nproc_per_node=8 --master_port=29500 \\

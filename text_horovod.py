@@ -5,6 +5,7 @@ install against today's PyTorch by pip alone: tools/install_horovod.sh builds it
 text_horovod.py` shows what Horovod adds, and nothing else. DIR holds train.txt and val.txt, or of a
 task of GLUE train.tsv and dev.tsv.
 
+    pip install -r requirements.txt -r requirements-text.txt
     horovodrun -np 2 python text_horovod.py --no-accel  # without DIR: a small GPT, on a demo
     horovodrun -np 2 python text_horovod.py --task cola -a FOLDER --fp16-allreduce DIR
     horovodrun -np 8 -H host1:4,host2:4 python text_horovod.py --task cola -a FOLDER DIR

@@ -5,6 +5,7 @@ text_*.py hold the same loop to the byte, and so do the imagenet_*.py: `diff tex
 shows what distribution adds, `diff imagenet_nd.py text_nd.py` what a task is. DIR holds train.txt
 and val.txt, or of a task of GLUE train.tsv and dev.tsv.
 
+    pip install -r requirements.txt -r requirements-text.txt
     python text_nd.py --max-length 64 -b 16  # without DIR: a small GPT on a demo, in a minute
     python text_nd.py @recipes/text/gpt-char.txt DIR
     python text_nd.py --task cola -a bert --dropout 0 --lr 1e-3 --epochs 4 --desired-acc 0.9

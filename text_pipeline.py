@@ -5,6 +5,7 @@ alone cross them, between neighbours. Else text_fsdp.py is simpler. The model is
 nearly equal work, and each batch into micro-batches, so that all stages compute at once. Ranks
 beyond the stages train replicas. DIR holds train.txt and val.txt; a task of GLUE's cannot be cut.
 
+    pip install -r requirements.txt -r requirements-text.txt
     torchrun --nproc_per_node=2 --master_port=29500 \\
         text_pipeline.py --no-accel  # without DIR: a small GPT, on a demo
     torchrun --nproc_per_node=4 --master_port=29500 \\

@@ -251,6 +251,18 @@ def existing(folder, content):
     return folder
 
 
+def test_a_link_to_a_tar_is_no_other_tar_and_empty_classes_are_named(tmp_path, call_tool):
+    content = {"1.jpg": b"first", "1.cls": b"0", "2.jpg": b"second", "2.cls": b"99"}
+    folder = existing(tmp_path / "data", content)
+    (folder / "train" / "y-0.tar").symlink_to("x-0.tar")
+    output, _ = call_tool("make_shards", "--index", folder)
+    assert output.splitlines()[:2] == [
+        f"{folder}/train: 98 of 100 classes have no image",
+        f"{folder}/val: 99 of 100 classes have no image",
+    ]
+    assert len(nd.open_source(folder / "train").target) == 2
+
+
 def test_index_of_tars_that_exist(tmp_path, tool):
     content = {"./n1_7.jpg": b"first", "./n1_7.json": b"{}", "./n1_7.cls": b"1"}
     content |= {

@@ -252,7 +252,8 @@ def make_index(args, pool, parts=PARTS):
     """Writes the index of tar files that exist; returns the number of images."""
     found = {}
     for part in parts:
-        paths = sorted((args.out / part).glob("*.tar"))
+        named = sorted((args.out / part).glob("*.tar"), reverse=True)
+        paths = sorted({path.resolve(): path for path in named}.values())  # a link counts once
         if not paths or (args.out / part / "index.npz").exists():
             why = "has an index.npz already: remove it first" if paths else "has no *.tar"
             raise nd.BadInput(f"{args.out / part} {why}")
@@ -268,6 +269,9 @@ def make_index(args, pool, parts=PARTS):
         if len(set(classes)) < len(classes) or len(classes) < count:
             raise nd.BadInput(f"{args.classes} needs {count} names or more, no two alike")
     for part, (paths, tars) in found.items():
+        empty = len(classes) - len(np.unique(np.concatenate([tar["target"] for tar in tars])))
+        if 2 * empty > len(classes):
+            print(f"{args.out / part}: {empty} of {len(classes)} classes have no image")
         write_index(args.out / part, classes, paths, tars)
     return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
 
