@@ -644,7 +644,7 @@ def logs(folder):
 
 
 TRIALS = {  # what runs, with which sizes, and with which under --short
-    "kills": (kills, (100, 10, 10), (12, 1, 1)),
+    "kills": (kills, (30, 3, 3), (12, 1, 1)),
     "restarts": (restarts, (20,), (4,)),
     "omissions": (omissions, (), (["the float32 masters", "nothing"],)),
     "signals": (signals, (), (SHORT_SIGNALS,)),

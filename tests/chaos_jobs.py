@@ -213,10 +213,9 @@ def load(path):
 
 
 def differences(one, other, where=""):
-    """Returns where two checkpoints' contents differ, to the bit; times, traffic and options aside,
-    and sums, which stand beside their means."""
+    """Returns where two checkpoints differ, to the bit; times, traffic and options aside."""
     if isinstance(one, dict) and isinstance(other, dict):
-        aside = r"args|seconds|traffic|sums|Throughput|Time|Data/wait|(IO|Network)/.*"
+        aside = r"args|seconds|traffic|waited"
         keys = [key for key in {**one, **other} if not re.fullmatch(aside, str(key))]
         pairs = [(one.get(key), other.get(key), f"{where}/{key}") for key in keys]
         return [each for pair in pairs for each in differences(*pair)]
@@ -251,11 +250,13 @@ def lost(whole, cut, damaged=False):
         there = [load(path) if path else None for path in paths]
         odd += [f"{name}{each}" for each in differences(*there)] if any(there) else [name]
     points, found = logged(whole), logged(cut)
-    for (tag, step), values in sorted({**points, **found}.items()):
-        mine, timed = found.get((tag, step), ()), re.match("Throughput|Time|Data|IO|Network", tag)
-        many = damaged or tag in ("Throughput/val", "Time/val")
-        same = 0 < len(mine) and (many or len(mine) == 1) if timed else mine == values
-        odd += [] if same and (tag, step) in points else [f"{tag} of {step}"]
+    for tag, step in sorted({**points, **found}):
+        theirs, mine = points.get((tag, step), set()), found.get((tag, step), set())
+        same = mine == theirs
+        if re.match("Throughput|Time|Data|IO|Network", tag):
+            many = damaged or tag in ("Throughput/val", "Time/val")
+            same = theirs and mine and (many or len(mine) == 1)
+        odd += [] if same else [f"{tag} of {step}"]
     return odd
 
 

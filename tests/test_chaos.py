@@ -11,6 +11,7 @@ import chaos
 import psutil
 import pytest
 from conftest import BY_TORCHRUN, needs_bfloat16, needs_horovod
+from torch.utils.tensorboard import SummaryWriter
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -74,6 +75,21 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
     assert job.wait() == 0, job.text()
     assert re.search(r"passes over .*/checkpoint.pt", job.text()) and not job.traceback()
     assert chaos.lost(whole, cut, damaged=True) == []
+
+
+def test_what_a_log_lacks_or_has_otherwise_is_seen(tmp_path):
+    points = {"whole": [("Lr", 1), ("Loss/val", 1), ("Top1/train", 2)], "cut": [("Lr", 1)]}
+    points["cut"] += [("Top1/train", 3), ("Time/train", 2)]
+    for folder, values in points.items():
+        with SummaryWriter(tmp_path / folder / "run") as log:
+            for tag, value in values:
+                log.add_scalar(tag, value, 1)
+    odd = ["Loss/val of 1", "Time/train of 1", "Top1/train of 1"]
+    assert chaos.lost(tmp_path / "whole", tmp_path / "cut") == [
+        "checkpoint.pt",
+        "model_best.pt",
+        *odd,
+    ]
 
 
 @pytest.mark.slow
