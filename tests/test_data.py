@@ -97,7 +97,7 @@ def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
     place = place._replace(rank=rank, ranks=ranks, data_rank=rank, data_ranks=ranks)
     data = open_data(args, place, args.global_batch)
-    schedule = [*nd.schedule_batches(nd.Run(args, place, data, {}, epoch, step))]
+    schedule = [*nd.schedule_batches(nd.Run(args, place, data, {}, epoch, step, args.evaluate))]
     return schedule, nd.load_batches(args, place, data, iter(schedule))
 
 
@@ -182,7 +182,7 @@ def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypat
     for rank in range(ranks):
         place = nd.Place(CPU, data_rank=rank, data_ranks=ranks)
         data = open_data(args, place)
-        batches = [*nd.schedule_batches(nd.Run(args, place, data, {}))]
+        batches = [*nd.schedule_batches(nd.Run(args, place, data, {}, over=args.evaluate))]
         steps |= {len(batches), nd.val_steps(place, data)}
         assert {job[:2] for job in batches} == {("val", None)}
         assert all(len(indices) <= batch for *_, indices in batches)

@@ -154,7 +154,7 @@ def test_log_and_output_agree(whole, demo):
     assert texts.keys() == {"about", "script", "end"}
 
 
-TAGS = "Loss Top1 Top5 Throughput Time".split()
+TAGS = "Top1 Top5 Loss Throughput Time".split()
 
 
 def test_tensorboard_has_training_and_validation_in_one_chart(whole):
@@ -513,7 +513,7 @@ def test_a_spent_budget_ends_in_mid_epoch(whole, demo, tmp_path):
     output = run([*words, "1e-9", "--resume", tmp_path / "edited.pt"], tmp_path)
     for _ in range(2):
         assert re.search(r"^1\.43/3  loss 3\.12  val top-1 ", output, re.MULTILINE), output
-        assert re.search(r"^the budget is spent: best .*, 1\.43/3 epochs in ", output, re.MULTILINE)
+        assert re.search(r"^the budget is spent: .* after 1\.43/3 epochs in ", output, re.MULTILINE)
         output = run([*words, "1e-9", "--resume", "auto"], tmp_path)
     log = events(the_run(tmp_path / "runs"))
     end = json.loads(log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()[8:-3])
@@ -811,7 +811,7 @@ EPOCHS = {
     nd: [(70.0, 95.0, 2.0), (75.0, 93.0, 1.6), (74.0, 94.0, 1.5), (75.0, 94.0, 1.5)],
     text: [(70.0, 0.4, 0.9), (83.0, 0.2, 0.9), (80.0, 0.4, 0.8), (83.0, 0.4, 0.8)],
 }
-TAGS = {nd: ("Top1", "Top5", "Loss"), text: ("Accuracy", "MCC", "Loss")}
+MEASURES = {nd: ("Top1", "Top5", "Loss"), text: ("Accuracy", "MCC", "Loss")}
 
 
 @pytest.mark.parametrize(
@@ -840,8 +840,8 @@ def test_one_epoch_has_all_that_is_desired(
     data = types.SimpleNamespace(steps=1)
     run = script.Run(args, script.Place("cpu"), data, {}, folder=tmp_path)
     run.log, saved, values = mock.Mock(), [], iter(EPOCHS[script])
-    named = lambda epoch: dict(zip(TAGS[script], epoch, strict=True))  # noqa: E731
-    trained = dict.fromkeys(TAGS[script], 99.0) | {"Loss": 0.0}
+    named = lambda epoch: dict(zip(MEASURES[script], epoch, strict=True))  # noqa: E731
+    trained = dict.fromkeys(MEASURES[script], 99.0) | {"Loss": 0.0}
     monkeypatch.setattr(script, "train_one_epoch", lambda run: setattr(run, "step", 1) or trained)
     monkeypatch.setattr(script, "validate", lambda run: named(next(values)))
     monkeypatch.setattr(script, "format_metrics", lambda values, digits: str(values))
@@ -857,7 +857,7 @@ def test_one_epoch_has_all_that_is_desired(
     assert line.endswith(f"model_best.pt has the best {best}\n")
     assert float(best.split()[1]) in EPOCHS[script][saved[-1]], "model_best.pt is of this epoch"
     so_far = zip(*EPOCHS[script][:epochs], strict=True)
-    for tag, values in zip(TAGS[script], so_far, strict=True):
+    for tag, values in zip(MEASURES[script], so_far, strict=True):
         assert run.best[tag] == (min if tag == "Loss" else max)(values)
 
 
