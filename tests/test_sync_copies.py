@@ -393,7 +393,7 @@ def test_without_ruff(folder):
     assert contents(folder) | {"text_pipeline.py": before["text_pipeline.py"]} == before
 
 
-def test_the_readme_says_how_long_the_first_sections_to_read_are():
+def test_the_readme_says_how_long_is_what_to_read_first():
     """The parallel section of imagenet_nd.py, and `train and validate` of its loop."""
     text = (ROOT / "imagenet_nd.py").read_text()
     found = [
@@ -405,6 +405,10 @@ def test_the_readme_says_how_long_the_first_sections_to_read_are():
         r"`imagenet_nd\.py` \((\d+) lines\) and with `train and validate` of its loop \((\d+)\)"
     )
     assert [*map(int, re.search(wanted, page).groups())] == found
+    words = ["diff", "imagenet_nd.py", "imagenet_ddp.py"]
+    lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout
+    differing = len(re.findall("^[<>]", lines, re.MULTILINE))
+    assert f"`diff imagenet_nd.py imagenet_ddp.py` ({differing} lines)" in page
 
 
 def test_contributing_lists_the_contracts():
