@@ -3,6 +3,7 @@
 import argparse
 import re
 import runpy
+import subprocess
 import sys
 
 import pytest
