@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 import torchvision
-from conftest import checkpoint, command, needs_horovod, run
+from conftest import checkpoint, command, needs_bfloat16, needs_horovod, run
 from test_text_reference import gpt, reading, validate
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -21,10 +21,9 @@ TEXT = "--layers 2 --hidden-size 64 --heads 2 --max-length 32 --epochs 1 --steps
 
 def cases(first, *others):
     """Returns the first script, and others that `make test-all` runs."""
-    marks = {
-        script: [pytest.mark.slow, *[needs_horovod] * ("horovod" in script)] for script in others
-    }
-    return [first, *(pytest.param(script, marks=marks[script]) for script in others)]
+    needs = {"imagenet_horovod.py": [needs_horovod], "imagenet_ddp_apex.py": [needs_bfloat16]}
+    marks = {each: [pytest.mark.slow, *needs.get(each, [])] for each in others}
+    return [first, *(pytest.param(each, marks=marks[each]) for each in others)]
 
 
 def printed(output):
