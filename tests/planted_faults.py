@@ -54,8 +54,6 @@ tests/test_reference.py -k step
   top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
   weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
-  desired accuracy in percent => ["top1", 100 * fraction(text)] => ["top1", fraction(text)]
-  desired accuracy of training => value = val.get(tag, worst) => value = values.get(tag, worst)
   order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
   epoch 0 of seed 1 as epoch 1 of seed 0 => np.random.SeedSequence(numbers) => np.random.SeedSequence(sum(numbers))
   crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9
@@ -156,8 +154,8 @@ tests/test_training.py -k "flags or wait"
   waits of all ranks => flags = [sum(run.data_waits) / run.place.ranks, => flags = [sum(run.data_waits),
   saved every second => 0 < 60 * minutes < time => 0 < minutes < time
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
-  evaluated at the architecture's own size => sizes.get("image_size") or (64 => (64
-  evaluated with another resize => or sizes.get("val_resize") => or None
+  evaluated at the architecture's own size => theirs.get("image_size") or (64 => (64
+  evaluated with another resize => or theirs.get("val_resize") => or None
   evaluated at the checkpoint's size in spite of another => and args.evaluate and not typed else {} => and args.evaluate else {}
 tests/test_training.py -k killed_nine
   an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
@@ -225,11 +223,14 @@ tests/test_recipe.py -k "norm_of_millions or grow_after"
 tests/test_training.py -k "flags_of or scale_of or one_epoch"
   a step that all skip counts for each => skipped[None] / run.place.ranks => skipped[None]
   loss scale not loaded => run.scaler.load_state_dict(scaler) => pass
-  any of several --desired ends => reached = reached and better(value, desired[tag]) == value => reached = better(value, desired[tag]) == value
-  only the last --desired counts => for measure, value in args.desired} => for measure, value in args.desired[-1:]}
-  best top-5 is the last => run.best[tag] = better(run.best[tag], value) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], value)
-  best in the default in spite of --desired => [*desired, *BEST][0] => [*BEST][0]
-  --best overruled by --desired => tags[args.best] if args.best else => tags[args.best] if not desired else
+  any of several --desired ends => reached = bool(met) and all(met) => reached = bool(met) and any(met)
+  only the last --desired counts => for measure, goal in args.desired] => for measure, goal in args.desired[-1:]]
+  desired accuracy in percent => ["top1", round(100 * fraction(text), 9)] => ["top1", fraction(text)]
+  desired accuracy of training => better(run.best[tag], val.get(tag, worst)) => better(run.best[tag], values.get(tag, worst))
+  best by another measure carried over => and metadata.get("monitor") == monitor_of(run.args): => :
+  best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
+  best in the default in spite of --desired => tags = [*dict(args.desired), *BEST] => tags = [*BEST]
+  --best overruled by --desired => if args.best in (None, tag.lower())) => if args.desired or args.best in (None, tag.lower()))
 tests/test_data.py -k crops_and_centres
   validation always bilinear => resize(image, sides, self.mode, resized) => resize(image, sides, "bilinear", resized)
 tests/test_text.py -k positions_are

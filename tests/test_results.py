@@ -254,7 +254,7 @@ def test_restarts_are_stitched(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"desired_acc": 0.2}, {"desired": [["loss", "9"], ["top1", "20"]]}]
+    "options", [{"desired_acc": 0.2}, {"desired": [["Loss", 9.0], ["Top1", 20.0]]}]
 )
 def test_a_run_resumed_in_another_folder_goes_on_from_its_seconds(options, tmp_path):
     resumed = about(**options) | {"resumed": {"epoch": 4, "seconds": 400.0}}

@@ -111,7 +111,7 @@ OPTIONS = [
     ("--max-length 0", "--max-length: 0"),
     ("--dropout 1", "--dropout: 1"),
     ("--hidden-size 0", "--hidden-size: 0"),
-    ("--desired perplexity low", "--desired perplexity low: no measure, or no number"),
+    ("--desired perplexity low", "a number: low is no float"),
     ("--resume ''", "--resume"),
     ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
     ("-b 4000 --max-length 8", "training has 94 sequences, fewer than a global batch, 4000"),
