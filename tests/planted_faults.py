@@ -118,7 +118,7 @@ tests/test_data.py -k "whoever or epochs or every_image or distributed"
   steps share images => items = order[step * distinct : (step + 1) * distinct] => items = order[step : step + distinct]
   epochs are resumed at their beginning => for step in range(first_step, data.steps): => for step in range(data.steps):
   too few validation batches => math.ceil(len(data.val.target) / place.data_ranks => math.floor(len(data.val.target) / place.data_ranks
-tests/test_recipe.py -k "freeze and apex"
+tests/test_recipe.py -k "freeze and one_device"
   --freeze trains all => trained = [weight for weight in weights if weight.requires_grad] => trained = [weight for weight in weights]
   --freeze moves statistics => module.eval().train = lambda mode, module=module: module => module.eval()
 tests/test_recipe.py -k "losses or best_in"

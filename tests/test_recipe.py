@@ -452,11 +452,12 @@ def test_an_option_file_is_logged_and_what_follows_it_counts(demo, tmp_path):
 @pytest.mark.parametrize(
     "way",
     [
+        pytest.param(command("imagenet_nd.py")),
         pytest.param([*command("imagenet_ddp_apex.py"), "--opt-level", "O2"], marks=needs_bfloat16),
         # Of its ranks one loads the weights.
         pytest.param(command("imagenet_fsdp.py", 2), marks=pytest.mark.slow),
     ],
-    ids=["apex", "fsdp"],
+    ids=["one_device", "apex", "fsdp"],
 )
 def test_freeze_trains_the_last_layer_alone(way, demo, tmp_path):
     words = ["--freeze", "--weights", tmp_path / "weights.pt", "-b", "8", "--steps-per-epoch", "2"]

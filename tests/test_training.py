@@ -482,6 +482,7 @@ def test_counters_go_on_in_mid_epoch(whole, demo, tmp_path):
         "seconds": 7.2e6,
         "best_acc1": 0.0,
         "best_loss": 0.001,
+        "monitor": "Loss",
         "global_batch": 32,
     }  # two of 16
     torch.save(saved, first / "checkpoint.pt")
