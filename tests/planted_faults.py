@@ -220,7 +220,7 @@ tests/test_text.py -k classifier
 tests/test_recipe.py -k "norm_of_millions or grow_after"
   norm summed up in float32 => torch._foreach_norm(gradients, 2, dtype=dtype)) => torch._foreach_norm(gradients, 2)).to(dtype)
   sizes that grow by epochs => max(0, 5 * epoch // args.epochs - 1) => epoch // 5
-tests/test_training.py -k "flags_of or scale_of or one_epoch"
+tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   a step that all skip counts for each => skipped[None] / run.place.ranks => skipped[None]
   loss scale not loaded => run.scaler.load_state_dict(scaler) => pass
   any of several --desired ends => reached = bool(met) and all(met) => reached = bool(met) and any(met)
