@@ -147,7 +147,7 @@ class Run:
         if self.desired and self.measure in ("Top1", "Accuracy"):
             each = series[f"{self.measure}/val"]
             self.seconds_to_desired = next(
-                iter(each.seconds[each.value >= 100 * self.desired]), None
+                iter(each.seconds[each.value >= round(100 * self.desired, 9)]), None
             )
 
     def values(self, tag):

@@ -656,7 +656,7 @@ TRIALS = {  # what runs, with which sizes, and with which under --short
     "two_runs": (two_runs, (), ()),
     "differing": (differing, (), (["one image less", "-a"],)),
     "progress": (progress, (), ([*MOVES][:1],)),
-    "stranger": (stranger, (), (WITH_STORE[:2], 1)),
+    "stranger": (stranger, (), (WITH_STORE[:2], 1, {})),
     "syscalls": (syscalls, (), ({"imagenet_nd.py": CALLS[1::4]},)),
     "many": (many, (1000,), (100,)),
     "limits": (limits, (), ([*LIMITS][::3],)),

@@ -143,7 +143,7 @@ BY_TORCHRUN = [f"imagenet_{each}.py" for each in ("ddp", "fsdp", "exchange", "pi
 WITH_STORE = [("own spawn", "imagenet_ddp.py"), *(("static", each) for each in BY_TORCHRUN)]
 
 
-def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
+def stranger(folder, cells=tuple(WITH_STORE), loopback=2, forms=None):
     """Has a stranger try the ports of a job: those of one node are out of reach from another
     namespace; and where there are two nodes, or the stranger is on this one, no code is run."""
     (folder / "stranger.py").write_text(STRANGER)
@@ -153,8 +153,7 @@ def stranger(folder, cells=tuple(WITH_STORE), loopback=2):
     with two_namespaces() as (home, away):
         inside = ["ip", "netns", "exec", home, "sh", "-c"]  # in which this machine has an address
         inside += ['mount --bind "$0" /etc/hosts; exec "$@"', folder / "hosts"]
-        if cells == tuple(WITH_STORE):
-            yield from launchers(folder, home, away, inside)
+        yield from launchers(folder, home, away, inside, RENDEZVOUS if forms is None else forms)
         for nodes, where in (1, outside), (1, local), (2, outside):
             for way, script in cells[:loopback] if where == local else cells:
                 here = folder / f"{nodes} {where} {way} {script}".replace(" ", "_")
@@ -236,11 +235,11 @@ RENDEZVOUS = {
 }
 
 
-def launchers(folder, home, away, inside):
+def launchers(folder, home, away, inside, forms):
     """Has a stranger on another machine try torchrun's own store."""
     (folder / "of_rendezvous.py").write_text(OF_RENDEZVOUS)
     train = [stage() / "imagenet_ddp.py", *NET, "--epochs", 1, "--steps-per-epoch", 10]
-    for form, (options, runs) in RENDEZVOUS.items():
+    for form, (options, runs) in forms.items():
         here = folder / form.replace(" ", "_")
         marker, words = here / "code_was_run", [sys.executable, folder / "of_rendezvous.py", HOME]
         thief = Job(["ip", "netns", "exec", away, *words, home, marker], here)

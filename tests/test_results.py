@@ -263,6 +263,14 @@ def test_a_run_resumed_in_another_folder_goes_on_from_its_seconds(options, tmp_p
     assert (run.epochs, run.training_seconds, run.seconds_to_desired) == (6, 600, 600)
 
 
+def test_an_accuracy_that_is_just_reached_is_reached(tmp_path):
+    """100 x 0.55 is more than 55 in floating point."""
+    points = usual(2) | {"Top1/val": [50, 55]}
+    write_run(tmp_path / "run", points, about=about(desired=[["Top1", 55.0]]))
+    run, _ = one_run(tmp_path)
+    assert run.seconds_to_desired == run.training_seconds
+
+
 def test_samples_of_a_killed_epoch_do_not_count(tmp_path):
     """Sampled at steps 10 to 60, then again, from step 35 on, at 45 and 55."""
     tag = "Network/sent_MB_per_step"
