@@ -166,9 +166,9 @@ def known(row, first):
             components_training=["all off", "--mixup 0.2"],
         ),
         case(
-            "torchvision_recipe --dir DEMO --steps 2 --seeds 1 --val 20 --only v2",
+            "torchvision_recipe --dir DEMO --epochs 1 --steps 2 --seeds 1",
             1,
-            torchvision_recipe=2 * ["torchvision-v2, t"],
+            torchvision_recipe=["these scripts", "plain loop"],
         ),
         case("recipe_memory RECIPE --gpus 1 2", 1, recipe_memory=["cifar10, 1", "cifar10, 2"]),
         case(f"parallel memory {PARTS}", 1, memory=[f"{NET}, ddp", f"{NET}, fsdp"]),
