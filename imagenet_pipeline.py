@@ -1315,8 +1315,9 @@ def arm_timeout(args):
 # An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
 # free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
 # section return theirs.
-FREE = "best budget_hours desired epochs evaluate print_freq resume start_epoch".split()
-OWN = "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout".split()
+FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
+OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir".split()
+OWN += ["no_accel", "timeout"]
 
 
 def number(kind, least, most):
@@ -1364,9 +1365,10 @@ def make_parser():
     add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
     warmup = "linear from 0, 0 = off (default: {} of {} epochs)".format(*WARMUP)
     add("--warmup-epochs", type=non_negative, help=warmup)
-    names = "sgd nesterov adamw lamb lars".split()
-    add("--optimizer", choices=names, help="lamb, lars: timm's (%(default)s)")
-    add("--momentum", type=non_negative, default=0.9, help="of SGD and LARS (%(default)s)")
+    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars, muon: timm's"
+    timms += "; muon takes the --lr of AdamW (%(default)s)"
+    add("--optimizer", choices=names.split(), help=timms)
+    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS, Muon (%(default)s)")
     add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
     add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
     add("--norm-wd", type=non_negative, help="of norms and biases (%(default)s; None: --wd)")
@@ -1381,6 +1383,8 @@ def make_parser():
     names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
     wanted = f"end after an epoch this good, as logged: {', '.join(tags)}; several: all of them"
     add("--desired", **names, help=wanted)
+    stuck = "end after so many epochs in which --best has not improved"
+    add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
     stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
@@ -1390,6 +1394,8 @@ def make_parser():
     add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
     best = f"what model_best.pt is best in (default: the first --desired, or {tags[0]})"
     add("--best", choices=tags, help=best)
+    kept = "save epoch-N.pt, too, at every so many epochs' end"
+    add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
     add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
@@ -1557,6 +1563,9 @@ def build_optimizer(args, weights):
         return importlib.import_module("timm.optim").Lamb(groups, args.lr)
     if args.optimizer == "lars":
         return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
+    if args.optimizer == "muon":  # norms and biases by AdamW
+        muon = importlib.import_module("timm.optim").Muon
+        return muon(groups, args.lr, momentum=args.momentum, betas=(0.9, args.beta2))
     nesterov = args.optimizer == "nesterov"
     return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
 
@@ -1681,6 +1690,7 @@ class Run:
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # the same
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    waited: int = 0  # epochs since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
     deadline: float = math.inf  # the same when --budget-hours are over
@@ -1895,6 +1905,7 @@ def save_checkpoint(run):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "monitor": monitor_of(run.args),
+        "waited": run.waited,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.config["options"],
         **full_state(run),
@@ -1911,6 +1922,8 @@ def save_checkpoint(run):
             older.unlink(missing_ok=True)
             os.link(newer, older)
     write(newest, functools.partial(torch.save, checkpoint))
+    if run.args.keep_every and step == 0 and epoch % run.args.keep_every == 0:
+        write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
 
 
 def save_best(run):
@@ -2091,6 +2104,7 @@ def restore(run, metadata, tensors):
     # In a folder of its own, or by another measure, a run has a best of its own.
     if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+        run.waited = metadata.get("waited", 0)
 
 
 # ---------------------------------------------------------------------------------------------- log
@@ -2315,9 +2329,9 @@ def monitor_of(args):
 
 
 def train(run):
-    """Trains until --epochs, --desired or --budget-hours; saves and logs each epoch."""
+    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
     args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
-    reached, done, val = False, run.epoch + run.step / run.data.steps, {}
+    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
     run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was under way is validated, even where its budget is over.
     while run.epoch < args.epochs and (run.step or not run.over):
@@ -2326,9 +2340,11 @@ def train(run):
         # trains no step of this epoch.
         save_checkpoint(run)
         val = validate(run)
-        done = run.epoch + run.step / run.data.steps
+        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
         for tag, (_, worst, better) in BEST.items():
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        run.waited = 0 if run.best[monitor] != before else run.waited + 1
+        stuck = run.waited >= (args.patience or math.inf)
         # Exact sums are the same on all ranks, so all of them stop together.
         met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
         reached = bool(met) and all(met)
@@ -2336,12 +2352,13 @@ def train(run):
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
-        run.over = run.over or reached
+        run.over = run.over or reached or stuck
         if run.over:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
         reason = "the budget is spent" if done < args.epochs else "all epochs are done"
+        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
         reason = "target reached" if reached else reason
         end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
         end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
@@ -2374,6 +2391,12 @@ def train_rank(args):
                     print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
             status = ended.code
+        except torch.OutOfMemoryError as error:
+            size, multiple, same = run.data.device_batch, batch_multiple(args), first_line(error)
+            if less := size // 2 // multiple * multiple:
+                same = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
+                same += ", but for BatchNorm's statistics"
+            raise BadInput(f"no memory at -b {size}: {same}") from None
         all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         cleanup()
     except Exception as error:

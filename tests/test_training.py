@@ -609,9 +609,11 @@ def test_a_best_by_another_measure_is_not_carried_over(words, folder, top1, monk
     here = types.SimpleNamespace(scaler=mock.Mock(), optimizer=mock.Mock(param_groups=[]))
     here.args, here.best = nd.parse_args(words.split()), {"Top1": 0}
     here.scaler.state_dict.return_value = {}
+    here.waited = 0
     saved = {"scaler": {}, "group": {}, "folder": folder, "monitor": "Top1", "best_acc1": 50}
-    nd.restore(here, saved, None)
+    nd.restore(here, saved | {"waited": 3}, None)
     assert here.best["Top1"] == top1
+    assert here.waited == (3 if top1 else 0)
 
 
 def test_a_resumed_run_has_the_scale_of_its_checkpoint(monkeypatch):
@@ -703,6 +705,7 @@ def test_validation_has_the_statistics_that_are_saved(demo, tmp_path):
     [
         ("--optimizer adamw", True),
         ("--optimizer lamb", True),
+        ("--optimizer muon", True),
         ("--optimizer nesterov", False),
         ("--optimizer lars", False),
         ("--optimizer adamw --lr 0.001", False),
@@ -831,6 +834,29 @@ EPOCHS = {
 MEASURES = {nd: ("Top1", "Top5", "Loss"), text: ("Accuracy", "MCC", "Loss")}
 
 
+def of_epoch(script, values):
+    """Returns an epoch of EPOCHS as validate() does."""
+    return dict(zip(MEASURES[script], values, strict=True))
+
+
+def in_four_epochs(script, words, folder, monkeypatch, **state):
+    """Has train() go through EPOCHS; returns the Run, which began with `state`, and the epochs that
+    model_best.pt was written after."""
+    data = types.SimpleNamespace(steps=1)
+    args = script.parse_args(["--epochs", "4", *words.split()])
+    run = script.Run(args, script.Place("cpu"), data, {}, folder=folder, **state)
+    run.log, saved, values = mock.Mock(), [], iter(EPOCHS[script])
+    trained = dict.fromkeys(MEASURES[script], 99.0) | {"Loss": 0.0}
+    monkeypatch.setattr(script, "train_one_epoch", lambda run: setattr(run, "step", 1) or trained)
+    monkeypatch.setattr(script, "validate", lambda run: of_epoch(script, next(values)))
+    monkeypatch.setattr(script, "format_metrics", lambda values, digits: str(values))
+    for name in "save_checkpoint", "log_epoch":
+        monkeypatch.setattr(script, name, lambda *of_run: None)
+    monkeypatch.setattr(script, "save_best", lambda run: saved.append(run.epoch))
+    script.train(run)
+    return run, saved
+
+
 @pytest.mark.parametrize(
     ("script", "words", "epochs", "best"),
     [
@@ -853,21 +879,9 @@ def test_one_epoch_has_all_that_is_desired(
     script, words, epochs, best, tmp_path, monkeypatch, capsys
 ):
     task = "--task cola -a bert " if script is text else ""
-    args = script.parse_args([*f"{task}--epochs 4 {words}".split()])
-    data = types.SimpleNamespace(steps=1)
-    run = script.Run(args, script.Place("cpu"), data, {}, folder=tmp_path)
-    run.log, saved, values = mock.Mock(), [], iter(EPOCHS[script])
-    named = lambda epoch: dict(zip(MEASURES[script], epoch, strict=True))  # noqa: E731
-    trained = dict.fromkeys(MEASURES[script], 99.0) | {"Loss": 0.0}
-    monkeypatch.setattr(script, "train_one_epoch", lambda run: setattr(run, "step", 1) or trained)
-    monkeypatch.setattr(script, "validate", lambda run: named(next(values)))
-    monkeypatch.setattr(script, "format_metrics", lambda values, digits: str(values))
-    for name in "save_checkpoint", "log_epoch":
-        monkeypatch.setattr(script, name, lambda *of_run: None)
-    monkeypatch.setattr(script, "save_best", lambda run: saved.append(run.epoch))
-    script.train(run)
+    run, saved = in_four_epochs(script, task + words, tmp_path, monkeypatch)
     line = capsys.readouterr().out
-    shown = named(EPOCHS[script][epochs - 1])
+    shown = of_epoch(script, EPOCHS[script][epochs - 1])
     reached = "76" not in words and "mcc 0.5" not in words and words
     reason = "target reached" if reached else "all epochs are done"
     assert line.startswith(f"{reason} after {epochs}/4 epochs in ") and f": {shown}; " in line
@@ -876,6 +890,55 @@ def test_one_epoch_has_all_that_is_desired(
     so_far = zip(*EPOCHS[script][:epochs], strict=True)
     for tag, values in zip(MEASURES[script], so_far, strict=True):
         assert run.best[tag] == (min if tag == "Loss" else max)(values)
+
+
+# Of a run that goes on: its best before, and for how many epochs it has waited.
+GOES_ON = {"best": {"Top1": 74.5, "Top5": 0.0, "Loss": 1.0}, "waited": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "end"),
+    [
+        ("--patience 1", {}, "no better top1 in 1 epochs after 3/4 epochs in "),
+        ("--patience 2", {}, "no better top1 in 2 epochs after 4/4 epochs in "),
+        ("--patience 3", {}, "all epochs are done after 4/4 epochs in "),
+        ("--patience 1 --best loss", {}, "no better loss in 1 epochs after 4/4 epochs in "),
+        ("--patience 1 --desired-acc 0.75", {}, "target reached after 2/4 epochs in "),
+        ("--patience 2", GOES_ON, "no better top1 in 2 epochs after 1/4 epochs in "),
+        ("--patience 3", GOES_ON, "all epochs are done after 4/4 epochs in "),
+        ("--patience 4 --best loss", GOES_ON, "no better loss in 4 epochs after 3/4 epochs in "),
+    ],
+)
+def test_patience(words, state, end, tmp_path, monkeypatch, capsys):
+    """An epoch as good as the best is none that is better."""
+    state = {name: value.copy() if name == "best" else value for name, value in state.items()}
+    run, _ = in_four_epochs(nd, words, tmp_path, monkeypatch, **state)
+    assert capsys.readouterr().out.startswith(end)
+    (name, ended), _ = run.log.add_text.call_args
+    assert name == "end" and f'"reason": "{end.partition(" after ")[0]}"' in ended
+
+
+def test_patience_and_kept_epochs_of_a_run_that_goes_on(demo, tmp_path):
+    """A model whose gradients are cut to nothing is never better: two ranks end after the same
+    epoch, which counts once although the second start validates it again; each second is kept."""
+    words = [*command("imagenet_ddp.py", 2), *VIT, "-b", "16", "--steps-per-epoch", "1"]
+    words += [
+        "--clip-grad",
+        "1e-300",
+        "--patience",
+        "3",
+        "--keep-every",
+        "2",
+        "--resume",
+        "auto",
+        demo,
+    ]
+    for _ in range(2):
+        assert "no better top1 in 3 epochs after 4/90 epochs" in run(words, tmp_path)
+        (folder,) = (tmp_path / "runs").iterdir()
+        kept = {path.name: load(path)["epoch"] for path in folder.glob("epoch-*")}
+        assert kept == {"epoch-2.pt": 2, "epoch-4.pt": 4}
+    run([*command(ND), *VIT, "--evaluate", "--resume", folder / "epoch-2.pt", demo], tmp_path)
 
 
 @pytest.mark.slow
