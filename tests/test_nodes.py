@@ -4,6 +4,7 @@ A host is a set of Linux namespaces: a network card, an address and a name of it
 that see one another alone. All of it goes when its first process does, which reads from this one.
 """
 
+import json
 import os
 import re
 import shlex
@@ -15,8 +16,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BY_TORCHRUN, ROOT, environment, needs_horovod, run, scalars
+import torch
+from conftest import BY_TORCHRUN, ROOT, checkpoint, environment, needs_horovod, run, scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_clusters import action, pod
 
 TOOLS = ("ip", "unshare", "nsenter", "ps")
 # Every host knows all others by name, and has folders for sshd of its own.
@@ -413,3 +416,50 @@ def test_nodes_that_leave_and_join(cluster, demo):
     assert steps == set(range(max(steps) + 1))
     for step, loss in found:
         assert loss == pytest.approx(expected[step], rel=1e-5), step
+
+
+# -------------------------------------------------------------------------------------- Kubernetes
+
+
+@pytest.mark.parametrize(
+    "file", ["train.yaml", pytest.param("torchrun.yaml", marks=pytest.mark.slow)]
+)
+def test_pods(file, cluster, demo, tmp_path):
+    """The commands of a manifest on two pods whose names come five seconds late. One is drained:
+    both have saved, and end as podFailurePolicy expects. Started again, they end with the weights
+    of a run that was never drained."""
+    pods, path = cluster(2), ROOT / "kubernetes" / file
+    by_torchrun = file == "torchrun.yaml"
+
+    def start_all(logs, *more):
+        jobs = []
+        for index, host in enumerate(pods.hosts):
+            words, env = pod(path, index, demo, tmp_path / logs)
+            words = [word.replace("--nproc_per_node=8", "--nproc_per_node=1") for word in words]
+            words = [word for word in words if not word.startswith("--amp")]  # slow on CPUs
+            few = ["--epochs", 2, "--steps-per-epoch", 8, "-b", 8, "-j", 0, *more]
+            jobs.append(host.start([*words, *CPU, *few], **env))
+        return jobs
+
+    def end_all(jobs):
+        return [job.wait(300) for job in jobs]
+
+    jobs = start_all("drained")
+    time.sleep(5)
+    with open(tmp_path / "hosts", "a") as names:
+        names.writelines(f"{address(index + 1)} train-{index}.train\n" for index in range(2))
+    jobs[0].says(r"1/2  step 3 ")
+    jobs[1].terminate()
+    statuses = end_all(jobs)
+    assert statuses == ([1, 1] if by_torchrun else [143, 143]), jobs[0].output()
+    assert [action(path, each) for each in statuses] == ["Count" if by_torchrun else "Ignore"] * 2
+    (marker,) = (tmp_path / "drained").glob("*/PREEMPTED")
+    assert 0 < json.loads(marker.read_text())["step"] < 8
+    jobs = start_all("drained")
+    assert end_all(jobs) == [0, 0], jobs[0].output()
+    assert "Going on from " in jobs[0].output()
+    assert end_all(start_all("whole")) == [0, 0]
+    paths = [checkpoint(tmp_path / logs) for logs in ("drained", "whole")]
+    one, other = (torch.load(each, weights_only=True)["state_dict"] for each in paths)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)

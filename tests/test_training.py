@@ -750,6 +750,49 @@ def test_a_run_goes_on_in_its_folder(whole, demo, tmp_path):
         assert first.read_bytes() == newest, "another file's run has a folder of its own"
 
 
+def test_a_batch_that_does_not_fit_is_named_with_one_that_does(whole, demo, tmp_path):
+    """On one of two ranks. What the line names trains the same curve."""
+    text, step = (ROOT / "imagenet_ddp.py").read_text(), f"{' ' * 16}loss, measured = criterion("
+    assert text.count(step) == 1
+    full = 'raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")'
+    full = f"{' ' * 16}if dist.get_rank() == 1 and len(target) > 4:\n{' ' * 20}{full}\n"
+    (tmp_path / "imagenet_ddp.py").write_text(text.replace(step, full + step))
+    words = [sys.executable, "imagenet_ddp.py", "--nproc-per-node", "2", *RUN, "--epochs", "1"]
+    output = run([*words, "-b", "8", demo], tmp_path, status=2)
+    assert "Traceback" not in output
+    line = "error: no memory at -b 8: (.*) trains the same curve, but for BatchNorm's statistics\n"
+    (named,) = re.findall(line, output)
+    assert named == "-b 4 --global-batch 16"
+    run([*words, *named.split(), "--log-dir", "named", demo], tmp_path)
+    expected = scalars(whole[0] / "runs", "Loss/step")
+    losses = scalars(tmp_path / "named", "Loss/step")
+    assert losses == pytest.approx({step: expected[step] for step in range(4)}, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words", "named"),
+    [
+        (250, "--mixup 0.2", "-b 124 --global-batch 500 trains the same curve"),
+        (5, "", "-b 2 --global-batch 500 trains the same curve"),
+        (2, "--mixup 0.2", "CUDA out of memory"),
+        (1, "", "CUDA out of memory"),
+    ],
+)
+def test_a_batch_half_as_large_is_even_under_mixing(batch, words, named, monkeypatch, capsys):
+    args = nd.parse_args(words.split())
+    data = types.SimpleNamespace(device_batch=batch, global_batch=500)
+    here = types.SimpleNamespace(data=data, place=nd.Place(torch.device("cpu")))
+    monkeypatch.setattr(nd, "build_run", lambda args: here)
+    full = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
+    monkeypatch.setattr(nd, "train", full)
+    ended = mock.Mock(side_effect=SystemExit)
+    monkeypatch.setattr(nd.os, "_exit", ended)
+    with pytest.raises(SystemExit):
+        nd.train_rank(args)
+    ended.assert_called_with(2)
+    assert f"error: no memory at -b {batch}: {named}" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------- slow trials
 
 

@@ -1,0 +1,14 @@
+# docker build -t train .
+# docker run --gpus all --shm-size=8g -v /DATA:/data train imagenet_ddp.py -a resnet50 \
+#     --resume auto --log-dir /data/runs /data/imagenet
+# CUDA comes with PyTorch's wheels; the host has the driver and NVIDIA's container toolkit.
+FROM python:3.12
+WORKDIR /train
+COPY requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt
+COPY imagenet_*.py text_*.py ./
+COPY recipes recipes
+RUN useradd --create-home --uid 1000 train
+USER 1000
+ENTRYPOINT ["python"]
+CMD ["imagenet_ddp.py", "--help"]
