@@ -119,7 +119,7 @@ def main():
     parser = option_parser(__doc__)
     add = parser.add_argument
     add("--dir", default=ROOT / "cifar10", type=Path, help="CIFAR-10 as JPEG files (%(default)s)")
-    add("--epochs", type=count, default=3, help="(%(default)s)")
+    add("--epochs", type=count, default=2, help="(%(default)s)")
     add("--steps", type=count, default=500, help="of an epoch (%(default)s)")
     add("--seeds", type=count, default=4, help="(%(default)s)")
     out = ROOT / "logs" / "benchmarks" / "torchvision_recipe.json"
