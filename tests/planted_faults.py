@@ -238,6 +238,42 @@ tests/test_text.py -k positions_are
 tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
   words of dev in the vocabulary => for row in tables[0]) => for row in tables[0] + tables[1])
   the rate of random weights for FOLDER => DEFAULTS["lr"] if value in ARCHS else FINE_TUNING => DEFAULTS["lr"]
+tests/test_training.py -k "averages or in_validation_saves or flushed or least_of or asks_nobody or scale_of"
+  resumed ema best trains on the averages => tensors |= {"ema": tensors["state_dict"], "state_dict": trained} => tensors |= {"ema": tensors["state_dict"]}
+  own loss scale wins over the saved one => scaler = run.scaler.state_dict() | metadata["scaler"] => scaler = metadata["scaler"] | run.scaler.state_dict()
+  evaluation takes the folder's lock => if own and not args.evaluate: => if own:
+  signal in validation saves the averages => if (stop or save) and meter is run.meter: => if stop or save:
+  no flush before fsync => file.flush() => pass
+  worst mcc is 0 => "MCC": ("best_mcc", -1.0, max) => "MCC": ("best_mcc", 0.0, max)
+tests/test_training.py -k "newest_folder or counters_go_on or without_the_script or spent_budget or log_and_output"
+  resumed epoch forgets its seconds => self.started = time.perf_counter() - self.state["seconds"] => self.started = time.perf_counter()
+  rotation links in the wrong order => for older, newer in (third, second), (second, newest): => for older, newer in (second, newest), (third, second):
+  auto: older folder before older file => [folder / name for folder in folders for name in last_three] => [folder / name for name in last_three for folder in folders]
+  spent budget skips a validation due => while run.epoch < args.epochs and (run.step or not run.over): => while run.epoch < args.epochs and not run.over:
+  model_best.pt holds the best of before => saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()} => pass
+  end of the log has the last for the best => ": run.best[tag] for tag in BEST if tag in val} => ": val[tag] for tag in BEST if tag in val}
+tests/test_bad_input.py -k ranks_that_differ
+  validation data not compared over ranks => mine |= {"device": place.device.type, "val": val} => mine |= {"device": place.device.type}
+tests/test_launcher.py
+  restart keeps the port first read => port = int(launchers.get("port")) if by_torchrun else port => port = port or int(launchers.get("port"))
+  srun: rank of all for rank on the node => "0" if alone else env["SLURM_LOCALID"] => "0" if alone else env["SLURM_PROCID"]
+  stopped rank is sent alarm, not kill => signal.SIGKILL if again or signum == signal.SIGALRM else signum => signal.SIGKILL if again else signum
+  ranks killed at the end count as crashes => crashed = [status for status in failed if => crashed = [status for status in statuses if
+  echo of ctrl-c ends at once => signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1: => signum == signal.SIGINT:
+tests/test_parity.py -k "2 replicas" -m slow
+  pipeline: norm summed over replicas => functools.partial(_sum, group=pipeline.stages)) => _sum)
+tests/test_parallel.py -k "adds_gradients_up or sends_the_type"
+  fsdp: gradients summed in bfloat16 => param_dtype=torch.bfloat16, reduce_dtype=torch.float32) => param_dtype=torch.bfloat16)
+  exchange: ddp sends bfloat16 for float16 => "float16": hooks.fp16_compress_hook => "float16": hooks.bf16_compress_hook
+tests/test_text.py -k torchmetrics
+  tokens of number 0 are not counted => counts[0] = (target >= 0).sum() => counts[0] = (target > 0).sum()
+tests/test_text.py -k encoders
+  token 0 is masked as padding => mask, config = tokens >= 0, self.encoder.config => mask, config = tokens > 0, self.encoder.config
+tests/test_training.py -k "patience or half_as"
+  an equal epoch is a better one => 0 if run.best[monitor] != before else => 0 if run.best[monitor] == val[monitor] else
+  epochs waited are not saved => "waited": run.waited, => "waited": 0,
+  no epoch is kept => and epoch % run.args.keep_every == 0: => and epoch % run.args.keep_every == -1:
+  half of a batch that is odd => if less := size // 2 // multiple * multiple: => if less := size // 2:
 """  # noqa: E501
 
 

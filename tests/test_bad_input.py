@@ -489,12 +489,15 @@ def test_ranks_that_differ(images, tmp_path):
     """In an option, or in one image: they would train something else, in silence."""
     other = write_images(tmp_path / "other")
     (other / "train" / "dog" / "3.jpg").rename(other / "train" / "dog" / "4.jpg")
-    ranks = start_ranks(tmp_path, [images], [images, "--seed", "7"], [other])
+    val = write_images(tmp_path / "val")
+    next((val / "val" / "dog").iterdir()).unlink()
+    ranks = start_ranks(tmp_path, [images], [images, "--seed", "7"], [other], [val])
     printed = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [1, 2, 2], printed
+    assert [rank.returncode for rank in ranks] == [1, 2, 2, 2], printed
     assert "another rank is gone" in the_line(printed[0])
     assert "rank 1 differs from rank 0 in seed (0, here 7)" in the_line(printed[1])
     assert "rank 2 differs from rank 0 in data (8 images" in the_line(printed[2])
+    assert "rank 3 differs from rank 0 in val (4 images" in the_line(printed[3])
     assert not (tmp_path / "runs").exists()
 
 

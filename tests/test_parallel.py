@@ -6,6 +6,7 @@ import itertools
 import re
 import subprocess
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -444,3 +445,35 @@ def test_from_two_ranks_to_four(script, demo, tmp_path):
     two, four = (scalars(tmp_path / name, "Loss/step") for name in ("two", "four"))
     assert list(four) == [4, 5, 6, 7]
     assert four[4] == pytest.approx(two[4], rel=1e-6)
+
+
+# ------------------------------------------------------------------------------------ 16-bit sums
+
+
+def test_fsdp_adds_gradients_up_in_float32(monkeypatch):
+    fsdp = importlib.import_module("imagenet_fsdp")
+    made = mock.Mock()
+    monkeypatch.setattr(fsdp, "init_device_mesh", mock.Mock())
+    monkeypatch.setattr(fsdp, "fully_shard", made)
+    args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16"])
+    fsdp._shard(models.vit_b_16(), args, fsdp.Place(torch.device("cpu"), ranks=2))
+    policies = [call.kwargs["mp_policy"] for call in made.call_args_list]
+    assert len(policies) > 2
+    for policy in policies:
+        assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("bfloat16", "bf16_compress_hook"), ("float16", "fp16_compress_hook")]
+)
+def test_ddp_as_an_exchange_sends_the_type_that_is_named(dtype, name, monkeypatch):
+    exchange = importlib.import_module("imagenet_exchange")
+    model = torch.nn.Linear(2, 1)
+    model.register_comm_hook = mock.Mock()
+    monkeypatch.setattr(exchange, "build_model", lambda args, data: model)
+    monkeypatch.setattr(exchange, "DistributedDataParallel", lambda model: model)
+    monkeypatch.setattr(exchange.dist, "broadcast", mock.Mock())
+    args = exchange.parse_args(["--no-accel", "--exchange", "ddp", "--exchange-dtype", dtype])
+    exchange.prepare(args, exchange.Place(torch.device("cpu")), None)
+    _, hook = model.register_comm_hook.call_args.args
+    assert hook.__name__ == name

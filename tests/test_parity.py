@@ -42,6 +42,10 @@ SLOW = WAYS | {
     "horovod, 1 rank": ("imagenet_horovod.py", 1, 1, 1, []),
     "horovod, 2 ranks": ("imagenet_horovod.py", 2, 1, 1, []),
     "horovod, 4 ranks": ("imagenet_horovod.py", 4, 1, 0, []),
+    "pipeline, 2 replicas of 2 stages": (
+        *("imagenet_pipeline.py", 4, 1, 0),
+        ["--stages", "2", "--microbatches", "2", "-b", GLOBAL_BATCH // 2],
+    ),
 }
 
 

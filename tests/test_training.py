@@ -408,6 +408,17 @@ def test_two_starts_in_one_second_and_a_folder_that_is_held(whole, demo, tmp_pat
     assert minutes == [1]
 
 
+def test_an_evaluation_asks_nobody_for_the_folder(whole, monkeypatch):
+    """So it can be done while a run trains in it."""
+    folder, lock = the_run(whole[0] / "runs"), mock.Mock()
+    monkeypatch.setattr(nd, "lock_folder", lock)
+    config = {"hash": folder.name.rpartition("_")[2], "options": {}}
+    for words, asked in ([], 1), (["--evaluate"], 1):
+        args = nd.parse_args(["--resume", str(folder), "--log-dir", str(folder.parent), *words])
+        assert nd.find_checkpoint(args, config)[0] == folder / "checkpoint.pt"
+        assert lock.call_count == asked
+
+
 def test_a_run_waits_for_the_one_that_holds_its_folder(whole, demo, tmp_path):
     """And reads the checkpoint after it."""
     runs = shutil.copytree(whole[0] / "runs", tmp_path / "runs")
@@ -614,6 +625,43 @@ def test_a_best_by_another_measure_is_not_carried_over(words, folder, top1, monk
     nd.restore(here, saved | {"waited": 3}, None)
     assert here.best["Top1"] == top1
     assert here.waited == (3 if top1 else 0)
+
+
+def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
+    """Its weights are the averages, beside those that the optimizer updates."""
+    state = {"param_groups": [{}]}
+    saved = {"state_dict": "averages", "trained": "weights", "ema": "ema", "optimizer": state}
+    saved["args"] = {"optimizer": "sgd"}
+    for words, expected in ("--ema 0.9", ("weights", "averages")), ("", ("averages", None)):
+        monkeypatch.setattr(nd, "find_checkpoint", lambda *of_run: ("x", saved.copy(), None))
+        args = nd.parse_args(["--resume", "x", *words.split()])
+        _, tensors = nd.load_checkpoint(args, nd.Place("cpu"), {"options": {}})
+        assert (tensors["state_dict"], tensors["ema"]) == expected
+
+
+def test_a_signal_in_validation_saves_nothing(monkeypatch):
+    """All is saved already, and under --ema the model holds the averages then."""
+    for name in "save_checkpoint", "end_early":
+        monkeypatch.setattr(nd, name, mock.Mock())
+    here = types.SimpleNamespace(args=nd.parse_args([]), over=False, log=None, pending=[])
+    here.meter = mock.Mock(steps=1)
+    total = torch.ones(len(nd.STEP))
+    for meter, saves in (mock.Mock(steps=1), 0), (here.meter, 1):
+        here.pending.append((total, None))
+        nd.flush(here, meter)
+        assert nd.save_checkpoint.call_count == saves
+    assert nd.end_early.call_count == 2
+
+
+def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch):
+    """Or a power failure would leave its name to a file without its end."""
+    sizes, fsync = [], os.fsync
+    monkeypatch.setattr(
+        nd.os, "fsync", lambda fd: sizes.append((os.fstat(fd).st_size, path.exists())) or fsync(fd)
+    )
+    path = tmp_path / "checkpoint.pt"
+    nd.write(path, lambda file: file.write(b"whole"))
+    assert sizes[0] == (5, False) and len(sizes) == 2 and sizes[1][1], "then the folder"
 
 
 def test_a_resumed_run_has_the_scale_of_its_checkpoint(monkeypatch):
@@ -933,6 +981,15 @@ def test_one_epoch_has_all_that_is_desired(
     so_far = zip(*EPOCHS[script][:epochs], strict=True)
     for tag, values in zip(MEASURES[script], so_far, strict=True):
         assert run.best[tag] == (min if tag == "Loss" else max)(values)
+
+
+def test_the_least_of_a_measure_is_no_best():
+    """So that whatever is measured first is better, and written to model_best.pt."""
+    least = {"MCC": -1, "Loss": 1e300, "Perplexity": 1e300}
+    for script in nd, text:
+        for tag, (_, worst, better) in script.BEST.items():
+            value = least.get(tag, 0)
+            assert better(worst, value) == value, tag
 
 
 # Of a run that goes on: its best before, and for how many epochs it has waited.

@@ -1,0 +1,114 @@
+"""How imagenet_ddp.py starts its ranks, ends them, and how they meet: in this process."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from unittest import mock
+
+import pytest
+import torch.distributed as dist
+from conftest import free_port
+
+import imagenet_ddp as ddp
+
+SLEEPS = "import time; time.sleep(60)"  # so does STUBBORN, and heeds no signal
+STUBBORN = (
+    f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); {SLEEPS}"
+)
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Returns a function that has the launcher start programs in place of ranks, and gives its
+    status; the others have a second in place of 30 to end in."""
+    before = {signum: signal.getsignal(signum) for signum in (*ddp.SIGNALS, signal.SIGALRM)}
+    alarm, popen = signal.alarm, subprocess.Popen
+
+    def run(*programs):
+        waiting, words = iter(programs), ["--no-accel", "--nproc-per-node", str(len(programs))]
+
+        def begin(words, env):
+            program = next(waiting)
+            process = popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+            if program is STUBBORN:
+                process.stdout.readline()  # now it heeds no signal
+            return process
+
+        monkeypatch.setattr(ddp.subprocess, "Popen", begin)
+        monkeypatch.setattr(ddp.signal, "alarm", lambda seconds: alarm(1))
+        return ddp._start_this_node(ddp.parse_args(words))
+
+    yield run
+    signal.alarm(0)
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def test_a_rank_that_heeds_no_signal_is_killed(start):
+    """And hides no status of a rank that has said what the user must change."""
+    began = time.monotonic()
+    assert start(STUBBORN, "raise SystemExit(2)") == 2
+    assert time.monotonic() - began < 30
+
+
+def test_a_rank_that_crashed_is_named(start):
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(ddp.Fault, match="a rank was ended by SIGKILL"):
+        start(SLEEPS, killed)
+
+
+def test_ranks_that_end_well(start):
+    assert start("", "") == 0
+    assert start("raise SystemExit(143)", STUBBORN) == 143
+
+
+@pytest.mark.parametrize(
+    ("sees", "process", "expected"),
+    [
+        # Of two nodes with four tasks each, the sixth: by all GPUs of its node, or by its own.
+        (4, 5, {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}),
+        (1, 5, {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}),
+    ],
+)
+def test_places_of_srun(sees, process, expected, monkeypatch):
+    monkeypatch.setattr(ddp.torch.accelerator, "device_count", lambda: sees)
+    env = {"SLURM_STEP_NODELIST": "gpu[07-08]-ib", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
+    env |= {"SLURM_PROCID": str(process), "SLURM_LOCALID": str(process % 4), "SLURM_JOB_ID": "7"}
+    ddp._follow_slurm(env, "8", no_accel=False)
+    expected |= {"MASTER_ADDR": "gpu07-ib", "MASTER_PORT": "20007"}
+    assert {name: env[name] for name in expected} == expected
+
+
+def test_a_restarted_rank_reads_the_port_of_its_own_start(monkeypatch):
+    """torchrun's store still has that of the start before, where nobody listens any more."""
+    launchers = dist.TCPStore("127.0.0.1", 0, None, True)
+    launchers.set("port", str(free_port()))
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launchers.port)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    place = ddp.Place("cpu", 1, 2, local_ranks=2)
+
+    def rank_0():
+        time.sleep(2)
+        stores.append(ddp._meet(place._replace(rank=0), "gloo", ddp.datetime.timedelta(seconds=20)))
+
+    stores, first = [], threading.Thread(target=rank_0)
+    first.start()
+    store = ddp._meet(place, "gloo", ddp.datetime.timedelta(seconds=20))
+    first.join()
+    stores[0].set("here", "yes")
+    assert store.get("here") == b"yes"
+
+
+def test_ctrl_c_comes_twice_from_a_terminal(monkeypatch):
+    """From the terminal and from the launcher; a second one, later, ends at once."""
+    clock, ended, signals = mock.Mock(return_value=100.0), mock.Mock(), []
+    monkeypatch.setattr(ddp.time, "monotonic", clock)
+    monkeypatch.setattr(ddp.os, "_exit", ended)
+    for now, calls in (100.0, 0), (100.5, 0), (102.0, 1):
+        clock.return_value = now
+        ddp.on_signal(signals, signal.SIGINT, None)
+        assert ended.call_count == calls
+    assert signals[0] == ("SIGINT", 100.0)
