@@ -183,7 +183,7 @@ tests/test_text_reference.py -k tied
   no last norm => return self.head(self.norm(self.blocks(x))) => return self.head(self.blocks(x))
   no positions => self.token(tokens) + self.position[: tokens.shape[1]] => self.token(tokens) + 0 * self.position[: tokens.shape[1]]
   tied weights parted => self.head.weight = self.token.weight => self.head.weight.data = self.token.weight.data
-  --beta2 passed over => betas=(0.9, args.beta2) => betas=(0.9, 0.999)
+  --beta2 passed over => AdamW(groups, args.lr, betas=(0.9, args.beta2)) => AdamW(groups, args.lr, betas=(0.9, 0.999))
   loss of a sequence, not of a token => return losses.sum() / target.numel(), sums => return losses.sum() / len(target), sums
   perplexity by another base => math.exp(min(loss, 700)) => 2 ** min(loss, 700)
 tests/test_text_reference.py -k begin
