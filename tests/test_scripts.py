@@ -241,6 +241,7 @@ LOOP = {
     "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs", "print_freq": 10, "gpu": None,
     "no_accel": False, "seed": 0, "deterministic": False, "optimizer": "sgd", "norm_wd": None,
     "clip_grad": None, "ema": 0, "budget_hours": None, "best": None, "desired": [],
+    "patience": None, "keep_every": None,
 }  # fmt: skip
 # What a task adds, and its own defaults of the loop's.
 TASK = {
@@ -303,8 +304,9 @@ CLASSES = {
     "loop": (
         "accumulation base_lr batch_size beta2 clip_grad ema global_batch lr lr_scaling "
         "lr_schedule momentum norm_wd optimizer precision seed steps_per_epoch warmup_epochs wd",
-        "best budget_hours desired epochs evaluate print_freq resume start_epoch",
-        "checkpoint_minutes compile compile_mode deterministic gpu log_dir no_accel timeout",
+        "best budget_hours desired epochs evaluate patience print_freq resume start_epoch",
+        "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir no_accel "
+        "timeout",
     ),
     "imagenet": (
         "arch auto_augment bce_threshold cutmix dummy flip freeze image_size label_smoothing loss "
