@@ -1929,7 +1929,9 @@ def restore(run, metadata, tensors):
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
-        group.update({name: metadata["group"][name] for name in metadata["group"] if name in group})
+        for name in metadata["group"].keys() & group.keys():
+            # A number or, as newer releases of timm count steps, a tensor: it stays one.
+            group[name] = 0 * group[name] + metadata["group"][name]
     run.scaler.load_state_dict(scaler)
     # In a folder of its own, or by another measure, a run has a best of its own.
     if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):

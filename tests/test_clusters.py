@@ -179,12 +179,15 @@ def test_the_flight_recorder_has_these_names():
 
 @pytest.mark.slow
 def test_weights_and_biases(demo, tmp_path):
-    """The document's line, in a copy of a script, without a network."""
+    """The document's lines, in a copy of a script, without a network."""
     pytest.importorskip("wandb")
-    (line,) = re.findall(r'^ +importlib.*"wandb".*\n', DOCUMENT, re.MULTILINE)
-    script, above = (ROOT / "imagenet_nd.py").read_text(), "        run.log = SummaryWriter("
-    assert script.count(above) == 1
-    (tmp_path / "imagenet_nd.py").write_text(script.replace(above, line + above))
+    script = (ROOT / "imagenet_nd.py").read_text()
+    lines = re.findall(r'^ +importlib.*"wandb".*\n', DOCUMENT, re.MULTILINE)
+    places = ["        run.log = SummaryWriter(", "    os._exit(status)"]
+    for line, place in zip(lines, places, strict=True):
+        assert script.count(place) == 1 and place.strip() in DOCUMENT
+        script = script.replace(place, line + place)
+    (tmp_path / "imagenet_nd.py").write_text(script)
     words = [sys.executable, "imagenet_nd.py", "-a", "vit_b_16", "--image-size", "32", "-j", "0"]
     words += ["--no-accel", "-b", "8", "--epochs", "1", "--steps-per-epoch", "2", demo]
     run(words, tmp_path, env={"WANDB_MODE": "offline"})

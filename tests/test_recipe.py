@@ -495,18 +495,28 @@ def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
 
 
 @pytest.mark.slow
-def test_lamb_resumed_is_lamb_uninterrupted(demo, tmp_path):
+@pytest.mark.parametrize(("name", "arch"), [("lamb", "resnet18"), ("muon", "vit_b_16")])
+def test_timms_optimizer_resumed_is_as_uninterrupted(name, arch, demo, tmp_path):
+    """And Muon's losses are those of shards and of stages."""
     pytest.importorskip("timm")
-    words = ["-a", "resnet18", "--image-size", "32", "-b", "8", "--optimizer", "lamb", "-j", "0"]
-    words += ["--steps-per-epoch", "2", "--epochs", "2", "--no-accel", "--norm-wd", "0"]
-    run([*command("imagenet_nd.py"), *words, demo], tmp_path)
+    words = ["-a", arch, "--image-size", "32", "--optimizer", name, "-j", "0", "-p", "1"]
+    words += ["--steps-per-epoch", "2", "--epochs", "2", "--no-accel", "--norm-wd", "0", demo]
+    one = [*command("imagenet_nd.py"), *words, "-b", "8"]
+    run(one, tmp_path)
     saved = load_weights(checkpoint(tmp_path / "runs"))
     first = checkpoint(tmp_path / "runs", "checkpoint-1.pt")
     again = ["--resume", first, "--log-dir", tmp_path / "again"]
-    run([*command("imagenet_nd.py"), *words, *again, demo], tmp_path)
+    run([*one, *again], tmp_path)
     assert same(load_weights(checkpoint(tmp_path / "again"))["state_dict"], saved["state_dict"])
+    if name == "muon":
+        expected = scalars(tmp_path / "runs", "Loss/step")
+        for script, batch in ("imagenet_fsdp.py", "4"), ("imagenet_pipeline.py", "8"):
+            run([*command(script, 2), *words, "-b", batch, "--log-dir", script], tmp_path)
+            losses = scalars(tmp_path / script, "Loss/step")
+            assert losses == pytest.approx(expected, rel=1e-3)
+        return
     sgd = ["--optimizer", "sgd", "--resume", first, "--log-dir", tmp_path / "sgd"]
-    run([*command("imagenet_nd.py"), *words, *sgd, demo], tmp_path)
+    run([*one, *sgd], tmp_path)
     back = [
         "--resume",
         checkpoint(tmp_path / "sgd"),
@@ -515,7 +525,7 @@ def test_lamb_resumed_is_lamb_uninterrupted(demo, tmp_path):
         "--log-dir",
         tmp_path / "back",
     ]
-    run([*command("imagenet_nd.py"), *words, *back, demo], tmp_path)
+    run([*one, *back], tmp_path)
     steps = load_weights(checkpoint(tmp_path / "back"))["optimizer"]["param_groups"][0]["step"]
     assert steps == 2, "another optimizer's state is no use"
 
