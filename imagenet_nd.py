@@ -166,7 +166,7 @@ WARMUP = 5, 90  # epochs, of so many
 # --auto-augment: torchvision's, with the interpolation that its references give them.
 POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
 POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
-POLICY_NAMES = f"off, {', '.join(POLICIES)}, or timm's such as rand-m6-mstd0.5-inc1"
+POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
 
 
 def add_task_options(parser):
@@ -174,46 +174,47 @@ def add_task_options(parser):
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
-    add("dir", metavar="DIR", **folder, help="has train/ and val/ ($IMAGENET_DIR, else a demo)")
+    add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
     add("-j", "--workers", type=non_negative_int, help="per rank (default: its cores, up to 16)")
-    add("--image-size", type=positive_int, help="crop, pixels (default: the architecture's own)")
-    add("--start-size", type=positive_int, help="crop of the first epochs; it grows in three steps")
-    add("--val-size", type=positive_int, help="validation's crop, pixels (default: --image-size)")
-    add("--val-resize", type=positive_int, help="shorter side before validation's crop, pixels")
-    add("--num-classes", type=positive_int, help="outputs of the model (default: as train/ has)")
-    add("--dummy", **flag, help="synthetic images, made on the device, as many as ImageNet has")
+    add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
+    add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
+    add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
+    side = "shorter side before the validation crop, in pixels (default: in the model's proportion)"
+    add("--val-resize", type=positive_int, help=side)
+    add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
+    add("--dummy", **flag, help="train on as many synthetic images as ImageNet has")
 
     add = parser.add_argument_group("augmentation").add_argument
-    add("--min-crop", type=fraction, default=0.08, help="least area of a crop (%(default)s)")
-    sides = "alternate: a random side, and the other one every second epoch (Jordan 2024)"
+    add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
+    sides = "mirror images; alternate: each in every second epoch (Jordan 2024)"
     add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
     add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
-    boxes = "a rectangle in this fraction of images (Zhong et al. 2017; 0 = off)"
+    boxes = "erase a rectangle in this fraction of images (Zhong et al. 2017); 0 = off"
     add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
-    crops = "crops of each image in a step, of so many times fewer images (Hoffer 2019; 1 = off)"
+    crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
     add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
     alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
-    add("--mixup", **alpha, help="blend by Beta(ALPHA, ALPHA) (Zhang et al. 2017; 0 = off)")
-    add("--cutmix", **alpha, help="paste such a part; with --mixup in turn (Yun 2019; 0 = off)")
-    add("--mix-group", type=positive_int, metavar="N", help="images that are mixed alike (all)")
+    add("--mixup", **alpha, help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off")
+    add("--cutmix", **alpha, help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off")
+    add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
 
     add = parser.add_argument_group("model").add_argument
-    add("-a", "--arch", default="resnet18", help="of torchvision, or timm/NAME (%(default)s)")
+    add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
     add("--pretrained", **flag, help="start from published weights; the last layer may be new")
-    add("--weights", metavar="FILE", help="start from this file's weights, of torchvision's names")
-    add("--freeze", **flag, help="train the last layer alone, of --pretrained or --weights")
+    add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
+    add("--freeze", **flag, help="train only the last layer of --pretrained or --weights")
     add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
-    add("--channels-last", **flag, help="lay tensors out as NHWC")
+    add("--channels-last", **flag, help="store tensors as NHWC")
 
     add = parser.add_argument_group("loss and accuracy").add_argument
-    losses = "cross-entropy, or binary cross-entropy per class (Wightman et al. 2021)"
+    losses = "ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)"
     add("--loss", choices=["ce", "bce"], default="ce", help=losses)
-    above = "targets, mixed and smoothed: above it 1, else 0 (timm's 0.2; default: as they are)"
+    above = "round mixed and smoothed targets above it to 1, others to 0 (timm: 0.2; default: off)"
     add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
-    add("--label-smoothing", type=zero_to_1, default=0, help="(Szegedy et al. 2015; 0 = off)")
+    add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
     top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
     top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
-    add("--desired-acc", **top1, help="0.75 is --desired top1 75")
+    add("--desired-acc", **top1, help="0.75: as --desired top1 75 (default: none)")
     return [], ["channels_last", "dir", "workers"]
 
 
@@ -1009,66 +1010,72 @@ def make_parser():
     parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
-    add("--start-epoch", type=non_negative_int, help="from 0 (default: where --resume ended)")
-    add("-b", "--batch-size", "--b", type=positive_int, help="per device (%(default)s)")
+    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
+    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
+    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
     names = ("--accumulation", "--batches-per-allreduce")
-    add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
-    add("--global-batch", type=positive_int, help="of all devices, in batches of up to -b each")
-    add("--lr", "--learning-rate", type=positive, help="peak, for --lr-scaling (%(default)s)")
-    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add(*names, type=positive_int, default=1, help="batches added up per device and step")
+    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
+    add("--global-batch", type=positive_int, help=total)
+    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
+    rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
-    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
+    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
+    shapes = "step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0"
     add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
-    warmup = "linear from 0, 0 = off (default: {} of {} epochs)".format(*WARMUP)
+    warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
     add("--warmup-epochs", type=non_negative, help=warmup)
-    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars, muon: timm's"
-    timms += "; muon takes the --lr of AdamW (%(default)s)"
-    add("--optimizer", choices=names.split(), help=timms)
-    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS, Muon (%(default)s)")
-    add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
-    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
-    add("--norm-wd", type=non_negative, help="of norms and biases (%(default)s; None: --wd)")
-    add("--clip-grad", type=non_negative, help="their largest norm (%(default)s; 0, None: any)")
-    decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
+    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
+    add("--optimizer", choices=names.split(), help=timms + " takes the --lr of adamw")
+    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
+    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
+    norms = f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})"
+    add("--norm-wd", type=non_negative, help=norms)
+    limit = f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})"
+    add("--clip-grad", type=non_negative, help=limit)
+    decay = "validate an average of the weights with this decay per 32 steps (Polyak 1992); 0 = off"
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="end an epoch after so many; validate all")
-    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
+    hours = "train for so many hours in all, then validate and end (default: no limit)"
+    add("--budget-hours", type=positive, help=hours)
     tags = [tag.lower() for tag in BEST]
     names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch this good, as logged: {', '.join(tags)}; several: all of them"
+    wanted = f"end after an epoch this good in all that is given (default: none): {', '.join(tags)}"
     add("--desired", **names, help=wanted)
-    stuck = "end after so many epochs in which --best has not improved"
+    stuck = "end after so many epochs in which --best has not improved (default: off)"
     add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
-    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
+    stuck = "end after so many seconds without a step; 0 = off"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
-    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
+    resume = "a checkpoint, or a folder's newest; auto: the newest of this run (default: none)"
     add("--resume", metavar="PATH", help=resume)
-    add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
-    best = f"what model_best.pt is best in (default: the first --desired, or {tags[0]})"
+    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
+    best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
     add("--best", choices=tags, help=best)
-    kept = "save epoch-N.pt, too, at every so many epochs' end"
+    kept = "also keep a checkpoint of every N-th epoch, epoch-N.pt (default: off)"
     add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
     add("-e", "--evaluate", **flag, help="validate once and end")
-    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
-    add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
+    add("--log-dir", default="runs", help="each run makes a folder in this one")
+    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
     modes = ["default", "reduce-overhead", "max-autotune"]
-    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
-    add("--gpu", type=non_negative_int, help="use this GPU alone, counted from 0")
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead uses CUDA graphs")
+    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
     add("--no-accel", **flag, help="use the CPU even where there is a GPU")
-    add("--seed", type=non_negative_int, default=0, help="of all that is drawn (%(default)s)")
-    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
+    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
+    add("--deterministic", **flag, help="repeat bit for bit on GPUs too; slower")
     way_free, way_own = add_parallel_options(parser)
     parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
     parser.set_defaults(**DEFAULTS, desired=[])
+    for action in parser._actions:
+        if action.nargs != 0 and action.default is not None and "default" not in action.help:
+            action.help += " (default: %(default)s)"
     return parser
 
 

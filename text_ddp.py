@@ -71,10 +71,10 @@ def add_parallel_options(parser):
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
     add("--world-size", type=positive_int, help="number of nodes (default: 1)")
-    add("--rank", type=non_negative_int, help="number of this node, counted from 0")
+    add("--rank", type=non_negative_int, help="number of this node (default: 0)")
     add("--nproc-per-node", type=positive_int, help="processes here (default: GPUs; CPU: 1)")
     add("--multiprocessing-distributed", action="store_true", help="accepted; changes nothing")
-    add("--local-rank", "--local_rank", type=int, help="of old launchers; $LOCAL_RANK goes first")
+    add("--local-rank", "--local_rank", type=int, help="of old launchers (default: $LOCAL_RANK)")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
@@ -391,30 +391,32 @@ def add_task_options(parser):
     """Adds the task's options; returns the names of free ones and of each rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
-    files = "has train.txt and val.txt, or GLUE's train.tsv and dev.tsv ($TEXT_DIR, else a demo)"
+    files = "has train.txt and val.txt, or GLUE's train.tsv, dev.tsv (default: $TEXT_DIR or demo)"
     add("dir", metavar="DIR", nargs="?", default=os.environ.get("TEXT_DIR"), help=files)
-    add("--task", choices=["lm", *GLUE], default="lm", help="lm, or one of GLUE's (%(default)s)")
-    tokens = "a FOLDER of Hugging Face's, words or bytes (default: the model's, words; lm: bytes)"
+    add("--task", choices=["lm", *GLUE], default="lm", help="lm: language model; or one of GLUE's")
+    tokens = (
+        "words, bytes, or a FOLDER of Hugging Face's (default: the model's, or words; lm: bytes)"
+    )
     add("--tokenizer", metavar="NAME", help=tokens)
-    length = "tokens of a sequence at most; of a language model's block exactly (%(default)s)"
+    length = "most tokens of a sequence; exactly so many in a language model's block"
     add("--max-length", type=number(int, 1, 10**6), default=128, help=length)
-    add("--pad-to-max", **flag, help="not to a batch's longest: one shape, as --compile wants")
+    add("--pad-to-max", **flag, help="pad all to --max-length: one shape, for --compile")
 
     add = parser.add_argument_group("model").add_argument
-    names = f"gpt, with random weights {', '.join(ENCODERS)}, or a FOLDER (%(default)s)"
+    names = f"gpt; or {', '.join(ENCODERS)} (random); a FOLDER, at --lr 2e-5 (default: %(default)s)"
     add("-a", "--arch", default="gpt", action=StoreArch, help=names)
     add("--from-scratch", **flag, help="random weights, of FOLDER's sizes")
-    size = {"type": number(int, 1, 10**5), "help": "of random weights (%(default)s)"}
+    size = {"type": number(int, 1, 10**5), "help": "with random weights"}
     add("--layers", default=2, **size)
     add("--hidden-size", default=64, **size)
     add("--heads", default=2, **size)
-    add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's (gpt: 0)")
-    add("--tied", **flag, help="gpt: output layer and embedding are one (Press 2016)")
+    add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's, gpt 0")
+    add("--tied", **flag, help="gpt: share output layer and embedding (Press 2016)")
 
     add = parser.add_argument_group("accuracy").add_argument
     accuracy = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
     accuracy["type"] = lambda text: ["accuracy", round(100 * fraction(text), 9)]
-    add("--desired-acc", **accuracy, help="0.9 is --desired accuracy 90")
+    add("--desired-acc", **accuracy, help="0.9: as --desired accuracy 90 (default: none)")
     return ["pad_to_max"], ["dir"]
 
 
@@ -1134,66 +1136,72 @@ def make_parser():
     parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
     add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=number(int, 1, 10**6), help="in all (%(default)s)")
-    add("--start-epoch", type=non_negative_int, help="from 0 (default: where --resume ended)")
-    add("-b", "--batch-size", "--b", type=positive_int, help="per device (%(default)s)")
+    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
+    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
+    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
     names = ("--accumulation", "--batches-per-allreduce")
-    add(*names, type=positive_int, default=1, help="batches per device and step (%(default)s)")
-    add("--global-batch", type=positive_int, help="of all devices, in batches of up to -b each")
-    add("--lr", "--learning-rate", type=positive, help="peak, for --lr-scaling (%(default)s)")
-    rules = "of --lr with global batch / 256: linear (Goyal et al. 2017), sqrt (Krizhevsky 2014)"
+    add(*names, type=positive_int, default=1, help="batches added up per device and step")
+    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
+    add("--global-batch", type=positive_int, help=total)
+    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
+    rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
     add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
-    add("--base-lr", type=positive, help="in place of --lr: per device's batch, always linear")
-    shapes = "step: a tenth after 30, 60, 80 of 90 epochs (Goyal et al. 2017); the others: to 0"
+    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
+    shapes = "step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0"
     add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
-    warmup = "linear from 0, 0 = off (default: {} of {} epochs)".format(*WARMUP)
+    warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
     add("--warmup-epochs", type=non_negative, help=warmup)
-    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars, muon: timm's"
-    timms += "; muon takes the --lr of AdamW (%(default)s)"
-    add("--optimizer", choices=names.split(), help=timms)
-    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS, Muon (%(default)s)")
-    add("--wd", "--weight-decay", type=non_negative, help="of all weights (%(default)s)")
-    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW's squares (%(default)s)")
-    add("--norm-wd", type=non_negative, help="of norms and biases (%(default)s; None: --wd)")
-    add("--clip-grad", type=non_negative, help="their largest norm (%(default)s; 0, None: any)")
-    decay = "validate the weights' average, of this decay in 32 steps (Polyak 1992; 0 = off)"
+    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
+    add("--optimizer", choices=names.split(), help=timms + " takes the --lr of adamw")
+    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
+    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
+    norms = f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})"
+    add("--norm-wd", type=non_negative, help=norms)
+    limit = f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})"
+    add("--clip-grad", type=non_negative, help=limit)
+    decay = "validate an average of the weights with this decay per 32 steps (Polyak 1992); 0 = off"
     add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
 
     add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="end an epoch after so many; validate all")
-    add("--budget-hours", type=positive, help="train for so long in all, then validate and end")
+    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
+    hours = "train for so many hours in all, then validate and end (default: no limit)"
+    add("--budget-hours", type=positive, help=hours)
     tags = [tag.lower() for tag in BEST]
     names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch this good, as logged: {', '.join(tags)}; several: all of them"
+    wanted = f"end after an epoch this good in all that is given (default: none): {', '.join(tags)}"
     add("--desired", **names, help=wanted)
-    stuck = "end after so many epochs in which --best has not improved"
+    stuck = "end after so many epochs in which --best has not improved (default: off)"
     add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
-    stuck = "end after so many seconds without a step (%(default)s; 0 = off)"
+    stuck = "end after so many seconds without a step; 0 = off"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
-    resume = "a checkpoint, or the newest good one of a folder; auto: of a run with these options"
+    resume = "a checkpoint, or a folder's newest; auto: the newest of this run (default: none)"
     add("--resume", metavar="PATH", help=resume)
-    add("--checkpoint-minutes", type=non_negative, default=15, help="save this often (15; 0 = off)")
-    best = f"what model_best.pt is best in (default: the first --desired, or {tags[0]})"
+    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
+    best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
     add("--best", choices=tags, help=best)
-    kept = "save epoch-N.pt, too, at every so many epochs' end"
+    kept = "also keep a checkpoint of every N-th epoch, epoch-N.pt (default: off)"
     add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
     add("-e", "--evaluate", **flag, help="validate once and end")
-    add("--log-dir", default="runs", help="each run makes its folder in this one (%(default)s)")
-    add("-p", "--print-freq", type=positive_int, default=10, help="in steps (%(default)s)")
+    add("--log-dir", default="runs", help="each run makes a folder in this one")
+    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
 
     add = parser.add_argument_group("device and reproducibility").add_argument
     add("--compile", **flag, help="torch.compile; the first steps take minutes")
     modes = ["default", "reduce-overhead", "max-autotune"]
-    add("--compile-mode", choices=modes, default="default", help="reduce-overhead: CUDA graphs")
-    add("--gpu", type=non_negative_int, help="use this GPU alone, counted from 0")
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead uses CUDA graphs")
+    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
     add("--no-accel", **flag, help="use the CPU even where there is a GPU")
-    add("--seed", type=non_negative_int, default=0, help="of all that is drawn (%(default)s)")
-    add("--deterministic", **flag, help="repeat to the bit on a GPU too, slower")
+    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
+    add("--deterministic", **flag, help="repeat bit for bit on GPUs too; slower")
     way_free, way_own = add_parallel_options(parser)
     parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
     parser.set_defaults(**DEFAULTS, desired=[])
+    for action in parser._actions:
+        if action.nargs != 0 and action.default is not None and "default" not in action.help:
+            action.help += " (default: %(default)s)"
     return parser
 
 

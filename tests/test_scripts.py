@@ -197,6 +197,16 @@ def test_launch_lines_parse(name, tmp_path, monkeypatch):
 
 # ----------------------------------------------------------------------------------------- options
 
+
+@pytest.mark.parametrize("script", ALL)
+def test_help_names_the_default_of_each_option(script):
+    parser = importlib.import_module(script.removesuffix(".py")).make_parser()
+    for action in parser._actions:
+        text = action.help % {**vars(action), "prog": script}
+        shown = str(action.default) in text if action.default else True
+        assert action.nargs == 0 or ("default" in text and shown), action.option_strings
+
+
 PEERS = (
     "-a resnet50 -j 4 --epochs 2 --start-epoch 1 -b 8 --learning-rate 0.1 --momentum 0.9 "
     "--weight-decay 1e-4 -p 5 --resume x.pt -e --pretrained --seed 1 --gpu 0 --dummy DIR"
