@@ -80,11 +80,11 @@ def add_parallel_options(parser):
     add("--dist-backend", choices=backends, help="default: the device's own")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
-    text = "O0 to O3 (default: O1; on the CPU O0, unless --half-dtype is given)"
+    text = "opt level, O0 to O3 (default: O1; on the CPU O0, unless --half-dtype is given)"
     add("--opt-level", dest="precision", type=_opt_level, help=text)
-    add("--keep-batchnorm-fp32", choices=["True", "False"], help="default: True under O2 alone")
+    add("--keep-batchnorm-fp32", choices=["True", "False"], help="default: True only with O2")
     add("--loss-scale", type=_loss_scale, help="dynamic, or a number (default: the level's)")
-    text = "default: float16, but on the CPU bfloat16, which scales no loss"
+    text = "16-bit dtype (default: float16; on the CPU bfloat16, which needs no loss scale)"
     add("--half-dtype", choices=["float16", "bfloat16"], help=text)
     return [], ["dist_backend", "local_rank"]
 

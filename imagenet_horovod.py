@@ -73,7 +73,7 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("distribution").add_argument
     add("--fp16-allreduce", action="store_true", help="send gradients as float16")
     add("--use-adasum", action="store_true", help="combine updates by Adasum instead of averaging")
-    text = "divide by this before, by ranks / this after the sum (%(default)s)"
+    text = "divide gradients by this before the sum, and by ranks / this after it"
     factor = number(float, 1e-6, 1e6)
     add("--gradient-predivide-factor", type=factor, default=1.0, help=text)
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")

@@ -93,10 +93,12 @@ def add_parallel_options(parser):
     add("--dist-backend", choices=backends, help="default: the device's own")
     add = parser.add_argument_group("pipeline").add_argument
     stages = number(int, 2, 1e6)
-    add("--stages", type=stages, help="of a replica (default: its ranks; interleaved: twice that)")
-    text = "all forward, then all backward; in turn, for less memory; so, two stages a rank (gpipe)"
+    add("--stages", type=stages, help="per replica (default: its ranks; interleaved: twice)")
+    text = (
+        "gpipe: all forward, then all backward; 1f1b: in turn; interleaved: also 2 stages per rank"
+    )
     add("--schedule", choices=SCHEDULES, default="gpipe", help=text)
-    text = "pieces of a replica's batch, of which each computes BatchNorm alone (4)"
+    text = "parts of a replica's batch, each with BatchNorm statistics of its own"
     add("--microbatches", type=number(int, 1, 1e6), default=4, help=text)
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"

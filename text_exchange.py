@@ -75,7 +75,7 @@ def add_parallel_options(parser):
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
     add = parser.add_argument_group("exchange of gradients").add_argument
-    text = "how gradients are added up: see the functions of these names (default: bucket)"
+    text = "how gradients are added up: see the functions with these names"
     add("--exchange", choices=[*EXCHANGES, "ddp"], default="bucket", help=text)
     add("--bucket-mb", type=number(float, 0.001, 1e5), default=25.0, help="size of buckets")
     types = ["float32", "bfloat16", "float16"]

@@ -74,15 +74,15 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("distribution").add_argument
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
-    text = "gather a block's weights again for backward(): less memory, more traffic (default)"
+    text = "gather a block's weights again for backward(): less memory, more traffic (default: on)"
     add("--reshard-after-forward", action=argparse.BooleanOptionalAction, default=True, help=text)
-    text = "shard within this many ranks, as of one node, and replicate across (default: all)"
+    text = "shard within this many ranks, such as those of a node, and replicate (default: all)"
     add("--hybrid", type=number(int, 1, 1e6), help=text)
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
     types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
     add("--amp", dest="precision", choices=types, default="float32", help=text)
-    text = "type in which blocks are gathered and compute; shards and sums stay float32 (float32)"
+    text = "dtype in which blocks are gathered and compute; shards and sums stay float32"
     add("--param-dtype", choices=["float32", "bfloat16"], default="float32", help=text)
     return ["hybrid", "reshard_after_forward"], ["dist_backend"]
 
