@@ -108,8 +108,8 @@ def test_ctrl_c_comes_twice_from_a_terminal(monkeypatch):
     clock, ended, signals = mock.Mock(return_value=100.0), mock.Mock(), []
     monkeypatch.setattr(ddp.time, "monotonic", clock)
     monkeypatch.setattr(ddp.os, "_exit", ended)
-    for now, calls in (100.0, 0), (100.5, 0), (102.0, 1):
-        clock.return_value = now
+    for moment, calls in (100.0, 0), (100.5, 0), (102.0, 1):
+        clock.return_value = moment
         ddp.on_signal(signals, signal.SIGINT, None)
         assert ended.call_count == calls
     assert signals[0] == ("SIGINT", 100.0)
