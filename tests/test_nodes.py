@@ -437,7 +437,7 @@ def test_pods(file, cluster, demo, tmp_path):
             words, env = pod(path, index, demo, tmp_path / logs)
             words = [word.replace("--nproc_per_node=8", "--nproc_per_node=1") for word in words]
             words = [word for word in words if not word.startswith("--amp")]  # slow on CPUs
-            few = ["--epochs", 2, "--steps-per-epoch", 8, "-b", 8, "-j", 0, *more]
+            few = ["--epochs", 2, "--steps-per-epoch", 30, "-b", 8, "-j", 0, *more]
             jobs.append(host.start([*words, *CPU, *few], **env))
         return jobs
 
@@ -454,7 +454,7 @@ def test_pods(file, cluster, demo, tmp_path):
     assert statuses == ([1, 1] if by_torchrun else [143, 143]), jobs[0].output()
     assert [action(path, each) for each in statuses] == ["Count" if by_torchrun else "Ignore"] * 2
     (marker,) = (tmp_path / "drained").glob("*/PREEMPTED")
-    assert 0 < json.loads(marker.read_text())["step"] < 8
+    assert json.loads(marker.read_text())["step"] > 0
     jobs = start_all("drained")
     assert end_all(jobs) == [0, 0], jobs[0].output()
     assert "Going on from " in jobs[0].output()
