@@ -283,6 +283,7 @@ def _start_this_node(args):
     pass_on(signal.SIGTERM, None)
     signal.alarm(30)  # time for the others to save or print why; a stopped one does neither
     statuses = failed + [process.wait() for process in ranks]
+    signal.alarm(0)
     crashed = [status for status in failed if status < 0 and -status not in SIGNALS]
     if crashed:
         name = signal.Signals(-crashed[0]).name

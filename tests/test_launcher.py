@@ -38,7 +38,7 @@ def start(monkeypatch):
             return process
 
         monkeypatch.setattr(ddp.subprocess, "Popen", begin)
-        monkeypatch.setattr(ddp.signal, "alarm", lambda seconds: alarm(1))
+        monkeypatch.setattr(ddp.signal, "alarm", lambda seconds: alarm(min(1, seconds)))
         return ddp._start_this_node(ddp.parse_args(words))
 
     yield run
@@ -63,6 +63,7 @@ def test_a_rank_that_crashed_is_named(start):
 def test_ranks_that_end_well(start):
     assert start("", "") == 0
     assert start("raise SystemExit(143)", STOPPED) == 143
+    assert signal.alarm(0) == 0, "an alarm would end the launcher with a status of its own"
 
 
 @pytest.mark.parametrize(
