@@ -1425,7 +1425,7 @@ def flush(run, meter, left=0):
         loss = compute_metrics(step)["Loss"]
         if not math.isfinite(loss):
             at = f"{meter.title}, step {meter.steps}"
-            raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are good")
+            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
         if (meter.steps - 1) % run.args.print_freq == 0:
             meter.show(loss)
             if run.log and meter is run.meter:
@@ -1504,7 +1504,7 @@ def save_checkpoint(run):
         return
     # Only after all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
-        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are good")
+        raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
     newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
     # Links, not renames: after a kill at any time, the newest intact file still has its name.
     for older, newer in (third, second), (second, newest):
