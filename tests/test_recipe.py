@@ -546,7 +546,7 @@ def test_a_budget_ends_in_mid_epoch_and_validates(demo, tmp_path):
     for tag, best in ("Top1", max), ("Top5", max), ("Loss", min):
         logged = scalars(tmp_path / "runs", f"{tag}/val")
         assert end[f"best_{tag.lower()}"] == pytest.approx(best(logged.values()), abs=1e-4)
-    assert f"has the best top1, {end['best_top1']:.5g}" in output
+    assert f"has the best loss, {end['best_loss']:.5g}" in output
     with_more = [*words, "--budget-hours", "1", "--log-dir", "other"]
     shutil.copytree(tmp_path / "runs", tmp_path / "more")
     more = run(
