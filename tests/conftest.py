@@ -105,6 +105,32 @@ def run(words, cwd, status=0, env=(), timeout=300):
     return done.stdout
 
 
+def start(words, cwd, **env):
+    """Starts a command, which goes on beside the test; its output is to be read."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*map(str, words)], cwd=cwd, env=environment(**env), **pipes)
+
+
+def start_ranks(script, cwd, *options):
+    """Starts a script as a launcher would, each rank with options of its own."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place |= {"WORLD_SIZE": str(len(options))}
+    return [
+        start([sys.executable, ROOT / script, *own], cwd, **place, RANK=rank, LOCAL_RANK=rank)
+        for rank, own in zip(map(str, range(len(options))), options, strict=True)
+    ]
+
+
+class Hostile:
+    """What a pickle that runs commands holds: it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
 def the_line(output, only=True):
     """Returns the last line of what a script printed that ended in an error, one line of text."""
     lines = output.strip().splitlines()
