@@ -310,38 +310,43 @@ GLUE = {  # the header of the files, columns of text and of the label, classes i
 ODD = ['He said " the cat', 'a "b" c \'', "\u2028one\x85 two", '" it']
 
 
+def write_glue(task, path, header, columns, label, classes):
+    """Writes a file of a task as it is downloaded; returns its rows."""
+    header, train = header.split(","), "train" in path.name
+    rows = [classes[:1] * len(header) for _ in range(2 * len(ODD))]
+    for number, row in enumerate(rows):
+        row[label] = classes[number % len(classes)]
+        for at, column in enumerate(columns):
+            row[column] = ODD[(number + at) % len(ODD)]
+    lines = [header] * (task != "cola") + rows
+    if task == "qqp" and train:  # a row in two halves
+        lines[3:3] = [["4", "5", "6", "lost half"], ["half of it", "1"]]
+    end, mark = ("\r\n", "\ufeff") if train else ("\n", "")
+    text = mark + end.join("\t".join(line) for line in [*lines, [], []])
+    path.write_text(text, newline="")
+    return rows
+
+
 @pytest.mark.parametrize("task", [*GLUE, "cola, own release"])
 def test_glue_as_it_is_downloaded(task, tmp_path, capfd):
     """Sentences and classes in Hugging Face's order: by the words of each sequence, since equal
-    words are equal tokens. Files begin with a mark of UTF-8, and end lines, as systems have it."""
+    words are equal tokens."""
     task, _, own = task.partition(", ")
     header, columns, label, classes = GLUE[task]
-    train, dev = ("in_domain_train", "in_domain_dev") if own else ("train", "dev")
-    headers = {f"{train}.tsv": header, f"{dev}.tsv": header}
+    headers = {"train.tsv": header, "dev.tsv": header}
+    if own:
+        headers = {f"in_domain_{name}": header for name in headers}
     if task == "mnli":
-        headers = {"train.tsv": header}
-        headers["dev_matched.tsv"] = f"{PARSED},label2,label3,label4,label5,gold_label"
-    tables, files, classes = [], {}, classes.split()
-    for name, names in headers.items():
-        rows = [classes[:1] * len(names.split(",")) for _ in range(2 * len(ODD))]
-        for number, row in enumerate(rows):
-            row[label] = classes[number % len(classes)]
-            for at, column in enumerate(columns):
-                row[column] = ODD[(number + at) % len(ODD)]
-        lines = [names.split(",")] * (task != "cola") + rows
-        lines = ["\t".join(line) for line in lines]
-        if task == "qqp" and name == "train.tsv":  # a row in two halves
-            lines[3:3] = ["4\t5\t6\tlost half", "half of it\t1"]
-        in_train = "train" in name
-        files[name] = "\ufeff" * in_train + ("\r\n" if in_train else "\n").join([*lines, "", ""])
-        tables.append(rows)
-    folder = write(tmp_path / "glue", files)
-    found = sources("--task", task, "-a", "bert", folder)
-    left_out = f"{folder}/train.tsv: 2 rows are too short, and are left out\n"
+        of_dev = f"{PARSED},label2,label3,label4,label5,gold_label"
+        headers = {"train.tsv": header, "dev_matched.tsv": of_dev}
+    how = columns, label, classes.split()
+    tables = [write_glue(task, tmp_path / name, headers[name], *how) for name in headers]
+    found = sources("--task", task, "-a", "bert", tmp_path)
+    left_out = f"{tmp_path}/train.tsv: 2 rows are too short, and are left out\n"
     assert "".join(capfd.readouterr()) == left_out * (task == "qqp")
     numbers = {}
     for rows, source in zip(tables, found, strict=True):
-        assert [*source.target] == [classes.index(row[label]) for row in rows]
+        assert [*source.target] == [classes.split().index(row[label]) for row in rows]
         for number, row in enumerate(rows):
             sentences = [[*row[column].split(), "<sep>"] for column in columns]
             words = ["<cls>", *itertools.chain(*sentences)]
