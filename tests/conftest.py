@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import importlib
+import json
 import os
 import random
 import re
@@ -197,6 +198,19 @@ def events(folder):
 def scalars(log_dir, tag):
     """Returns {step: value} of a tag from the one run in `log_dir`."""
     return {event.step: event.value for event in events(the_run(log_dir)).Scalars(tag)}
+
+
+def points(folder):
+    """Returns {tag: [(step, value), ...]} of all that a run has logged, in its order."""
+    log = events(folder)
+    tags = log.Tags()["scalars"]
+    return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in tags}
+
+
+def record(folder, name):
+    """Returns what a run has logged last by a name: "about" it, or its "end"."""
+    last = events(folder).Tensors(f"{name}/text_summary")[-1]
+    return json.loads(last.tensor_proto.string_val[0].decode().strip("`json\n"))
 
 
 def checkpoint(log_dir, name="checkpoint.pt"):
