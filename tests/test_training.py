@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 import torch
-import torchvision
 from conftest import (
     EARLY,
     ROOT,
@@ -32,8 +31,7 @@ from conftest import (
     the_run,
 )
 from tensorboard.plugins.custom_scalar import layout_pb2
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
+from test_best import by_torchvision
 
 import imagenet_nd as nd
 import text_nd as text
@@ -673,13 +671,7 @@ def test_validation_has_the_statistics_that_are_saved(demo, tmp_path):
     words = ["--nproc-per-node", "2", *net, "--epochs", "1", "--steps-per-epoch", "4", demo]
     run([sys.executable, ROOT / "imagenet_ddp.py", *words], tmp_path)
     saved = load(checkpoint(tmp_path / "runs"))
-    model = torchvision.models.resnet18(num_classes=10).eval()
-    model.load_state_dict(saved["state_dict"])
-    prepare = [v2.ToImage(), v2.Resize(saved["val_resize"]), v2.CenterCrop(saved["image_size"])]
-    prepare += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(saved["mean"], saved["std"])]
-    images, target = zip(*ImageFolder(demo / "val", v2.Compose(prepare)), strict=True)
-    with torch.no_grad():
-        loss = torch.nn.functional.cross_entropy(model(torch.stack(images)), torch.tensor(target))
+    loss = torch.nn.functional.cross_entropy(*by_torchvision(saved, demo))
     assert scalars(tmp_path / "runs", "Loss/val")[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
