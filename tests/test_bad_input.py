@@ -170,8 +170,8 @@ def test_options(script, options, words, images, complaint_here):
 )
 def test_a_model_that_does_not_fit(options, words, images, tmp_path):
     """The images, the batch or the classes: as the library says it, in one line."""
-    start = [*command(ND), *TINY, *options.split(), images]
-    assert words in complaint(start, tmp_path, only=False)
+    train = [*command(ND), *TINY, *options.split(), images]
+    assert words in complaint(train, tmp_path, only=False)
 
 
 @pytest.mark.parametrize(
@@ -445,14 +445,14 @@ def test_port_in_use(script, images, complaint_here):
 def test_a_peer_that_does_not_come(change, words, images, tmp_path):
     """It is asked for again until --timeout; then one line of status 1, and no stack of C++."""
     env = LAUNCHER | {"RANK": "1"} | change
-    start = [*command(APEX), *TINY, "--timeout", "2", images]
-    assert words in complaint(start, tmp_path, status=1, env=env)
+    train = [*command(APEX), *TINY, "--timeout", "2", images]
+    assert words in complaint(train, tmp_path, status=1, env=env)
 
 
 def test_a_node_whose_first_does_not_come(images, tmp_path):
     url = ["--dist-url", "tcp://no.such.host.invalid:9876", "--world-size", "2", "--rank", "1"]
-    start = [*command(DDP), *TINY, *url, "--timeout", "2", images]
-    assert "no.such.host.invalid port 9876" in complaint(start, tmp_path, status=1)
+    train = [*command(DDP), *TINY, *url, "--timeout", "2", images]
+    assert "no.such.host.invalid port 9876" in complaint(train, tmp_path, status=1)
 
 
 def test_ranks_that_differ(images, tmp_path):

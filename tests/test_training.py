@@ -526,8 +526,8 @@ def test_the_log_of_a_run_that_was_killed_nine_times(whole, again, tmp_path):
 
 def test_flags_of_a_step(monkeypatch):
     """The seconds that a rank of four waited are its share of the mean, and so is a step that all
-    skip; the first clock by which it
-    is time saves or ends the budget for all, and any rank that has a signal ends all."""
+    skip; the first clock by which it is time saves or ends the budget for all, and any rank that
+    has a signal ends all."""
     monkeypatch.setattr(nd, "arm_timeout", lambda *args, **options: None)
     now = time.monotonic()
     for rank, age, signals, expected in (
