@@ -122,16 +122,6 @@ def start_ranks(script, cwd, *options):
     ]
 
 
-class Hostile:
-    """What a pickle that runs commands holds: it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
 def the_line(output, only=True):
     """Returns the last line of what a script printed that ended in an error, one line of text."""
     lines = output.strip().splitlines()
@@ -216,6 +206,16 @@ def record(folder, name):
 def checkpoint(log_dir, name="checkpoint.pt"):
     """Returns the path of a checkpoint of the one run in `log_dir`."""
     return the_run(log_dir) / name
+
+
+class Hostile:
+    """Makes a file where it is unpickled: what a pickle that runs commands holds."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
 
 
 def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
