@@ -678,13 +678,9 @@ def test_validation_has_the_statistics_that_are_saved(demo, tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("--optimizer adamw", True),
-        ("--optimizer lamb", True),
-        ("--optimizer muon", True),
-        ("--optimizer nesterov", False),
-        ("--optimizer lars", False),
-        ("--optimizer adamw --lr 0.001", False),
-        ("--optimizer adamw --base-lr 0.001", False),
+        *((f"--optimizer {name}", True) for name in ("adamw", "lamb", "muon")),
+        *((f"--optimizer {name}", False) for name in ("nesterov", "lars")),
+        *((f"--optimizer adamw {rate} 0.001", False) for rate in ("--lr", "--base-lr")),
     ],
 )
 def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
