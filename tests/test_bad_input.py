@@ -300,8 +300,14 @@ def test_damaged_checkpoints(trained, images, tmp_path, complaint_here):
     assert good.read_bytes() == whole
 
 
-@pytest.mark.parametrize("script", [ND, TEXT])
-def test_forged_checkpoints(script, trained, tmp_path, complaint_here):
+@pytest.mark.parametrize(
+    ("script", "must_fit"),
+    [
+        (ND, "arch num_classes classes"),
+        (TEXT, "arch task model_options vocabulary words max_length"),
+    ],
+)
+def test_forged_checkpoints(script, must_fit, trained, tmp_path, complaint_here):
     """A name that is not there, or holds what is of another model, or of no model at all."""
     (words, good), path = trained[script], tmp_path / "bad.pt"
     module = importlib.import_module(script.removesuffix(".py"))
@@ -310,7 +316,8 @@ def test_forged_checkpoints(script, trained, tmp_path, complaint_here):
         torch.save({each: saved[each] for each in saved if each != name}, path)
         with pytest.raises(module.BadInput, match="bad.pt is no checkpoint of these scripts"):
             module.read_checkpoint(path)
-    for name, value in itertools.product(module.MUST_FIT, (None, 7, "1", ["x"], {"layers": True})):
+    values = None, 7, "1", ["x"], {"layers": True}
+    for name, value in itertools.product(must_fit.split(), values):
         forged = saved | {name: value}
         if value is None:
             del forged[name]
