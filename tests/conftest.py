@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import importlib
+import json
 import os
 import random
 import re
@@ -105,6 +106,22 @@ def run(words, cwd, status=0, env=(), timeout=300):
     return done.stdout
 
 
+def start(words, cwd, **env):
+    """Starts a command, which goes on beside the test; its output is to be read."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*map(str, words)], cwd=cwd, env=environment(**env), **pipes)
+
+
+def start_ranks(script, cwd, *options):
+    """Starts a script as a launcher would, each rank with options of its own."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place |= {"WORLD_SIZE": str(len(options))}
+    return [
+        start([sys.executable, ROOT / script, *own], cwd, **place, RANK=rank, LOCAL_RANK=rank)
+        for rank, own in zip(map(str, range(len(options))), options, strict=True)
+    ]
+
+
 def the_line(output, only=True):
     """Returns the last line of what a script printed that ended in an error, one line of text."""
     lines = output.strip().splitlines()
@@ -173,9 +190,32 @@ def scalars(log_dir, tag):
     return {event.step: event.value for event in events(the_run(log_dir)).Scalars(tag)}
 
 
+def points(folder):
+    """Returns {tag: [(step, value), ...]} of all that a run has logged, in its order."""
+    log = events(folder)
+    tags = log.Tags()["scalars"]
+    return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in tags}
+
+
+def record(folder, name):
+    """Returns what a run has logged last by a name: "about" it, or its "end"."""
+    last = events(folder).Tensors(f"{name}/text_summary")[-1]
+    return json.loads(last.tensor_proto.string_val[0].decode().strip("`json\n"))
+
+
 def checkpoint(log_dir, name="checkpoint.pt"):
     """Returns the path of a checkpoint of the one run in `log_dir`."""
     return the_run(log_dir) / name
+
+
+class Hostile:
+    """Makes a file where it is unpickled: what a pickle that runs commands holds."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
 
 
 def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):

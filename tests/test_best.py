@@ -32,6 +32,18 @@ def printed(output):
     return float(value)
 
 
+def by_torchvision(saved, folder):
+    """Returns (output, classes) of torchvision's ResNet-18 with the weights of a checkpoint, on the
+    images of val/ as torchvision prepares them."""
+    model = torchvision.models.resnet18(num_classes=10).eval()
+    model.load_state_dict(saved["state_dict"])
+    prepare = [v2.ToImage(), v2.Resize(saved["val_resize"]), v2.CenterCrop(saved["image_size"])]
+    prepare += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(saved["mean"], saved["std"])]
+    images, classes = zip(*ImageFolder(folder / "val", v2.Compose(prepare)), strict=True)
+    with torch.no_grad():
+        return model(torch.stack(images)), torch.tensor(classes)
+
+
 @pytest.mark.parametrize("script", cases(*(f"imagenet_{way}.py" for way in WAYS)))
 def test_images(script, demo, tmp_path):
     ranks = 1 if script == "imagenet_dp.py" else 2
@@ -39,19 +51,8 @@ def test_images(script, demo, tmp_path):
     words += ["--opt-level", "O2"] if "apex" in script else []
     best = printed(run([*command(script, ranks), *words, demo], tmp_path))
     saved = torch.load(checkpoint(tmp_path / "runs", "model_best.pt"), weights_only=True)
-    model = torchvision.models.resnet18(num_classes=10).eval()
-    model.load_state_dict(saved["state_dict"])
-    prepare = [
-        v2.ToImage(),
-        v2.Resize(32),
-        v2.CenterCrop(32),
-        v2.ToDtype(torch.float32, scale=True),
-    ]
-    prepare += [v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
-    images, target = zip(*ImageFolder(demo / "val", v2.Compose(prepare)), strict=True)
-    with torch.no_grad():
-        right = model(torch.stack(images)).argmax(1) == torch.tensor(target)
-    top1 = 100 * right.double().mean().item()
+    output, classes = by_torchvision(saved, demo)
+    top1 = 100 * (output.argmax(1) == classes).double().mean().item()
     # Of 320 images one may be another's in bfloat16, in which O2 validates.
     assert best == pytest.approx(top1, abs=0.32 if "apex" in script else 1e-3)
     assert saved["best_acc1"] == pytest.approx(best, abs=1e-3) and best > 60

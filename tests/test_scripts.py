@@ -60,37 +60,20 @@ def test_copies_are_equal_and_each_stands_alone():
 # Names that meant several things, or none that the field knows: others have taken their places.
 OLD = """join leave sum_over_ranks from_rank_0 measures shown noise is_desired settle late waits
     trains judge fit fitting worker set_up go_on choose_checkpoint follow swap_averages on_device
-    greet complain report note part parts share shares whole count zero_on odd each"""
-OLD_OF = {"run": {"average", "kept", "partial"}, "def": {"view"}}  # as attributes, as functions
+    greet complain report note part parts share shares whole count zero_on odd each run.average
+    run.kept run.partial"""
+# The kinds of nodes that define or assign a name, and what of them has it.
+NAMED = {ast.FunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name"}
+NAMED |= {ast.arg: "arg", ast.Name: "id", ast.Attribute: "attr"}
 
 
-def defined_names(text):
-    """Yields (line, name, "def" or of what it is an attribute) of all that a script defines or
-    assigns: functions, classes, fields, parameters, variables. An import names nothing."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.lineno, node.name, "def"
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg, None
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.lineno, node.id, None
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            yield node.lineno, node.name, None
-        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-            owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
-            yield node.lineno, node.attr, owner
-        if isinstance(node, ast.ClassDef) and node.name == "Run":
-            fields = (field for field in node.body if isinstance(field, ast.AnnAssign))
-            yield from ((field.lineno, field.target.id, "run") for field in fields)
-
-
-def old_names(text):
-    """Returns [(line, name)] of the old names that a script defines or assigns."""
-    return [
-        (line, name)
-        for line, name, owner in defined_names(text)
-        if name in OLD.split() or name in OLD_OF.get(owner, ())
-    ]
+@pytest.mark.parametrize("script", ALL)
+def test_old_names_stay_out(script):
+    defined = set()
+    for node in ast.walk(ast.parse(TEXTS[script])):
+        if type(node) in NAMED and not isinstance(getattr(node, "ctx", None), ast.Load):
+            defined |= {getattr(node, NAMED[type(node)]), ast.unparse(node)}
+    assert not defined & {*OLD.split()}
 
 
 def test_others_options_have_a_table_and_are_none_here():
@@ -104,48 +87,6 @@ def test_others_options_have_a_table_and_are_none_here():
         assert not own & rows.keys()
         if name == "imagenet_nd":
             assert all(not here.startswith("-") or here.split()[0] in own for here in rows.values())
-
-
-@pytest.mark.parametrize("script", ALL)
-def test_old_names_stay_out(script):
-    assert old_names(TEXTS[script]) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def fit(run): pass",
-        "async def greet(): pass",
-        "def view(images): pass",
-        "class P:\n    def share(self): pass",
-        "def f(share): pass",
-        "def f(*, each=1): pass",
-        "def f(*parts, **odd): pass",
-        "f = lambda part: 0",
-        "count = 1",
-        "a, (whole, b) = c",
-        "a = [0 for note in b]",
-        "for a, each in b: pass",
-        "with a as report: pass",
-        "if (shares := 1): pass",
-        "count: int = 1",
-        "class P(NamedTuple):\n    share: int = 0",
-        "@dataclass\nclass Run:\n    kept: list = 0",
-        "run.average = {}",
-        "self.run.partial = 1",
-        "args.parts = 1",
-        "data.count += 1",
-        "try: pass\nexcept E as odd: pass",
-        "global part\npart = 1",
-    ],
-)
-def test_old_names_are_found_wherever_they_are_defined(text):
-    assert len(old_names(text)) == 1 + ("odd" in text and "parts" in text)
-
-
-def test_what_is_not_ours_to_name_is_no_old_name():
-    text = "from x import report\nbuffer.view(1)\nkept = average = 'each part'\nf(count=part)"
-    assert old_names(text + "\ndata.partial = b.whole\nfunctools.partial(share)") == []
 
 
 # ----------------------------------------------------------------------------------- launch lines
@@ -243,123 +184,88 @@ def test_commands_of_peers_parse():
     assert parse("imagenet_nd.py", ["--learning-rate", "0.3", "--weight-decay", "1"]).lr == 0.3
 
 
-LOOP = {
-    "compile": False, "compile_mode": "default", "epochs": 90, "start_epoch": None,
-    "batch_size": 256, "accumulation": 1, "global_batch": None, "lr": 0.1, "lr_scaling": "linear",
-    "base_lr": None, "lr_schedule": "step", "warmup_epochs": None, "momentum": 0.9, "wd": 1e-4,
-    "beta2": 0.999, "steps_per_epoch": None, "timeout": 600, "resume": None,
-    "checkpoint_minutes": 15, "evaluate": False, "log_dir": "runs", "print_freq": 10, "gpu": None,
-    "no_accel": False, "seed": 0, "deterministic": False, "optimizer": "sgd", "norm_wd": None,
-    "clip_grad": None, "ema": 0, "budget_hours": None, "best": None, "desired": [],
-    "patience": None, "keep_every": None,
-}  # fmt: skip
-# What a task adds, and its own defaults of the loop's.
-TASK = {
-    "imagenet": {
-        "dir": None, "workers": None, "image_size": None, "val_resize": None, "num_classes": None,
-        "dummy": False, "arch": "resnet18", "pretrained": False,
-        "weights": None, "channels_last": False, "start_size": None,
-        "val_size": None, "min_crop": 0.08, "flip": "random", "auto_augment": "off",
-        "random_erase": 0, "repeated_aug": 1, "mixup": 0, "cutmix": 0, "mix_group": None,
-        "freeze": False, "zero_init": False, "loss": "ce", "bce_threshold": None,
-        "label_smoothing": 0,
-    },
-    "text": {
-        "dir": None, "task": "lm", "tokenizer": None, "max_length": 128, "pad_to_max": False,
-        "arch": "gpt", "from_scratch": False, "layers": 2, "hidden_size": 64, "heads": 2,
-        "dropout": None, "tied": False, "epochs": 3, "batch_size": 32, "optimizer": "adamw",
-        "lr": 3e-3, "lr_scaling": "none", "lr_schedule": "linear", "wd": 0.01, "norm_wd": 0.0,
-        "clip_grad": 1.0,
-    },
-}  # fmt: skip
-# What a way adds, in every task.
-WAY = {
-    "nd": {"precision": "float32"},
-    "dp": {"precision": "float32"},
-    "ddp": {
-        "sync_bn": False,
-        "precision": "float32", "dist_url": None, "dist_backend": None, "world_size": None,
-        "rank": None, "nproc_per_node": None, "multiprocessing_distributed": False,
-        "local_rank": None,
-    },
-    "ddp_apex": {
-        "sync_bn": False,
-        "precision": None, "keep_batchnorm_fp32": None, "loss_scale": None, "half_dtype": None,
-        "local_rank": None, "dist_backend": None,
-    },
-    "horovod": {
-        "sync_bn": False,
-        "precision": "float32", "fp16_allreduce": False, "use_adasum": False,
-        "gradient_predivide_factor": 1.0,
-    },
-    "fsdp": {
-        "sync_bn": False,
-        "precision": "float32", "dist_backend": None, "param_dtype": "float32", "hybrid": None,
-        "reshard_after_forward": True,
-    },
-    "pipeline": {
-        "precision": "float32", "dist_backend": None, "stages": None, "schedule": "gpipe",
-        "microbatches": 4,
-    },
-    "exchange": {
-        "sync_bn": False,
-        "precision": "float32", "dist_backend": None, "exchange": "bucket", "bucket_mb": 25.0,
-        "exchange_dtype": "float32", "list_tensors": False,
-    },
-}  # fmt: skip
-
-# Which options define what is trained; which are free, so that they may change while a run goes on,
-# but are the same on all ranks; of which each rank may have its own.
-CLASSES = {
+# NAME=DEFAULT of all options, by the section that adds them: those that define what is trained;
+# those that are free, so that they may change while a run goes on, but are the same on all ranks;
+# those of which each rank may have its own.
+OPTIONS = {
     "loop": (
-        "accumulation base_lr batch_size beta2 clip_grad ema global_batch lr lr_scaling "
-        "lr_schedule momentum norm_wd optimizer precision seed steps_per_epoch warmup_epochs wd",
-        "best budget_hours desired epochs evaluate patience print_freq resume start_epoch",
-        "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir no_accel "
-        "timeout",
+        "accumulation=1 base_lr=None batch_size=256 beta2=0.999 clip_grad=None ema=0 "
+        "global_batch=None lr=0.1 lr_scaling=linear lr_schedule=step momentum=0.9 norm_wd=None "
+        "optimizer=sgd precision=float32 seed=0 steps_per_epoch=None warmup_epochs=None "
+        "wd=0.0001",
+        "best=None budget_hours=None desired=[] epochs=90 evaluate=False patience=None "
+        "print_freq=10 resume=None start_epoch=None",
+        "checkpoint_minutes=15 compile=False compile_mode=default deterministic=False gpu=None "
+        "keep_every=None log_dir=runs no_accel=False timeout=600",
     ),
     "imagenet": (
-        "arch auto_augment bce_threshold cutmix dummy flip freeze image_size label_smoothing loss "
-        "min_crop mix_group mixup num_classes pretrained random_erase repeated_aug start_size "
-        "val_resize val_size weights zero_init",
+        "arch=resnet18 auto_augment=off bce_threshold=None cutmix=0 dummy=False flip=random "
+        "freeze=False image_size=None label_smoothing=0 loss=ce min_crop=0.08 mix_group=None "
+        "mixup=0 num_classes=None pretrained=False random_erase=0 repeated_aug=1 start_size=None "
+        "val_resize=None val_size=None weights=None zero_init=False",
         "",
-        "channels_last dir workers",
+        "channels_last=False dir=None workers=None",
     ),
     "text": (
-        "arch dropout from_scratch heads hidden_size layers max_length task tied tokenizer",
-        "pad_to_max",
-        "dir",
+        "arch=gpt dropout=None from_scratch=False heads=2 hidden_size=64 layers=2 max_length=128 "
+        "task=lm tied=False tokenizer=None",
+        "pad_to_max=False",
+        "dir=None",
     ),
     "nd": ("", "", ""),
     "dp": ("", "", ""),
     "ddp": (
-        "sync_bn",
+        "sync_bn=False",
         "",
-        "dist_backend dist_url local_rank multiprocessing_distributed nproc_per_node rank "
-        "world_size",
+        "dist_backend=None dist_url=None local_rank=None multiprocessing_distributed=False "
+        "nproc_per_node=None rank=None world_size=None",
     ),
     "ddp_apex": (
-        "half_dtype keep_batchnorm_fp32 loss_scale sync_bn",
+        "half_dtype=None keep_batchnorm_fp32=None loss_scale=None sync_bn=False",
         "",
-        "dist_backend local_rank",
+        "dist_backend=None local_rank=None",
     ),
-    "exchange": ("exchange_dtype sync_bn", "bucket_mb exchange", "dist_backend list_tensors"),
-    "fsdp": ("param_dtype sync_bn", "hybrid reshard_after_forward", "dist_backend"),
-    "horovod": ("fp16_allreduce gradient_predivide_factor sync_bn use_adasum", "", ""),
-    "pipeline": ("microbatches", "schedule stages", "dist_backend"),
+    "horovod": (
+        "fp16_allreduce=False gradient_predivide_factor=1.0 sync_bn=False use_adasum=False",
+        "",
+        "",
+    ),
+    "fsdp": (
+        "param_dtype=float32 sync_bn=False",
+        "hybrid=None reshard_after_forward=True",
+        "dist_backend=None",
+    ),
+    "pipeline": ("microbatches=4", "schedule=gpipe stages=None", "dist_backend=None"),
+    "exchange": (
+        "exchange_dtype=float32 sync_bn=False",
+        "bucket_mb=25.0 exchange=bucket",
+        "dist_backend=None list_tensors=False",
+    ),
+}
+OTHER_DEFAULTS = {  # of options of the loop
+    "text": "epochs=3 batch_size=32 optimizer=adamw lr=0.003 lr_scaling=none lr_schedule=linear "
+    "wd=0.01 norm_wd=0.0 clip_grad=1.0",
+    "ddp_apex": "precision=None",
 }
 
 
-def task_and_way(script):
-    """Returns ("imagenet", "ddp_apex") of imagenet_ddp_apex.py."""
-    return script.removesuffix(".py").split("_", 1)
+def frozen(script):
+    """Returns the three classes of a script's options, each {name: default}."""
+    sections, classes = ("loop", *script.removesuffix(".py").split("_", 1)), []
+    other = " ".join(OTHER_DEFAULTS.get(section, "") for section in sections)
+    other = dict(word.split("=") for word in other.split())
+    for place in range(3):
+        words = " ".join(OPTIONS[section][place] for section in sections).split()
+        defaults = dict(word.split("=") for word in words)
+        classes.append({name: other.get(name, defaults[name]) for name in defaults})
+    return classes
 
 
 @pytest.mark.parametrize("script", ALL)
 def test_options_and_defaults_are_frozen(script, capsys):
     """A change of a default changes what people's commands do: it must be meant."""
-    found, (task, way) = vars(parse(script, [])), task_and_way(script)
-    assert found == LOOP | TASK[task] | WAY[way]
+    found, (trained, free, own) = vars(parse(script, [])), frozen(script)
+    assert {name: str(value) for name, value in found.items()} == trained | free | own
     with pytest.raises(SystemExit) as ended:
         parse(script, ["--help"])
     text = capsys.readouterr().out
@@ -372,11 +278,8 @@ def test_options_and_defaults_are_frozen(script, capsys):
 def test_options_keep_their_class(script):
     """What is trained (--resume auto compares it), what else all ranks must share, the rest."""
     parser = importlib.import_module(script.removesuffix(".py")).make_parser()
-    options = vars(parse(script, [])).keys()
-    found = options - {*parser.free, *parser.own}, parser.free, parser.own
-    for place, names in enumerate(found):
-        listed = " ".join(CLASSES[part][place] for part in ("loop", *task_and_way(script)))
-        assert sorted(names) == sorted(listed.split())
+    _, free, own = frozen(script)
+    assert (sorted(parser.free), sorted(parser.own)) == (sorted(free), sorted(own))
 
 
 # ---------------------------------------------------------------------------------------- launchers
@@ -460,14 +363,6 @@ def test_alone_a_language_model_needs_no_other_packages(tmp_path):
     saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
     assert (saved["arch"], saved["vocabulary"], saved["max_length"]) == ("gpt", 256, 128)
     assert {path.name for path in tmp_path.iterdir()} == {"text_nd.py", "hidden", "runs"}
-
-
-@pytest.mark.parametrize("options", ["--task cola -a bert", "--tokenizer FOLDER"])
-def test_encoders_need_a_package_that_is_named(options, complaint_here, tmp_path, monkeypatch):
-    (tmp_path / "FOLDER").mkdir()
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    line = complaint_here("text_nd.py", *options.split())
-    assert line.endswith("transformers is missing: pip install -r requirements-text.txt")
 
 
 @pytest.mark.slow

@@ -125,26 +125,22 @@ def belongs(section, name):
     return {"parallel": f"parallel {way}", "task": f"task {task}"}.get(section, section)
 
 
-def names(text):
-    """Returns what a section defines at its top level, {name: parameters, None without any}, and
-    the set of global names that it uses."""
-    tables, used = [symtable.symtable(text, "section", "exec")], set()
+def read_section(text):
+    """Returns what a section defines at its top level, {name: parameters, None without any}, the
+    set of global names that it uses, and {name: text} of its private functions and classes."""
+    tables, used, helpers = [symtable.symtable(text, "section", "exec")], set(), {}
     own = [x.get_name() for x in tables[0].get_symbols() if x.is_assigned() or x.is_imported()]
     for table in tables:
         tables += table.get_children()
         used |= {x.get_name() for x in table.get_symbols() if x.is_referenced() and x.is_global()}
-    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    return dict.fromkeys(own) | {node.name: ast.unparse(node.args) for node in functions}, used
-
-
-def helpers(text):
-    """Returns {name: text} of a section's private functions and classes."""
-    lines, found = text.splitlines(), {}
+    defined, lines = dict.fromkeys(own), text.splitlines()
     for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            defined[node.name] = ast.unparse(node.args)
         if getattr(node, "name", "").startswith("_"):
             first = min(each.lineno for each in [node, *node.decorator_list])
-            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
-    return found
+            helpers[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return defined, used, helpers
 
 
 def compare(texts, what):
@@ -172,15 +168,14 @@ def check_text(section, text, line, limit):
     return complaints
 
 
-def check_names(sections, parallel, task):
+def check_names(found, parallel, task):
     """Returns complaints about what one script's sections define, and use of each other."""
-    found = {section: names(text) for section, text in sections.items()}
     complaints = []
     for section, contract in {"parallel": parallel, "task": task}.items():
-        here, more = found[section][0], []
-        if section == "parallel":  # it has no other public functions
-            more = [name for name, had in here.items() if had is not None and name[0] != "_"]
-        for name in dict.fromkeys([*contract, *more]):
+        here = found[section][0]
+        functions = [name for name, had in here.items() if had is not None and name[0] != "_"]
+        # The parallel section has no other public functions.
+        for name in dict.fromkeys([*contract, *(functions if section == "parallel" else [])]):
             got, wanted = (table.get(name, "is missing") for table in (here, contract))
             before, same, rest = str(got).partition(f"{wanted}, ")
             optional = same and not before and all("=" in each for each in rest.split(", "))
@@ -216,9 +211,10 @@ def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
                 complaints += [f"{name}: {group}: {each}" for each in found]
             others[name] = text
             line += text.count("\n")
-        for helper, text in helpers(sections["parallel"]).items():
+        read = {section: read_section(text) for section, text in sections.items()}
+        for helper, text in read["parallel"][2].items():
             equal.setdefault(helper, {})[name] = text
-        for each in check_names(sections, parallel, task):
+        for each in check_names(read, parallel, task):
             misused.setdefault(each, []).append(name)
     complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
     for what, texts in equal.items():
@@ -227,15 +223,14 @@ def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
 
 
 def propagate(scripts, source):
-    """Returns {name: (text, sections taken)} of the scripts that take sections of one of them."""
+    """Returns {name: (text, what is said of it)} of scripts that take sections of one of them."""
     changed, mine = {}, split(scripts[source])
     for name, text in scripts.items():
         parts = split(text)
         own = [each for each in SECTIONS if belongs(each, name) == belongs(each, source)]
-        taken = [each for each in own if parts[each] != mine[each]]
-        if taken:
+        if taken := [each for each in own if parts[each] != mine[each]]:
             parts |= {each: mine[each] for each in taken}
-            changed[name] = "".join(parts.values()), taken
+            changed[name] = "".join(parts.values()), f"took {', '.join(taken)} of {source}"
     return changed
 
 
@@ -282,13 +277,9 @@ def put_together(new, way_donor, task_donor, scripts):
     config = Path(__file__).parents[1] / "pyproject.toml"
     ruff = [sys.executable, "-m", "ruff", "check", "--select", "I,F401"]
     ruff += ["--config", config] if config.exists() else []
-    fixed = subprocess.run(
-        [*ruff, "--fix", "--exit-zero", "--quiet", "--stdin-filename", new, "-"],
-        input=f"{head}\n\n{sections}",
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+    ruff += ["--fix", "--exit-zero", "--quiet", "--stdin-filename", new, "-"]
+    pipes = {"capture_output": True, "text": True, "encoding": "utf-8"}
+    fixed = subprocess.run(ruff, input=f"{head}\n\n{sections}", **pipes)
     if fixed.returncode:
         raise ValueError(f"ruff cannot sort the imports: {fixed.stderr.strip()}")
     head = split(fixed.stdout)["head"].strip()
@@ -322,19 +313,13 @@ def main():
         known = {belongs("task", path.name), belongs("parallel", path.name)} & LIMITS.keys()
         if known or any(mark.search(text) for mark in SECTIONS.values()):
             scripts[path.name] = text
-    whole = {name: text for name, text in scripts.items() if split(text)}
+    whole, changed = {name: text for name, text in scripts.items() if split(text)}, {}
     if args.source:
         name = Path(args.source).name
         if name not in whole or len(whole) < len(scripts):
             without = ", ".join(scripts.keys() - whole) or name
             parser.error(f"{without}: no such script, or not each section in it")
-        for other, (text, taken) in propagate(scripts, name).items():
-            try:
-                write_whole(args.folder / other, text)
-            except OSError as error:
-                parser.error(f"{other} is as it was: {error}")
-            scripts[other] = text
-            print(f"{other}: took {', '.join(taken)} of {name}")
+        changed = propagate(scripts, name)
     if args.new:
         name = Path(args.new).name
         task, way = task_and_way(name)
@@ -350,11 +335,17 @@ def main():
             text = put_together(name, *donors, whole)
             if (args.folder / name).exists():
                 raise ValueError(f"{name} is there already")
-            write_whole(args.folder / name, text)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             parser.error(str(error))
+        made = f"made of {' and '.join(donors)}; read its docstring, and correct it"
+        changed = {name: (text, made)}
+    for name, (text, what) in changed.items():
+        try:
+            write_whole(args.folder / name, text)
+        except OSError as error:
+            parser.error(f"{name} is as it was: {error}" if args.source else str(error))
         scripts[name] = text
-        print(f"{name}: made of {' and '.join(donors)}; read its docstring, and correct it")
+        print(f"{name}: {what}")
     complaints = check(scripts)
     print("\n".join(complaints) or f"{len(scripts)} scripts agree")
     sys.exit(1 if complaints else 0)
