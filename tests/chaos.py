@@ -133,7 +133,7 @@ def kills(folder, kills, sure, damaged, steps=20, seed=0):
         if outer:
             job = Job([*words, "cut"], folder, output=job.output)
     status, odd = job.wait(3600), lost(folder / "whole", cut, damaged=True)
-    passed = job.text().count("passes over")
+    passed = job.text().count("skips")
     counts = [f"{count} {name}" for name, count in (*landed.items(), *done.items())]
     what = f"{sum(done.values())} SIGKILLs ({', '.join(counts)}); {hurt} newest files damaged"
     said = f"{verdict(odd)}; {passed} files passed over; {orphans} ranks left 30 s after a launcher"
@@ -156,7 +156,7 @@ def reach(phase, job, seen, steps, killed, rng):
         came = printed(GREETING) and job.is_there(lambda: [*there(WRITING[phase])], 300, 0.001)
     else:
         patterns = {"first steps": GREETING, "validation": f"step {steps} "}
-        came = printed(patterns.get(phase, r"\d/\d+  loss"))
+        came = printed(patterns.get(phase, r"\d/\d+  train loss"))
     most = {"start-up": 5, "first steps": 1, "validation": 0.5}
     time.sleep(rng.uniform(0, most.get(phase, 0.02 if phase in WRITING else 0.1)))
     return came
@@ -168,7 +168,7 @@ def in_phase(phase, cut, job):
         return [*cut.glob(WRITING[phase])]
     with contextlib.suppress(Exception):  # damaged
         saving, newest = [*cut.glob("*/*.tmp")], load(saved(cut))
-        ended = re.search(rf"(?m)^{newest['epoch']}/\d+  loss", job.text())
+        ended = re.search(rf"(?m)^{newest['epoch']}/\d+  train loss", job.text())
         return newest["step"] == 0 and not saving and not ended
 
 
@@ -428,13 +428,13 @@ def files(folder, trials, seed=0):
             while True:
                 job = Job([*words, "--epochs", 1, *resume], folder)
                 assert job.wait() == 0, job.text()
-                (taken,) = re.findall(r"Validation of (\S+), epoch", job.text())
+                (taken,) = re.findall(r"Validating (\S+), epoch", job.text())
                 if Path(taken).parent.name.startswith("good"):
                     break
                 same = not differences(load(taken), reference)
                 identical, wrong = identical + same, wrong + (not same)
                 Path(taken).unlink()
-            refused += job.text().count("passes over")
+            refused += job.text().count("skips")
         said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
         ok = not wrong and refused + identical == count
         yield f"{count} checkpoints {how}", f"{said}; the one before was taken", ok
@@ -498,7 +498,7 @@ def disk(folder, trials=DISK, way="own spawn"):
         whole = [load(path) for path in run.glob("*.pt")]  # or it raises
         give_back(run)
         again = Job([*words, room / "runs"], folder)
-        ended, on = again.wait(), "Going on from" in again.text()
+        ended, on = again.wait(), "Resuming from" in again.text()
         said = f"status {status}: {lines[0]}; {len(whole)} checkpoints whole; --resume auto "
         said += f"went on to status {ended}" if on else "did not go on"
         ok = status == 1 and lines[1:] and whole and on and ended == 0 and not job.traceback()

@@ -69,7 +69,7 @@ def progress(folder, moves=tuple(MOVES), steps=40):
         job = Job([*start(way, STARTS[way]), *options, runs, *more], folder)
         job.is_there(lambda: GREETING in job.text(), 240)
         job.end()
-        found = re.search(r"Going on from (\S+) \(epoch (\d+)", job.text())
+        found = re.search(r"Resuming (\S+) \(epoch (\d+)", job.text())
         return [Path(found[1]).parent.name, Path(found[1]).name, int(found[2])] if found else [""]
 
     def row(what, taken, *expected):
@@ -364,7 +364,7 @@ def syscalls(folder, cut=CUT):
             bad = [path.name for path in found if not whole(path)]
             again = Job([*start(way, script), *options, runs], here)
             ended, odd = again.wait(), bad or lost(here / "whole", here / runs)
-            folders, over = len([*(here / runs).iterdir()]), again.text().count("passes over")
+            folders, over = len([*(here / runs).iterdir()]), again.text().count("skips")
             said = f"{len(found)} files whole, {left} *.tmp left"
             said = f"{len(bad)} of {len(found)} files damaged, {left} *.tmp left" if bad else said
             said += f"; went on to status {ended} in {folders} folder{'s' * (folders > 1)}"
@@ -402,7 +402,7 @@ def many(folder, runs=1000):
         words = [*start(way, script), *options, "--epochs", 1, "--timeout", 10, "--seed", seed]
         job = Job([*words, "--log-dir", crowd], folder)
         status, text = job.wait(300), job.text()
-        over, trained = text.count("passes over"), "1/1  loss" in text
+        over, trained = text.count("skips"), "1/1  train loss" in text
         anew = "--resume auto starts a new run" in text
         said = f"status {status}, {'trained anew' if anew and trained else 'not trained anew'}; "
         said += f"{over} checkpoints of others were read"
@@ -412,8 +412,8 @@ def many(folder, runs=1000):
     words = [*start("plain", "imagenet_nd.py"), *options, "--epochs", 2, "--log-dir", crowd]
     job = Job(words, folder)
     status = job.wait(300)
-    on = f"Going on from {oldest / 'checkpoint.pt'}" in job.text()
-    over = job.text().count("passes over")
+    on = f"Resuming {oldest / 'checkpoint.pt'}" in job.text()
+    over = job.text().count("skips")
     said = f"status {status}, {'went on' if on else 'did not go on'} from its own; "
     said += f"{over} checkpoints of others were read"
     ok = status == 0 and on and not over and "2/2  loss" in job.text()
@@ -424,7 +424,10 @@ def many(folder, runs=1000):
     words = [*start("plain", "imagenet_nd.py"), *options, "--epochs", 1, "--log-dir", "runs", data]
     job = Job(words, folder)
     status, text = job.wait(), job.text()
-    named, trained = bool(re.search(r"data \(640 images, \w+, here 630", text)), "1/1  loss" in text
+    named, trained = (
+        bool(re.search(r"data \(640 images, \w+, here 630", text)),
+        "1/1  train loss" in text,
+    )
     said = f"status {status}, {'trained anew' if trained else 'not trained'}: the data are "
     ok, said = status == 0 and trained and named, said + ("named" if named else "not named")
     yield "other data whose classes have the same names", said, ok

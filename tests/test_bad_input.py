@@ -83,7 +83,7 @@ def test_ranges(script):
 OPTIONS = {
     ND: [
         ("-a resnet51", "resnet50"),
-        ("-a RESNET18", "near: resnet18"),
+        ("-a RESNET18", "similar names: resnet18"),
         ("-a timm/resnet51", "resnet50"),
         ("-b -3", "argument -b/--batch-size/--b: -3 is no int from 1"),
         ("-b 100", "training has 8 images, fewer than a global batch, 100"),
@@ -92,13 +92,13 @@ OPTIONS = {
         ("--desired top1 75%", "and a number: 75% is no float"),
         ("--warmup-epochs 2", "--warmup-epochs 2 is beyond --epochs 1"),
         ("--start-epoch 1000", "--start-epoch 1000 is not below --epochs"),
-        ("--mixup 0.2 -b 3", "take pairs, and of 3 images on a device"),
-        ("--cutmix 1 --global-batch 6 -b 1", "take pairs, and of 1 images on a device"),
-        ("--cutmix 1 -b 6 --mix-group 3", "3 mixed alike a number is odd"),
-        ("--mixup 1 -b 6 --repeated-aug 2", "3 mixed alike a number is odd"),
+        ("--mixup 0.2 -b 3", "need even numbers: 3 images on a device"),
+        ("--cutmix 1 --global-batch 6 -b 1", "need even numbers: 1 images on a device"),
+        ("--cutmix 1 -b 6 --mix-group 3", "even numbers: 6 images on a device, 3 mixed"),
+        ("--mixup 1 -b 6 --repeated-aug 2", "even numbers: 6 images on a device, 3 mixed"),
         ("--mix-group 8", "--mix-group is for --mixup and --cutmix"),
         ("--bce-threshold 0.2", "--bce-threshold is for --loss bce"),
-        ("--auto-augment rand-m6.5", "--auto-augment rand-m6.5: there is off, trivial"),
+        ("--auto-augment rand-m6.5", "--auto-augment rand-m6.5: give off, trivial"),
         ("--auto-augment rand-m6-q3", "rand-m6-mstd0.5-inc1"),
         ("--repeated-aug 3 -b 4", "--repeated-aug 3: does not divide 4 images"),
         ("--val-size 64 --val-resize 48", "--val-resize 48"),
@@ -126,9 +126,9 @@ OPTIONS = {
         ("--opt-level O1 --keep-batchnorm-fp32 True", "O1"),
         ("--opt-level O3 --sync-bn", "--keep-batchnorm-fp32 True"),
         ("--loss-scale -8", "neither dynamic nor a number above 0"),
-        ("--opt-level O3 --half-dtype float16 --optimizer adamw", "take O2"),
+        ("--opt-level O3 --half-dtype float16 --optimizer adamw", "use O2"),
         ("--dist-backend nccl", "nccl"),
-        ("--sync-bn", "GPUs only"),
+        ("--sync-bn", "only on GPUs"),
     ],
     DDP: [
         ("--world-size 2 --rank 2 --dist-url tcp://localhost:1", "--rank 2"),
@@ -238,7 +238,7 @@ FOLDERS = {  # what is done to an ImageFolder => words of the line
     "empty class": (lambda folder: (folder / "train" / "bird").mkdir(), ["{}/train", "bird"]),
     "other classes": (
         lambda folder: (folder / "val" / "dog").rename(folder / "val" / "fox"),
-        ["differ in 2 classes, as dog"],
+        ["differ in 2 classes: dog"],
     ),
     "flat": (flatten, ["{}/val: Couldn't find any class folder", "prepare_imagenet.py"]),
     "tar": (archive, ["{}/train: ", "prepare_imagenet.py"]),
@@ -295,8 +295,8 @@ def test_damaged_checkpoints(trained, images, tmp_path, complaint_here):
     theirs["state_dict"] = {f"module.{name}": each for name, each in saved["state_dict"].items()}
     torch.save(theirs | {"scheduler": {}}, path)
     line = complaint_here(*resume, path)
-    assert "pytorch/examples" in line and "--weights" in line
-    assert "no good checkpoint in" in complaint_here(*resume, images)
+    assert "those of other projects" in line and "--weights" in line
+    assert "no usable checkpoint in" in complaint_here(*resume, images)
     assert good.read_bytes() == whole
 
 
@@ -314,7 +314,7 @@ def test_forged_checkpoints(script, must_fit, trained, tmp_path, complaint_here)
     saved = torch.load(good, weights_only=True)
     for name in module.METADATA | module.TENSORS:
         torch.save({each: saved[each] for each in saved if each != name}, path)
-        with pytest.raises(module.BadInput, match="bad.pt is no checkpoint of these scripts"):
+        with pytest.raises(module.BadInput, match="bad.pt is not a checkpoint of these scripts"):
             module.read_checkpoint(path)
     values = None, 7, "1", ["x"], {"layers": True}
     for name, value in itertools.product(must_fit.split(), values):
@@ -417,8 +417,8 @@ LAUNCHER = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_
         (APEX, {"WORLD_SIZE": ""}, [], "'WORLD_SIZE': ''"),
         (DDP, {"MASTER_PORT": "99999"}, [], "99999"),
         (APEX, {"MASTER_PORT": "99999"}, [], "99999"),
-        (DDP, {}, ["--world-size", "2"], "leave out --dist-url"),
-        (DDP, {}, ["--dist-url", "tcp://127.0.0.1:1"], "leave out --dist-url"),
+        (DDP, {}, ["--world-size", "2"], "omit --dist-url"),
+        (DDP, {}, ["--dist-url", "tcp://127.0.0.1:1"], "omit --dist-url"),
     ],
     ids=str,
 )

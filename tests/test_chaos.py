@@ -64,7 +64,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
 
     job = begin(way, script, *auto)
     job.wait_for("2/2  step 5 ")
-    assert "Going on from" in job.text() and not marker.exists()
+    assert "Resuming from" in job.text() and not marker.exists()
     chaos.kill(job.ranks()[1] if way != "plain" else psutil.Process(job.process.pid))
     began, status = time.monotonic(), job.wait()
     assert status in (1, -signal.SIGKILL), job.text()
@@ -73,7 +73,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, b
 
     job = begin(way, script, *auto)
     assert job.wait() == 0, job.text()
-    assert re.search(r"passes over .*/checkpoint.pt", job.text()) and not job.traceback()
+    assert re.search(r"skips .*/checkpoint.pt", job.text()) and not job.traceback()
     assert chaos.lost(whole, cut, damaged=True) == []
 
 

@@ -98,7 +98,9 @@ def test_commands_run_as_typed(number, copy):
     for line in re.findall(r"`([^`]+)`", see):
         assert line in printed or line.count(" ") < 2, (line, output)
     if number == 10:
-        assert f"3/3  loss {re.search(r'end at a loss of ([0-9.]+)', see)[1]}  " in output, output
+        assert f"3/3  train loss {re.search(r'end at a loss of ([0-9.]+)', see)[1]}  " in output, (
+            output
+        )
 
 
 def test_the_ring_that_is_drawn_is_the_script_s(monkeypatch):

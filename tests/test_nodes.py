@@ -401,7 +401,7 @@ def test_nodes_that_leave_and_join(cluster, demo):
     for job in first, second:
         job.terminate()
     assert first.wait(60) and second.wait(60)
-    assert first.output().count("Going on from") == 4
+    assert first.output().count("Resuming from") == 4
 
     found = [*events(hosts.hosts[0].folder)]
     steps = {step for step, _ in found}
@@ -457,7 +457,7 @@ def test_pods(file, cluster, demo, tmp_path):
     assert json.loads(marker.read_text())["step"] > 0
     jobs = start_all("drained")
     assert end_all(jobs) == [0, 0], jobs[0].output()
-    assert "Going on from " in jobs[0].output()
+    assert "Resuming " in jobs[0].output()
     assert end_all(start_all("whole")) == [0, 0]
     paths = [checkpoint(tmp_path / logs) for logs in ("drained", "whole")]
     one, other = (torch.load(each, weights_only=True)["state_dict"] for each in paths)

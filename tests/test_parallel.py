@@ -215,7 +215,7 @@ def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
     args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
     place = fsdp.init_distributed(args)
     try:
-        with torch.device("meta"), pytest.raises(fsdp.BadInput, match="swin_v2_t.*take --amp"):
+        with torch.device("meta"), pytest.raises(fsdp.BadInput, match="swin_v2_t.*use --amp"):
             fsdp._shard(models.swin_v2_t(), args, place)
     finally:
         fsdp.cleanup()
@@ -274,9 +274,9 @@ def test_every_exchange_gives_the_mean_on_every_rank():
         (FSDP, ["--hybrid", "3"], "--hybrid 3 does not divide the 4 ranks"),
         (PIPELINE, ["--stages", "3"], "4 ranks cannot hold 3 stages, 1 on each, evenly"),
         (PIPELINE, ["--schedule", "interleaved", "--stages", "5"], "cannot hold 5 stages, 2 on"),
-        (PIPELINE, ["--start-size", "16"], "--start-size: a pipeline does not go with"),
-        (PIPELINE, ["--freeze", "--pretrained"], "--freeze: a pipeline does not go with"),
-        (PIPELINE, ["--compile"], "--compile: a pipeline does not go with"),
+        (PIPELINE, ["--start-size", "16"], "--start-size: a pipeline cannot train"),
+        (PIPELINE, ["--freeze", "--pretrained"], "--freeze: a pipeline cannot train"),
+        (PIPELINE, ["--compile"], "--compile: a pipeline cannot train"),
         (PIPELINE, ["--stages", "1"], "argument --stages: 1 is"),
         (EXCHANGE, ["--bucket-mb", "0"], "argument --bucket-mb: 0 is"),
     ],
@@ -287,7 +287,7 @@ def test_four_ranks_refuse(script, options, complaint, complaint_here):
 
 
 def test_a_pipeline_of_one_rank_is_refused(complaint_here):
-    assert "the script for one ends in _nd.py" in complaint_here(PIPELINE, "--no-accel")
+    assert "use the script that ends in _nd.py" in complaint_here(PIPELINE, "--no-accel")
 
 
 @pytest.mark.slow

@@ -469,7 +469,7 @@ def test_apexs_default_level_on_the_cpu(demo, tmp_path):
     output = run([*command(apex), "--opt-level", "O3", *words], tmp_path)
     assert f"{folder.name}, differs in precision (O0, here O3)" in output
     output = run([*command(apex), "--opt-level", "O0", *words], tmp_path)
-    assert f"Going on from {folder.resolve()}" in output.replace("runs/", f"{tmp_path}/runs/")
+    assert f"Resuming {folder.resolve()}" in output.replace("runs/", f"{tmp_path}/runs/")
 
 
 def test_a_gpu_that_pytorch_cannot_use_is_named(monkeypatch, capsys):

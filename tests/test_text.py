@@ -132,7 +132,7 @@ def test_positions_are_counted_from_the_first_token():
 
 
 def test_a_pipeline_refuses_tied_weights(complaint_here):
-    assert "--tied: a pipeline does not go with a weight in" in complaint_here(
+    assert "--tied: a pipeline cannot train a weight in" in complaint_here(
         "text_pipeline.py", "--tied", "--no-accel"
     )
 
@@ -401,10 +401,10 @@ def test_resumed_equals_uninterrupted_to_the_bit(script, ranks, options, text, t
     words = [*command(script, ranks), *LM, "--dropout", "0.1", *options, text, "--log-dir"]
     run([*words, "whole"], tmp_path)
     early = run([*words, "cut"], tmp_path, None, EARLY)  # launchers have a status of their own
-    step = int(re.search(r"ended by SIGTERM at step (\d+), saved", early)[1])
+    step = int(re.search(r"stopped by SIGTERM at step (\d+), saved", early)[1])
     assert 0 < step < 10
     output = run([*words, "cut", "--resume", "auto"], tmp_path)
-    assert re.search(rf"Going on from .* at epoch 0 step {step}\b", output)
+    assert re.search(rf"Resuming .* at epoch 0 step {step}\b", output)
     assert lost(tmp_path / "whole", tmp_path / "cut") == []
     for tag in "Loss/step", "Loss/train", "Loss/val":
         assert scalars(tmp_path / "cut", tag) == scalars(tmp_path / "whole", tag), tag

@@ -105,16 +105,16 @@ def prepared(*options):
 OPTIONS = [
     ("--task lm -a bert", "--task lm needs -a gpt"),
     ("--task cola", "--task cola needs -a FOLDER"),
-    ("-a gtp", "near: gpt"),
+    ("-a gtp", "similar names: gpt"),
     ("--task cola -a bert-base-cased", "hf download bert-base-cased --local-dir"),
     ("--task cola -a bert --tokenizer bytes", "--tokenizer bytes: no folder"),
     ("--tokenizer nothing", "--tokenizer nothing: no folder"),
     ("--task cola -a bert --tied", "--tied is for -a gpt"),
     ("--task cola -a bert --max-length 1", "--max-length"),
     ("--hidden-size 30 --heads 4", "--heads 4 does not divide --hidden-size 30"),
-    ("--desired-acc 0.5", "--task lm measures loss perplexity alone"),
-    ("--task mnli -a bert --desired mcc 0.5", "--task mnli measures loss accuracy alone"),
-    ("--task cola -a bert --best perplexity", "--task cola measures loss accuracy f1 mcc alone"),
+    ("--desired-acc 0.5", "--task lm measures only loss perplexity"),
+    ("--task mnli -a bert --desired mcc 0.5", "--task mnli measures only loss accuracy"),
+    ("--task cola -a bert --best perplexity", "--task cola measures only loss accuracy f1 mcc"),
     ("--resume ''", "--resume"),
     ("-b 4000 --max-length 8", "training has 94 sequences, fewer than a global batch, 4000"),
     ("--max-length 100000", "too few for --max-length 100000"),
@@ -285,7 +285,7 @@ def test_sequences_too_long_are_cut_and_counted(tmp_path, capfd):
     folder = write(tmp_path / "rte", {"train.tsv": PAIRS + long * 2, "dev.tsv": PAIRS})
     train, val = sources(*RTE, "bert", "--max-length", "16", folder)
     printed = "".join(capfd.readouterr()).splitlines()
-    assert printed == [f"{folder}/train.tsv: 2 of 14 sequences are of --max-length, or cut to it"]
+    assert printed == [f"{folder}/train.tsv: 2 of 14 sequences fill --max-length, or were cut"]
     assert [*train.length[-3:]] == [8, 16, 16] and [*train.second[-3:]] == [4, 4, 4]
     assert max(val.length) == 8
     short, cut = (train.tokens[at : at + 7] for at in train.offset[-3:-1])
@@ -342,7 +342,7 @@ def test_glue_as_it_is_downloaded(task, tmp_path, capfd):
     how = columns, label, classes.split()
     tables = [write_glue(task, tmp_path / name, headers[name], *how) for name in headers]
     found = sources("--task", task, "-a", "bert", tmp_path)
-    left_out = f"{tmp_path}/train.tsv: 2 rows are too short, and are left out\n"
+    left_out = f"{tmp_path}/train.tsv: 2 incomplete rows are left out\n"
     assert "".join(capfd.readouterr()) == left_out * (task == "qqp")
     numbers = {}
     for rows, source in zip(tables, found, strict=True):
@@ -432,7 +432,7 @@ def test_another_vocabulary(bert, another, pairs, complaint_here):
     words = saved["model"]["vocab"]
     saved["model"]["vocab"] = {f"x{w}" if w in WORDS else w: n for w, n in words.items()}
     (another / "tokenizer.json").write_text(json.dumps(saved))
-    assert "more than half is unknown" in complaint_here(ND, *RTE, another, pairs)
+    assert "more than half of it is unknown" in complaint_here(ND, *RTE, another, pairs)
     saved["model"]["vocab"] = {w: n for w, n in words.items() if w != WORDS[-1]}
     (another / "tokenizer.json").write_text(json.dumps(saved))
     line = complaint_here(ND, *RTE, bert, "--tokenizer", another, pairs)
@@ -586,7 +586,7 @@ def test_ranks_say_it_once(another, tmp_path):
     printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert ranks[0].returncode == 2 and ranks[1].returncode, printed
     lines = printed[0].splitlines()
-    assert all("1 rows are too short, and are left out" in line for line in lines[:2])
-    assert all("9 of 9 sequences are of --max-length, or cut to it" in line for line in lines[2:4])
+    assert all("1 incomplete rows are left out" in line for line in lines[:2])
+    assert all("9 of 9 sequences fill --max-length, or were cut" in line for line in lines[2:4])
     assert str(another) in the_line(printed[0], only=False) and len(lines) == 5
     assert len(printed[1].splitlines()) == 1 and "Traceback" not in printed[1]

@@ -122,12 +122,12 @@ def test_log_and_output_agree(whole, demo):
         # 320 images: each counted once.
         correct = 3.2 * values["Top1/val"][epoch]
         assert correct == pytest.approx(round(correct), abs=1e-4)
-        line = rf"^{epoch + 1}/3  loss {values['Loss/train'][epoch]:.2f}  val "
+        line = rf"^{epoch + 1}/3  train loss {values['Loss/train'][epoch]:.2f}  val "
         line += rf"top-1 {values['Top1/val'][epoch]:.1f} %, top-5 {values['Top5/val'][epoch]:.1f} %"
         line += r"  [\d,]+ images/s  left \d:\d\d:\d\d$"
         assert re.search(line, output, re.MULTILINE), line
         for number, loss in enumerate(of_epoch, 1):
-            line = rf"^{epoch + 1}/3  step {number}  loss {loss:.4f}  top-1 ([\d.]+) %, "
+            line = rf"^{epoch + 1}/3  step {number}  loss {loss:.4f}  mean: top-1 ([\d.]+) %, "
             line += r"top-5 ([\d.]+) %  [\d,]+ images/s  wait \d+ %$"
             found = re.search(line, output, re.MULTILINE)
             assert found, line
@@ -226,17 +226,17 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     marker = json.loads((first / "PREEMPTED").read_text())
     assert (marker["why"], marker["epoch"]) == ("SIGTERM", 0)
     assert 0 < marker["step"] < 4
-    assert re.search(rf"ended by SIGTERM.* step {marker['step']}\b", output)
+    assert re.search(rf"stopped by SIGTERM.* step {marker['step']}\b", output)
     # One device keeps the global batch, accumulated of two. --desired-acc ends it with its epoch.
     output = run([*command(ND), *words, "--desired-acc", "0.001"], tmp_path)
-    assert re.search(rf"Going on from .* at epoch 0 step {marker['step']}\b", output)
+    assert re.search(rf"Resuming .* at epoch 0 step {marker['step']}\b", output)
     assert "images x devices x accumulated = 8 x 1 x 2 = global batch 16" in output
     assert "target reached after " in output
     assert the_run(tmp_path / "runs") == first
     third = [*command("imagenet_ddp_apex.py"), *RUN, *level("apex"), "-b", "16"]
     third += ["--resume", first / "checkpoint.pt", "--log-dir", "third", demo]
     output = run(third, tmp_path)
-    assert re.search(r"Going on from .*\(epoch 1 step 0, of 16\) at epoch 0 step 4\b", output)
+    assert re.search(r"Resuming .*\(epoch 1 step 0, of 16\) at epoch 0 step 4\b", output)
     assert "batch-size (8, here 16)" in output, "options that differ are printed"
     losses = scalars(tmp_path / "runs", "Loss/step") | scalars(tmp_path / "third", "Loss/step")
     assert losses == pytest.approx(scalars(whole[0] / "runs", "Loss/step"), rel=1e-5)
@@ -289,26 +289,26 @@ def test_resume_auto_takes_the_newest_folder_of_the_same_run(whole, copied, demo
     (other / "checkpoint.pt").write_text("to be read by nobody")
     words = [*command(ND), *RUN, "-b", "16", "--resume", "auto"]
     output = run([*words, demo], tmp_path)
-    assert f"Going on from runs/{first.name}/checkpoint.pt (epoch 3" in output
-    assert "passes over" not in output
+    assert f"Resuming runs/{first.name}/checkpoint.pt (epoch 3" in output
+    assert "skips" not in output
     again.mkdir()  # begun again with equal options: the newer one, although its epoch is lower
     shutil.copy(checkpoint(whole[0] / "runs", "checkpoint-2.pt"), again / "checkpoint-1.pt")
     (again / "checkpoint.pt").write_text("damaged")
     os.utime(again / "checkpoint-1.pt", (1, 1))  # a clock that was set back
     output = run([*words, demo], tmp_path)
-    assert f"Going on from runs/{again.name}/checkpoint-1.pt (epoch 1" in output
-    assert f"passes over runs/{again.name}/checkpoint.pt cannot be loaded" in output
+    assert f"Resuming runs/{again.name}/checkpoint-1.pt (epoch 1" in output
+    assert f"skips runs/{again.name}/checkpoint.pt cannot be loaded" in output
     assert f"Logs and checkpoints: runs/{again.name}\n" in output
     data = shutil.copytree(demo, tmp_path / "moved")
     for path in (data / "train").rglob("*.jpg"):  # the same names
         path.write_bytes(path.read_bytes() + b"more")
     output = run([*words, "--epochs", "1", data], tmp_path)
     assert re.search(r"differs in data \(1280 images, \w{8}, here 1280 images, \w{8}\)", output)
-    assert "Going on" not in output
+    assert "Resuming" not in output
     (data / "train" / "class3" / "0.jpg").unlink()
     output = run([*words[:-1], first / "checkpoint.pt", data], tmp_path)
     assert re.search(r"with other options: data \(1280 images, \w+, here 1279 images, ", output)
-    assert "Going on" in output
+    assert "Resuming" in output
 
 
 def test_a_default_that_a_later_version_changed(copied, again):
@@ -320,9 +320,9 @@ def test_a_default_that_a_later_version_changed(copied, again):
     options["options"]["wd"] = 0.5
     (copied / "run.json").write_text(json.dumps(options))
     output = again("--resume", "auto")
-    assert output.count("passes over runs/") == 4
+    assert output.count("skips runs/") == 4
     assert "/checkpoint.pt: trained with other options: wd (0.5, here 0.0001)" in output
-    assert f"{copied.name}, differs in wd (0.5, here 0.0001)" in output and "Going on" not in output
+    assert f"{copied.name}, differs in wd (0.5, here 0.0001)" in output and "Resuming" not in output
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_two_starts_in_one_second_and_a_folder_that_is_held(whole, demo, tmp_pat
         return lock(path, timeout=0.1, is_singleton=False)
 
     monkeypatch.setattr(nd.filelock, "FileLock", impatient)
-    with pytest.raises(nd.Fault, match="another run writes there now"):
+    with pytest.raises(nd.Fault, match="another run is writing there"):
         nd.lock_folder.__wrapped__(folders[0])
     assert minutes == [1]
 
@@ -390,8 +390,8 @@ def test_a_run_waits_for_the_one_that_holds_its_folder(copied, demo, tmp_path):
         time.sleep(8)  # it has begun by then, or this says little
         torch.save(newest, copied / "checkpoint.pt")
     output = process.communicate()[0]
-    assert process.returncode == 0 and "passes over" not in output
-    assert f"Going on from runs/{copied.name}/checkpoint.pt" in output
+    assert process.returncode == 0 and "skips" not in output
+    assert f"Resuming runs/{copied.name}/checkpoint.pt" in output
 
 
 def test_what_gpus_and_infiniband_send_is_not_counted(monkeypatch):
@@ -405,7 +405,7 @@ def test_what_gpus_and_infiniband_send_is_not_counted(monkeypatch):
 
 def test_a_signal_while_evaluating(again):
     output = again("-b", "4", "--evaluate", status=143, env=EARLY)
-    assert "ended by SIGTERM: nothing is saved" in output
+    assert "stopped by SIGTERM; nothing is saved" in output
 
 
 def test_resume_file_takes_the_command_lines_rates(whole, again, tmp_path):
@@ -468,7 +468,7 @@ def test_a_spent_budget_ends_in_mid_epoch(whole, again, tmp_path):
     words = "--steps-per-epoch", "7", "--budget-hours"
     output = again(*words, "1e-9", "--resume", tmp_path / "edited.pt")
     for _ in range(2):
-        assert re.search(r"^1\.43/3  loss 3\.12  val top-1 ", output, re.MULTILINE), output
+        assert re.search(r"^1\.43/3  train loss 3\.12  val top-1 ", output, re.MULTILINE), output
         assert re.search(r"^the budget is spent after 1\.43/3 epochs in ", output, re.MULTILINE)
         output = again(*words, "1e-9", "--resume", "auto")
     folder = the_run(tmp_path / "runs")
@@ -489,7 +489,7 @@ def test_signals_and_kills_around_validation(whole, again, tmp_path):
     # Of an epoch the bar of training is the first event, then four steps, validation, 20 batches.
     for number in 6, 6 + 9:
         output = again(*auto, status=143, env={"SIGTERM_AT": str(number)})
-        assert "ended by SIGTERM at step 4, saved" in output
+        assert "stopped by SIGTERM at step 4, saved" in output
     first = the_run(tmp_path / "runs")
     again(*auto, *one_epoch)
     (first / "model_best.pt").unlink()  # as if it was killed before
@@ -639,7 +639,7 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
     ):
         output = run([*command(script), *net, "--evaluate", *words, demo], tmp_path)
         assert f"Validation of {what} pixels\n" in output
-        assert not re.search("Going on|learning rate|other options", output)
+        assert not re.search("Resuming|learning rate|other options", output)
         same = f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in output
         assert same == what.endswith("37")
     assert {path.name for path in tmp_path.iterdir()} == {"theirs.pt"}, "no run is begun"
@@ -696,7 +696,7 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
 
 
 def test_loss_that_is_not_finite_leaves_the_checkpoint_before(copied, again):
-    """Going on in the run's folder, with a learning rate beyond reason."""
+    """Resuming in the run's folder, with a learning rate beyond reason."""
     path = copied / "checkpoint.pt"
     kept = path.read_bytes()
     line = the_line(again(*"--epochs 9 --lr 1e12 --resume".split(), path, status=2), only=False)
