@@ -3,13 +3,16 @@
 import contextlib
 import faulthandler
 import importlib
+import io
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 
@@ -176,6 +179,40 @@ def scalars(log_dir, tag):
 def checkpoint(log_dir, name="checkpoint.pt"):
     """Returns the path of a checkpoint of the one run in `log_dir`."""
     return the_run(log_dir) / name
+
+
+def damage(path, how):
+    """Spoils a file or makes one: None removes it, or a folder; a number cuts it off there, before
+    its end where it is negative; a function changes its bytes; bytes take its place."""
+    if how is None:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(how, int):
+        how = path.read_bytes()[:how]
+    path.write_bytes(how(path.read_bytes()) if callable(how) else how)
+
+
+def flip(at):
+    """Returns a function for damage(): it changes one bit of the byte there."""
+    return lambda content: content[:at] + bytes([content[at] ^ 1]) + content[at:][1:]
+
+
+def members(path):
+    """Returns {name: bytes} of a tar file."""
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+def write_tar(path, content, mode="w"):
+    """Writes a tar file of {name: bytes}."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, inside in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(inside)
+            tar.addfile(member, io.BytesIO(inside))
+    return path
 
 
 def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
