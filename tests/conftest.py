@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import importlib
 import io
+import json
 import os
 import random
 import re
@@ -176,6 +177,12 @@ def scalars(log_dir, tag):
     return {event.step: event.value for event in events(the_run(log_dir)).Scalars(tag)}
 
 
+def json_logged(log_dir, tag):
+    """Returns what the one run in `log_dir` has logged of itself: as "about", or at its "end"."""
+    (text,) = events(the_run(log_dir)).Tensors(f"{tag}/text_summary")
+    return json.loads(text.tensor_proto.string_val[0].decode().strip("`json\n"))
+
+
 def checkpoint(log_dir, name="checkpoint.pt"):
     """Returns the path of a checkpoint of the one run in `log_dir`."""
     return the_run(log_dir) / name
@@ -267,6 +274,21 @@ def call_tool(monkeypatch, capsys):
         output, errors = capsys.readouterr()
         assert ended == status, errors
         return output, errors
+
+    return call
+
+
+@pytest.fixture
+def tool(call_tool):
+    """tool(program, *words, status=0): returns what is printed, or, where the status is another,
+    the one line of stderr."""
+
+    def call(program, *words, status=0):
+        output, errors = call_tool(program, *words, status=status)
+        if status:
+            (output,) = errors.splitlines()
+            assert ": error: " in output
+        return output
 
     return call
 

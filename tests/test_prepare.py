@@ -149,16 +149,12 @@ def wanted(part):
 
 
 @pytest.fixture
-def prepare(call_tool):
-    """prepare(*words, status=0): returns the lines printed; where the status is 2, the one line of
-    stderr."""
+def prepare(tool):
+    """prepare(*words, status=0): returns the lines printed, or what follows `error: `."""
 
     def call(*words, status=0):
-        output, errors = call_tool("prepare_imagenet", *words, status=status)
-        if status:
-            (line,) = errors.splitlines()
-            return line.removeprefix("prepare_imagenet.py: error: ")
-        return output.splitlines()
+        said = tool("prepare_imagenet", *words, status=status)
+        return said.partition(" error: ")[2] if status else said.splitlines()
 
     return call
 
