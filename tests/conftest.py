@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import importlib
 import io
 import json
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from pathlib import Path
 
 import PIL.Image
@@ -107,6 +109,32 @@ def run(words, cwd, status=0, env=(), timeout=300):
     )
     assert status is None or done.returncode == status, done.stdout
     return done.stdout
+
+
+def interrupted(words, started, signum, cwd):
+    """Starts a program, and once started() holds sends it a signal: SIGINT as Ctrl-C, to all of its
+    processes, others to the first alone; returns (exit status, output)."""
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also behind `&`
+    process = subprocess.Popen(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heeds,
+    )
+    try:
+        while not started() and process.poll() is None:
+            time.sleep(0.02)
+        (os.killpg if signum == signal.SIGINT else os.kill)(process.pid, signum)
+        # The end of the pipe comes when no process has it.
+        output = process.communicate(timeout=120)[0]
+        return process.returncode, output
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def the_line(output, only=True):

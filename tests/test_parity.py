@@ -1,10 +1,8 @@
 """Parity: the same seed and global batch give the same loss curve and the same validation accuracy,
 whichever script, however many ranks, loader workers and accumulated batches."""
 
-import sys
-
 import pytest
-from conftest import ROOT, command, needs_horovod, run, scalars
+from conftest import command, needs_horovod, run, scalars
 
 GLOBAL_BATCH = 16
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
@@ -143,18 +141,8 @@ def test_another_seed_gives_another_curve(curve):
 
 
 @pytest.mark.slow
-def test_shards_give_the_curve_of_the_folder_they_were_made_of(curve, demo, tmp_path):
-    run(
-        [
-            sys.executable,
-            ROOT / "tools" / "make_shards.py",
-            demo,
-            tmp_path / "shards",
-            "--images",
-            500,
-        ],
-        tmp_path,
-    )
+def test_shards_give_the_curve_of_the_folder_they_were_made_of(curve, demo, tmp_path, tool):
+    tool("make_shards", demo, tmp_path / "shards", "--images", 500)
     size = ["-b", GLOBAL_BATCH, "-j", "2", "--steps-per-epoch", "20", tmp_path / "shards"]
     run([*command("imagenet_nd.py"), *OPTIONS, *size], tmp_path)
     losses = scalars(tmp_path / "runs", "Loss/step")

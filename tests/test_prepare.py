@@ -1,7 +1,6 @@
 """ImageNet in the forms that people have it: image-net.org's tar files, Kaggle's folder, Hugging
 Face's parquet, timm's tar files."""
 
-import functools
 import gzip
 import importlib.resources
 import io
@@ -9,27 +8,22 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tarfile
-import time
 
 import numpy as np
 import PIL.Image
 import pyarrow
 import pytest
 import scipy.io
+import torch
 import torchvision
 from conftest import (
     ROOT,
-    checkpoint,
-    command,
     damage,
-    environment,
     flip,
+    interrupted,
     members,
-    run,
-    scalars,
     write_tar,
 )
 from pyarrow import parquet
@@ -195,24 +189,14 @@ def test_each_form_gives_the_same_images_and_classes(form, tmp_path, prepare):
     assert files(data) == made
 
 
-def test_what_came_of_each_form_is_trained_on(tmp_path, prepare, call_tool):
-    """A run goes on from one form to the others, since their classes have the same names; and
-    look.py measures the same on all."""
+def test_look_measures_the_same_on_what_came_of_each_form(tmp_path, prepare, call_tool):
+    model = tmp_path / "model.pt"
+    state = nd.models.squeezenet1_1(num_classes=3).state_dict()
+    torch.save({"arch": "squeezenet1_1", "classes": IDS, "state_dict": state}, model)
+    found = set()
     for form, write in FORMS.items():
         write(tmp_path / form)
         prepare(tmp_path / form, tmp_path / f"from_{form}")
-    mixed = tmp_path / "mixed"
-    mixed.mkdir()
-    (mixed / "train").symlink_to(tmp_path / "from_parquet" / "train")
-    (mixed / "val").symlink_to(tmp_path / "from_timm" / "val")
-    words = [*command("imagenet_nd.py"), *TINY]
-    run([*words, "--log-dir", "first", tmp_path / "from_kaggle"], tmp_path)
-    model = checkpoint(tmp_path / "first")
-    more = "--log-dir", "second", "--epochs", "2", "--resume", model, mixed
-    assert "all epochs are done" in run([*words, *more], tmp_path)
-    assert len(scalars(tmp_path / "second", "Loss/val")) == 2, "the first epoch is validated again"
-    found = set()
-    for form in FORMS:
         words = "classes", model, tmp_path / f"from_{form}", "--out", tmp_path / "confusion.png"
         lines = call_tool("look", *words)[0].splitlines()
         found.add((lines[0].partition(": ")[2], *lines[1:-1]))
@@ -516,15 +500,11 @@ def test_an_unpacking_ends_by_ctrl_c_in_one_line(tmp_path, prepare):
     path.rename(tmp_path / "whole")
     os.mkfifo(path)  # it waits for
     words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", path.parent, data]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also behind `&`
-    words = [*words, "--only", "train"]
-    process = subprocess.Popen(words, env=environment(), preexec_fn=heeds, **streams)
-    while not (data / "train.unfinished").exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    line = "prepare_imagenet.py: interrupted: start it again, and it goes on\n"
-    assert process.communicate(timeout=120)[0] == line and process.returncode == 130
+    status, line = interrupted(
+        *([*words, "--only", "train"], (data / "train.unfinished").exists, signal.SIGINT, tmp_path)
+    )
+    assert line == "prepare_imagenet.py: interrupted: start it again, and it goes on\n"
+    assert status == 130
     (tmp_path / "whole").rename(path)
     prepare(path.parent, data, "--only", "train")
     assert held(data, "train") == wanted("train")

@@ -487,18 +487,8 @@ def test_hostile_logs(tmp_path):
 
 
 ODD = [chaos_logs.IMAGE, "[x](javascript:alert(1))", "[x]: javascript:alert(1)", "\\<b>", "# b"]
-ODD += [
-    "- b",
-    "1. b",
-    "---",
-    "> b",
-    "```",
-    "`b`",
-    "a | b",
-    "*b* __b__ _b_",
-    "&lt;b&gt;",
-    "a_b, 1 %",
-]
+ODD += ["- b", "1. b", "---", "> b", "```", "`b`", "a | b", "*b* __b__ _b_", "&lt;b&gt;"]
+ODD += ["a_b, 1 %"]
 
 
 @pytest.mark.parametrize("odd", ODD)

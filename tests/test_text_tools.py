@@ -7,13 +7,12 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 
 import numpy as np
 import pyarrow
 import pytest
-from conftest import ROOT, checkpoint, damage, environment, run, torch
+from conftest import ROOT, checkpoint, damage, environment, interrupted, run, torch
 from pyarrow import parquet
 
 import text_nd as nd
@@ -288,14 +287,12 @@ def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
 )
 def test_bad_words(words, message, tmp_path, tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in "none", "there", "parts", "half-parts", "half.unfinished":
-        (tmp_path / name).mkdir()
     for name in "text.txt", "parts/train.txt", "parts/val.txt", "half-parts/train.txt":
-        (tmp_path / name).write_text("a few words\n" * 9)
-    (tmp_path / "empty.txt").write_bytes(b"")
-    (tmp_path / "short.txt").write_bytes(b"x")
-    (tmp_path / "latin.txt").write_bytes(b"word\n" * 9 + b"\xe4\n")
-    (tmp_path / "cut.txt").write_bytes(b"word\n" * 9 + b"\xc3")
+        damage(tmp_path / name, b"a few words\n" * 9)
+    for name in "none/x", "there/x", "half.unfinished/x", "empty.txt":
+        damage(tmp_path / name, b"")
+    for name, content in ("short", b"x"), ("latin", b"word\n" * 9 + b"\xe4\n"), ("cut", b"a\xc3"):
+        damage(tmp_path / f"{name}.txt", content)
     before = sorted(tmp_path.rglob("*"))
     assert message in tool("prepare_text", *words.split(), status=2)
     assert sorted(tmp_path.rglob("*")) == before
@@ -317,15 +314,8 @@ def test_a_full_disk_leaves_nothing(tmp_path, tool):
 def test_what_is_ended_leaves_nothing(tmp_path):
     (tmp_path / "input.txt").write_bytes(b"a few words\n" * 1_000_000)  # seconds of work
     words = [sys.executable, TEXT, "lm", "input.txt", "out", "--tokenizer", "words"]
-    process = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE)
-    try:
-        while not [*tmp_path.glob("out.unfinished/*")] and process.poll() is None:
-            time.sleep(0.01)
-        process.terminate()
-        assert process.communicate(timeout=120)[1] == b""
-        assert process.returncode == 128 + signal.SIGTERM
-    finally:
-        process.kill()
+    begun = (tmp_path / "out.unfinished").exists
+    assert interrupted(words, begun, signal.SIGTERM, tmp_path) == (128 + signal.SIGTERM, "")
     assert [path.name for path in tmp_path.iterdir()] == ["input.txt"]
 
 

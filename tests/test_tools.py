@@ -1,6 +1,5 @@
 """Tools beside training: shards, profiles."""
 
-import contextlib
 import gzip
 import io
 import json
@@ -8,9 +7,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
 
 import numpy as np
 import PIL.Image
@@ -21,8 +18,8 @@ from conftest import (
     command,
     complaint,
     damage,
-    environment,
     flip,
+    interrupted,
     members,
     needs_horovod,
     run,
@@ -184,29 +181,14 @@ def test_a_shard_has_ten_thousand_images(tmp_path, tool):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_shards_leave_nothing(number, tmp_path):
-    """Ctrl-C reaches all processes, SIGTERM the first alone; none of them lives on."""
+    """None of the processes lives on."""
     folder = write_set(tmp_path / "data", names=["a"], train=1, sizes=(1000, 800))
     for other in range(1, 5000):  # a minute's work at least
         os.link(folder / "train" / "a" / "0.JPEG", folder / "train" / "a" / f"{other}.JPEG")
     words = [sys.executable, ROOT / "tools" / "make_shards.py", "data", "out", "--raw", "700"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(
-        [*words, "--images", "100", "-j", "2"],
-        cwd=tmp_path,
-        env=environment(),
-        start_new_session=True,
-        **streams,
-    )
-    try:
-        while not [*tmp_path.glob("out.unfinished/train/000000.tar")] and process.poll() is None:
-            time.sleep(0.05)
-        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        # The end of the pipe comes when no process has it.
-        assert process.communicate(timeout=120)[0] == f"make_shards.py: ended by {number.name}\n"
-        assert process.returncode == 128 + number
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    begun = (tmp_path / "out.unfinished" / "train" / "000000.tar").exists
+    ended = interrupted([*words, "--images", "100", "-j", "2"], begun, number, tmp_path)
+    assert ended == (128 + number, f"make_shards.py: ended by {number.name}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 

@@ -119,29 +119,6 @@ def augmented(loader, size, images=1500):
         yield out
 
 
-@pytest.mark.parametrize("policy", ["trivial", "rand"])
-def test_images_get_every_operation_of_a_policy_equally_often(policy):
-    loader, drawn = nd.Images(nd.parse_args(["--auto-augment", policy]), None, None), []
-
-    def note(image, name, magnitude, interpolation, fill):
-        drawn.append((name, magnitude))
-        assert interpolation == v2.InterpolationMode.BILINEAR, "of torchvision's references"
-        return image
-
-    loader.policy._apply_image_or_video_transform = note
-    list(augmented(loader, 8))
-    names = [name for name, _ in drawn]
-    assert len(drawn) == {"trivial": 1500, "rand": 3000}[policy]
-    assert as_often(names, 14)
-    same = sum(one == other for one, other in zip(names, names[1:], strict=False))
-    assert scipy.stats.binomtest(same, len(names) - 1, 1 / 14).pvalue > UNLIKELY
-    shear = [magnitude for name, magnitude in drawn if name == "ShearX"]
-    if policy == "trivial":
-        assert alike(shear, np.concatenate([np.linspace(-0.99, 0.99, 61), [0]]))
-    else:
-        assert as_often(shear, 2) and max(shear) == pytest.approx(0.3 * 9 / 30)
-
-
 def test_images_get_every_operation_of_timms_equally_often():
     """At its probability of 1/2, and with noise of a twentieth of the largest magnitude."""
     pytest.importorskip("timm")
