@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
+from chaos_jobs import lost
 from conftest import EARLY, checkpoint, command, needs_bfloat16, run, scalars
 
 LR, MOMENTUM, WD = 0.1, 0.9, 1e-2
@@ -248,10 +249,6 @@ def test_dynamic_scale_goes_from_script_to_script(apex):
     assert other.loss_scale == 64, "a static scale is the command line's"
 
 
-# Not the time spent, and not the options by which the runs had to differ.
-KEPT = "state_dict optimizer scaler epoch step global_batch best_acc1 best_acc5".split()
-
-
 @needs_bfloat16
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_resumed_o2_equals_uninterrupted_o2_to_the_bit(demo, tmp_path, ranks):
@@ -274,10 +271,4 @@ def test_resumed_o2_equals_uninterrupted_o2_to_the_bit(demo, tmp_path, ranks):
         output = run([*command("imagenet_ddp_apex.py"), *options, *resume, demo], tmp_path)
         top1 = scalars(tmp_path / "whole", "Top1/val")[2]
         assert f"validation: top-1 {top1:.3f} %" in output
-    for name in "checkpoint.pt", "model_best.pt":
-        whole, cut = (
-            torch.load(checkpoint(tmp_path / logs, name), weights_only=True)
-            for logs in ("whole", "cut")
-        )
-        for key in KEPT:
-            torch.testing.assert_close(whole[key], cut[key], rtol=0, atol=0, msg=f"{name}, {key}")
+    assert lost(tmp_path / "whole", tmp_path / "cut") == []

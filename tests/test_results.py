@@ -183,19 +183,6 @@ def test_a_cluster_is_shown_whatever_its_facts(tmp_path, cli):
 # -------------------------------------------------------------------------------- scaling models
 
 
-def test_scaling_model_recovers_what_made_the_logs(tmp_path):
-    for devices in (1, 2, 4, 8, 16, 32):
-        hops = 2 * (devices - 1)
-        seconds = 100 * 1.5e-3 + 40e-3 * hops / devices + 300e-6 * hops
-        write_run(tmp_path / NAME.format(devices), usual(3, 100 * devices / seconds))
-    runs, _ = logs.read_runs([tmp_path])
-    fit, _, large, model = scaling.study_scaling(runs)
-    for each in fit, model:
-        found = each.compute, each.volume, each.latency
-        assert found == pytest.approx((1.5e-3, 40e-3, 300e-6), rel=1e-4)
-    assert scaling.prediction_errors(fit, large) == pytest.approx([0, 0], abs=1e-5)
-
-
 def test_scaling_models_are_of_one_script(tmp_path):
     """Horovod's numbers do not enter the model of DDP; imagenet_nd.py starts both; it takes three
     numbers of devices."""
