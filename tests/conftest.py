@@ -216,16 +216,21 @@ def checkpoint(log_dir, name="checkpoint.pt"):
     return the_run(log_dir) / name
 
 
+def write_file(path, content):
+    """Writes bytes to a path whose folder need not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
 def damage(path, how):
-    """Spoils a file or makes one: None removes it, or a folder; a number cuts it off there, before
-    its end where it is negative; a function changes its bytes; bytes take its place."""
+    """Spoils a file: None removes it, or a folder; a number cuts it off there, before its end where
+    it is negative; a function changes its bytes; bytes take its place."""
     if how is None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(how, int):
-        how = path.read_bytes()[:how]
-    path.write_bytes(how(path.read_bytes()) if callable(how) else how)
+    elif isinstance(how, int):
+        path.write_bytes(path.read_bytes()[:how])
+    else:
+        write_file(path, how(path.read_bytes()) if callable(how) else how)
 
 
 def flip(at):

@@ -114,8 +114,7 @@ GROUPED = {
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["ddp, 3 ranks", *(pytest.param(way, marks=pytest.mark.slow) for way in [*GROUPED][2:])],
+    "way", ["ddp, 3 ranks", *(pytest.param(way, marks=pytest.mark.slow) for way in [*GROUPED][2:])]
 )
 def test_same_loss_curve_mixed_by_groups(way, curve):
     """Wherever ranks' shares and parts begin."""

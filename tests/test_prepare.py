@@ -18,14 +18,7 @@ import pytest
 import scipy.io
 import torch
 import torchvision
-from conftest import (
-    ROOT,
-    damage,
-    flip,
-    interrupted,
-    members,
-    write_tar,
-)
+from conftest import ROOT, damage, flip, interrupted, members, write_file, write_tar
 from pyarrow import parquet
 
 import imagenet_nd as nd
@@ -39,16 +32,15 @@ DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 
 def pictures(train=4, val=2):
     """Returns {part: [(name of the file, class, JPEG)]}, all of which differ, in no order."""
-    found, serial = {}, 0
-    for part, count in ("train", train), ("val", val):
+    found = {}
+    for part, count, seed in ("train", train, 0), ("val", val, 100):
         rows = []
-        for label in [*range(len(IDS))] * count:
-            serial += 1
-            pixels = np.random.default_rng(serial).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+        for number, label in enumerate([*range(len(IDS))] * count, 1):
+            rng = np.random.default_rng(seed + number)
+            pixels = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
             file = io.BytesIO()
             PIL.Image.fromarray(pixels).resize((40, 36)).save(file, "JPEG")
-            name = f"{IDS[label]}_{serial}" if part == "train" else "ILSVRC2012_val_"
-            name += "" if part == "train" else f"{len(rows) + 1:08}"
+            name = f"{IDS[label]}_{number}" if part == "train" else f"ILSVRC2012_val_{number:08}"
             rows.append((f"{name}.JPEG", label, file.getvalue()))
         found[part] = rows
     return found
@@ -88,10 +80,10 @@ def write_kaggle(folder, pictures=PICTURES):
     data = folder / DATA
     lines = ["ImageId,PredictionString"]
     for name, label, content in pictures["train"]:
-        damage(data / "train" / IDS[label] / name, content)
+        write_file(data / "train" / IDS[label] / name, content)
     for part in "val", "test":
         for name, _, content in pictures["val"]:
-            damage(data / part / name.replace("val", part), content)
+            write_file(data / part / name.replace("val", part), content)
     for name, label, _ in reversed(pictures["val"]):  # in an order of its own
         lines.append(f"{name.removesuffix('.JPEG')},{IDS[label]} 1 2 3 4 {IDS[label]} 5 6 7 8 ")
     (folder / CSV).write_text("\n".join(lines) + "\n")
@@ -481,7 +473,7 @@ def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, prepare):
     write_kaggle(tmp_path / "kaggle")
     folder = tmp_path / "data" / "val"
     for name, content in members(tmp_path / "tars" / VAL).items():
-        damage(folder / name, content)
+        write_file(folder / name, content)
     (tmp_path / "tars" / VAL).unlink()
     (folder / "valprep.sh").write_text("#!/bin/bash")  # which many have there
     words = tmp_path / "tars", tmp_path / "data", "--only", "val"
@@ -499,12 +491,10 @@ def test_an_unpacking_ends_by_ctrl_c_in_one_line(tmp_path, prepare):
     path, data = tmp_path / "tars" / TRAIN, tmp_path / "data"
     path.rename(tmp_path / "whole")
     os.mkfifo(path)  # it waits for
-    words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", path.parent, data]
-    status, line = interrupted(
-        *([*words, "--only", "train"], (data / "train.unfinished").exists, signal.SIGINT, tmp_path)
-    )
-    assert line == "prepare_imagenet.py: interrupted: start it again, and it goes on\n"
-    assert status == 130
+    words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", "tars", "data"]
+    words, begun = [*words, "--only", "train"], (data / "train.unfinished").exists
+    line = "prepare_imagenet.py: interrupted: start it again, and it goes on\n"
+    assert interrupted(words, begun, signal.SIGINT, tmp_path) == (130, line)
     (tmp_path / "whole").rename(path)
     prepare(path.parent, data, "--only", "train")
     assert held(data, "train") == wanted("train")

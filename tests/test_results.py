@@ -81,19 +81,12 @@ def rows(text, first):
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys):
-    """cli(words, status=0) runs make_results.py in this process; returns what it prints."""
+def cli(call_tool):
+    """cli(*words, status=0) runs make_results.py in this process; returns what it prints."""
 
     def call(*words, status=0):
-        monkeypatch.setattr(sys, "argv", ["make_results.py", *map(str, words)])
-        ended = 0
-        try:
-            make_results.main()
-        except SystemExit as end:
-            ended = end.code
-        out, err = capsys.readouterr()
-        assert ended == status, err
-        return out if status == 0 else err
+        output, errors = call_tool("make_results", *words, status=status)
+        return errors if status else output
 
     return call
 

@@ -12,7 +12,7 @@ import tracemalloc
 import numpy as np
 import pyarrow
 import pytest
-from conftest import ROOT, checkpoint, damage, environment, interrupted, run, torch
+from conftest import ROOT, checkpoint, damage, environment, interrupted, run, torch, write_file
 from pyarrow import parquet
 
 import text_nd as nd
@@ -34,21 +34,9 @@ TABLES = {
     "cola": ("sentence", None, "glue\t1\t\tA0"),
     "sst-2": ("sentence", "index\tsentence\tlabel", "0\tA0\t1"),
     "mrpc": ("sentence1 sentence2", "index\t#1 String\t#2 String\tQuality", "0\tA0\tB0\t1"),
-    "qqp": (
-        "question1 question2",
-        "index\tquestion1\tquestion2\tis_duplicate",
-        "0\tA0\tB0\t1",
-    ),
-    "mnli": (
-        "premise hypothesis",
-        "index\tsentence1\tsentence2\tgold_label",
-        "0\tA0\tB0\tneutral",
-    ),
-    "qnli": (
-        "question sentence",
-        "index\tquestion\tsentence\tlabel",
-        "0\tA0\tB0\tnot_entailment",
-    ),
+    "qqp": ("question1 question2", "index\tquestion1\tquestion2\tis_duplicate", "0\tA0\tB0\t1"),
+    "mnli": ("premise hypothesis", "index\tsentence1\tsentence2\tgold_label", "0\tA0\tB0\tneutral"),
+    "qnli": ("question sentence", "index\tquestion\tsentence\tlabel", "0\tA0\tB0\tnot_entailment"),
     "rte": (
         "sentence1 sentence2",
         "index\tsentence1\tsentence2\tlabel",
@@ -288,11 +276,11 @@ def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
 def test_bad_words(words, message, tmp_path, tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in "text.txt", "parts/train.txt", "parts/val.txt", "half-parts/train.txt":
-        damage(tmp_path / name, b"a few words\n" * 9)
+        write_file(tmp_path / name, b"a few words\n" * 9)
     for name in "none/x", "there/x", "half.unfinished/x", "empty.txt":
-        damage(tmp_path / name, b"")
+        write_file(tmp_path / name, b"")
     for name, content in ("short", b"x"), ("latin", b"word\n" * 9 + b"\xe4\n"), ("cut", b"a\xc3"):
-        damage(tmp_path / f"{name}.txt", content)
+        write_file(tmp_path / f"{name}.txt", content)
     before = sorted(tmp_path.rglob("*"))
     assert message in tool("prepare_text", *words.split(), status=2)
     assert sorted(tmp_path.rglob("*")) == before
