@@ -182,10 +182,8 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
     shutil.copytree(data / "val", tmp_path / "other" / "test")
     look("classes", folder / "model_best.pt", "other", "--part", "test", "--save", status=2)
     record = (folder / "run.json").read_text()
-    shutil.copytree(data / "val", tmp_path / "other" / "run")
-    _, error = look(
-        "classes", folder / "model_best.pt", "other", "--part", "run", "--save", status=2
-    )
+    words = "classes", folder / "model_best.pt", "other", "--part", "run", "--save"
+    error = look(*words, status=2)[1]
     assert "--part test alone" in error and (folder / "run.json").read_text() == record
     text = (folder / "test.json").read_text()
     saved = json.loads(text)
