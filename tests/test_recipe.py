@@ -240,7 +240,7 @@ def test_option_files_are_taken(path):
     for share in args.batch_size, args.mix_group:
         assert args.global_batch % (share or 2) == 0
     with torch.device("meta"):
-        nd.make_model(args.arch, **nd.model_options(args, args.image_size))
+        nd.make_model(args.arch, **nd.model_options(args, args.image_size or 224))
 
 
 def test_an_option_file_is_logged_and_what_follows_it_counts(demo, tmp_path):

@@ -44,8 +44,8 @@ def logged(text, tmp_path_factory):
         logs = folder / f"{sum(1 for _ in folder.iterdir())}"
         run([*command(script, ranks), *options, "--log-dir", logs, text], folder)
         tags = events(the_run(logs)).Tags()["scalars"]
-        tags = {tag for tag in tags if tag.endswith(("/step", "/val"))}
-        tags -= {"Time/val", "Throughput/val"}
+        of_time = "Time/val", "Throughput/val"
+        tags = [tag for tag in tags if tag.endswith(("/step", "/val")) and tag not in of_time]
         return {tag: [*scalars(logs, tag).values()] for tag in tags}, logs
 
     return train
