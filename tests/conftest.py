@@ -2,16 +2,21 @@
 
 import contextlib
 import faulthandler
+import functools
 import importlib
+import io
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
+import time
 from pathlib import Path
 
 import PIL.Image
@@ -122,6 +127,32 @@ def start_ranks(script, cwd, *options):
     ]
 
 
+def interrupted(words, started, signum, cwd):
+    """Starts a program, and once started() holds sends it a signal: SIGINT as Ctrl-C, to all of its
+    processes, others to the first alone; returns (exit status, output)."""
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also behind `&`
+    process = subprocess.Popen(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heeds,
+    )
+    try:
+        while not started() and process.poll() is None:
+            time.sleep(0.02)
+        (os.killpg if signum == signal.SIGINT else os.kill)(process.pid, signum)
+        # The end of the pipe comes when no process has it.
+        output = process.communicate(timeout=120)[0]
+        return process.returncode, output
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def the_line(output, only=True):
     """Returns the last line of what a script printed that ended in an error, one line of text."""
     lines = output.strip().splitlines()
@@ -218,6 +249,45 @@ class Hostile:
         return open, (self.path, "w")
 
 
+def write_file(path, content):
+    """Writes bytes to a path whose folder need not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def damage(path, how):
+    """Spoils a file: None removes it, or a folder; a number cuts it off there, before its end where
+    it is negative; a function changes its bytes; bytes take its place."""
+    if how is None:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    elif isinstance(how, int):
+        path.write_bytes(path.read_bytes()[:how])
+    else:
+        write_file(path, how(path.read_bytes()) if callable(how) else how)
+
+
+def flip(at):
+    """Returns a function for damage(): it changes one bit of the byte there."""
+    return lambda content: content[:at] + bytes([content[at] ^ 1]) + content[at:][1:]
+
+
+def members(path):
+    """Returns {name: bytes} of a tar file."""
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+def write_tar(path, content, mode="w"):
+    """Writes a tar file of {name: bytes}."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, inside in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(inside)
+            tar.addfile(member, io.BytesIO(inside))
+    return path
+
+
 def write_images(folder, train=4, val=2, classes=("cat", "dog"), size=(48, 40)):
     """Writes an ImageFolder of JPEGs: so many images in each class of train/ and val/."""
     for split, images in ("train", train), ("val", val):
@@ -270,6 +340,21 @@ def call_tool(monkeypatch, capsys):
         output, errors = capsys.readouterr()
         assert ended == status, errors
         return output, errors
+
+    return call
+
+
+@pytest.fixture
+def tool(call_tool):
+    """tool(program, *words, status=0): returns what is printed, or, where the status is another,
+    the one line of stderr."""
+
+    def call(program, *words, status=0):
+        output, errors = call_tool(program, *words, status=status)
+        if status:
+            (output,) = errors.splitlines()
+            assert ": error: " in output
+        return output
 
     return call
 

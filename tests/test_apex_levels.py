@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
+from chaos_jobs import lost
 from conftest import EARLY, checkpoint, command, needs_bfloat16, run, scalars
 
 LR, MOMENTUM, WD = 0.1, 0.9, 1e-2
@@ -96,9 +97,7 @@ def prepared(apex, net, *options):
     place = apex.Place(torch.device("cpu"), precision=args.precision)
     sgd = functools.partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WD)
     with mock.patch.multiple(
-        apex,
-        build_model=lambda args, data: net,
-        build_optimizer=lambda args, weights: sgd(weights),
+        apex, build_model=lambda args, data: net, build_optimizer=lambda args, weights: sgd(weights)
     ):
         model, optimizer, scaler = apex.prepare(args, place, data)
     held = {"model": model, "optimizer": optimizer, "scaler": scaler, "ema": {}}
@@ -121,31 +120,32 @@ def ours(apex, options, data):
     return losses, weights, scales
 
 
+# Case: (options after --opt-level and the level, type, BatchNorm in float32, loss scale).
+STATIC, BN = "--loss-scale {}", "--keep-batchnorm-fp32 {}"
 CASES = {
-    "O0": (["--opt-level", "O0"], ("O0", torch.float32, True, 1.0)),
-    "O1 float16": (["--opt-level", "O1"], ("O1", torch.float16, True, "dynamic")),
-    "O1 static": (["--opt-level", "O1", "--loss-scale", "128"], ("O1", torch.float16, True, 128)),
-    "O2 float16": (["--opt-level", "O2"], ("O2", torch.float16, True, "dynamic")),
-    "O2 static": (["--opt-level", "O2", "--loss-scale", "128"], ("O2", torch.float16, True, 128)),
-    "O2 half BatchNorm": (
-        ["--opt-level", "O2", "--keep-batchnorm-fp32", "False"],
-        ("O2", torch.float16, False, "dynamic"),
-    ),
-    "O3 float16": (["--opt-level", "O3"], ("O3", torch.float16, False, 1.0)),
-    "O3 static": (["--opt-level", "O3", "--loss-scale", "96"], ("O3", torch.float16, False, 96)),
+    "O0": ("", torch.float32, True, 1.0),
+    "O1 float16": ("", torch.float16, True, "dynamic"),
+    "O1 static": (STATIC.format(128), torch.float16, True, 128),
+    "O2 float16": ("", torch.float16, True, "dynamic"),
+    "O2 static": (STATIC.format(128), torch.float16, True, 128),
+    "O2 half BatchNorm": (BN.format(False), torch.float16, False, "dynamic"),
+    "O3 float16": ("", torch.float16, False, 1.0),
+    "O3 static": (STATIC.format(96), torch.float16, False, 96),
     "O3 float32 BatchNorm, dynamic": (
-        ["--opt-level", "O3", "--keep-batchnorm-fp32", "True", "--loss-scale", "dynamic"],
-        ("O3", torch.float16, True, "dynamic"),
+        f"{BN.format(True)} {STATIC.format('dynamic')}",
+        *(torch.float16, True, "dynamic"),
     ),
-    "O1 bfloat16": (["--opt-level", "O1"], ("O1", torch.bfloat16, True, 1.0)),
-    "O2 bfloat16": (["--opt-level", "O2"], ("O2", torch.bfloat16, True, 1.0)),
-    "O3 bfloat16": (["--opt-level", "O3"], ("O3", torch.bfloat16, False, 1.0)),
+    "O1 bfloat16": ("", torch.bfloat16, True, 1.0),
+    "O2 bfloat16": ("", torch.bfloat16, True, 1.0),
+    "O3 bfloat16": ("", torch.bfloat16, False, 1.0),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_level_equals_its_reference(apex, case, capsys):
-    options, (level, half, keep_bn, scale) = CASES[case]
+    words, half, keep_bn, scale = CASES[case]
+    level = case.split()[0]
+    options = ["--opt-level", level, *words.split()]
     if half != torch.float32:
         options = [*options, "--half-dtype", str(half).removeprefix("torch.")]
     bright = (4, 9) if scale == "dynamic" else ()
@@ -182,11 +182,10 @@ def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):
 
 def test_static_scale_neither_checks_nor_moves(apex):
     scaler = apex.LossScaler("128")
-    gradient = torch.tensor([256.0, float("inf")])
+    gradient = torch.tensor([256.0, torch.inf])
     assert scaler.unscale([gradient]) is False
     scaler.update(False)
-    assert gradient.tolist() == [2.0, float("inf")]
-    assert scaler.loss_scale == 128
+    assert (gradient.tolist(), scaler.loss_scale) == ([2.0, torch.inf], 128)
 
 
 def test_static_scale_that_is_no_power_of_two_divides_in_float32(apex):
@@ -219,23 +218,18 @@ def test_masters_survive_saving_and_loading(apex):
     for seed in 0, 1:
         torch.manual_seed(seed)
         pair.append(prepared(apex, Net(), "--opt-level", "O2", "--half-dtype", "float16"))
-    for x, target in batches(3, ()):
-        first = pair[0]
-        trained = first.model, apex.criterion, first.optimizer, first.scaler
-        apex.train_step(*trained, [(x, target)], 1, first.args)
+    first, second = pair
+    trained = first.model, apex.criterion, first.optimizer, first.scaler
+    for batch in batches(3, ()):
+        apex.train_step(*trained, [batch], 1, first.args)
     with torch.no_grad():
-        pair[1].model.module.fc.weight.fill_(torch.nan)
-    state = apex.full_state(pair[0])
-    apex.load_state(pair[1], state)
-    for one, other in zip(
-        *(each.optimizer.param_groups[0]["params"] for each in pair), strict=True
-    ):
-        assert torch.equal(one, other)
-    for one, other in zip(*(each.model.parameters() for each in pair), strict=True):
-        assert torch.equal(one, other)
-    again = apex.full_state(pair[1])["optimizer"]["state"]
-    for number, moments in state["optimizer"]["state"].items():
-        assert torch.equal(moments["momentum_buffer"], again[number]["momentum_buffer"])
+        second.model.module.fc.weight.fill_(torch.nan)
+    state = apex.full_state(first)
+    apex.load_state(second, state)
+    equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
+    equal(*([*each.model.parameters()] for each in pair))
+    equal(*(each.optimizer.param_groups[0]["params"] for each in pair))
+    equal(state["optimizer"]["state"], apex.full_state(second)["optimizer"]["state"])
 
 
 def test_dynamic_scale_goes_from_script_to_script(apex):
@@ -251,19 +245,6 @@ def test_dynamic_scale_goes_from_script_to_script(apex):
     static, other = apex.LossScaler("128"), apex.LossScaler("64")
     other.load_state_dict(static.state_dict())
     assert other.loss_scale == 64, "a static scale is the command line's"
-
-
-# Not the time spent, and not the options by which the runs had to differ.
-KEPT = "state_dict optimizer scaler epoch step global_batch best_acc1 best_acc5".split()
-
-
-def equal(one, other):
-    """Returns whether two trees of dicts, lists and tensors are the same, to the bit."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 @needs_bfloat16
@@ -288,10 +269,4 @@ def test_resumed_o2_equals_uninterrupted_o2_to_the_bit(demo, tmp_path, ranks):
         output = run([*command("imagenet_ddp_apex.py"), *options, *resume, demo], tmp_path)
         top1 = scalars(tmp_path / "whole", "Top1/val")[2]
         assert f"validation: top-1 {top1:.3f} %" in output
-    for name in "checkpoint.pt", "model_best.pt":
-        whole, cut = (
-            torch.load(checkpoint(tmp_path / logs, name), weights_only=True)
-            for logs in ("whole", "cut")
-        )
-        for key in KEPT:
-            assert equal(whole[key], cut[key]), (name, key)
+    assert lost(tmp_path / "whole", tmp_path / "cut") == []

@@ -1,12 +1,12 @@
 """tools/look.py: what it says of checkpoints is what the model itself and the scripts say."""
 
 import argparse
+import collections
 import functools
 import importlib
 import json
 import re
 import shutil
-import sys
 
 import matplotlib.figure
 import numpy as np
@@ -14,7 +14,7 @@ import PIL.Image
 import pytest
 import torch
 import torchvision
-from conftest import ROOT, command, run, scalars, the_run
+from conftest import command, run, scalars, the_run
 from torchvision.transforms import v2
 
 CLASSES = ["ant", "bee", "cat", "dog"]
@@ -74,6 +74,13 @@ def write_pictures(folder, names=CLASSES, each=3, kind="png"):
     return paths
 
 
+@pytest.fixture
+def picture(tmp_path):
+    """The path of one picture, of the first class."""
+    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
+    return path
+
+
 def answers(model, paths):
     """Returns the probabilities (N, C) that torchvision's own transforms lead to."""
     steps = [v2.Resize(RESIZE), v2.CenterCrop(SIZE), v2.PILToTensor()]
@@ -104,11 +111,10 @@ def test_predictions_are_those_of_the_model(tmp_path, look):
     assert len({line.split(": ")[1] for line in lines}) == len(lines), "each picture by itself"
 
 
-def test_averages_are_taken_where_there_are_any(tmp_path, look):
+def test_averages_are_taken_where_there_are_any(tmp_path, look, picture):
     trained, averaged = make(seed=1), make(seed=2)
-    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
     checkpoint = write(tmp_path / "checkpoint.pt", trained, ema=averaged.state_dict())
-    found, wanted = said(look("predict", checkpoint, path)[0]), answers(averaged, [path])[0]
+    found, wanted = said(look("predict", checkpoint, picture)[0]), answers(averaged, [picture])[0]
     assert [found[0][name] for name in CLASSES] == pytest.approx(wanted.tolist(), abs=0.01)
 
 
@@ -132,47 +138,30 @@ def test_foreign_checkpoints(tmp_path, look):
     assert "give -a" in look("predict", "c.pth", path, status=2)[1]
 
 
-def test_classes_are_counted_as_validation_counts(tmp_path, look, figures):
+def test_classes_are_counted_and_drawn(tmp_path, look, figures):
+    """As the predictions say; that they are the scripts' is the next test's."""
     model, folder = make(seed=3), tmp_path / "data"
     paths = write_pictures(folder / "val", each=20)
-    write_pictures(folder / "train", each=1)
-    model.fc.bias.data -= (
-        answers(model, paths).log().mean(dim=0)
-    )  # no class is the likeliest of all
+    # No class is the likeliest of all.
+    model.fc.bias.data -= answers(model, paths).log().mean(dim=0)
     checkpoint = write(tmp_path / "model_best.pt", model)
     output, _ = look("classes", checkpoint, folder, "--out", "matrix.png")
     taken = [max(each, key=each.get) for each in said(look("predict", checkpoint, *paths)[0])]
-    right = {name: 0 for name in CLASSES}
-    pairs = {}
-    for path, name in zip(paths, taken, strict=True):
-        right[path.parent.name] += name == path.parent.name
-        pairs[path.parent.name, name] = pairs.get((path.parent.name, name), 0) + 1
+    pairs = collections.Counter(zip((path.parent.name for path in paths), taken, strict=True))
+    right = collections.Counter({(name, name): pairs[name, name] for name in CLASSES})
     assert len(set(taken)) > 1, "or the test could not fail"
     for name in CLASSES:
-        assert re.search(rf"^{name} +20 +{5 * right[name]:.2f}$", output, re.M), output
-    (label, other), most = max(
-        ((pair, count) for pair, count in pairs.items() if pair[0] != pair[1]),
-        key=lambda each: each[1],
-    )
+        assert re.search(rf"^{name} +20 +{5 * right[name, name]:.2f}$", output, re.M), output
+    (((label, other), most),) = (pairs - right).most_common(1)
     assert f"confused:\n  {label} taken for {other}: {most} of 20" in output
-    picture = np.asarray(PIL.Image.open(tmp_path / "matrix.png").convert("L"))
+    picture = np.asarray(PIL.Image.open(tmp_path / "matrix.png").convert("L")).copy()
     assert picture.shape == (1050, 1200)
-    frame = picture.copy()
-    frame[15:-15, 15:-15] = 255
-    assert frame.min() == 255, "no label touches an edge"
-    (axes, _), shares = figures[0].axes, {each: 5 * count for each, count in pairs.items()}
-    wanted = [f"{shares.get((row, column), 0)}" for row in CLASSES for column in CLASSES]
+    picture[15:-15, 15:-15] = 255
+    assert picture.min() == 255, "no label touches an edge"
+    axes, _ = figures[0].axes
+    wanted = [f"{5 * pairs[row, column]}" for row in CLASSES for column in CLASSES]
     assert [text.get_text() for text in axes.texts] == wanted
-    assert axes.get_title() == f"top-1 {5 / 4 * sum(right.values()):.2f} %; images: 80"
-    words = [sys.executable, ROOT / "imagenet_nd.py", "-a", "resnet18", "--evaluate", "-j", 0]
-    theirs = tmp_path / "theirs.pth"  # as torchvision's references write it
-    torch.save({"model": model.state_dict(), "args": argparse.Namespace(lr=0.1)}, theirs)
-    words += ["--weights", theirs, "--no-accel", "--image-size", SIZE, "--val-resize", RESIZE]
-    # Another mean and standard deviation than the script's would give another accuracy.
-    write(checkpoint, model, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
-    output, _ = look("classes", checkpoint, folder)
-    (accuracy,) = re.findall(r"top-1 ([\d.]+) %", output)
-    assert f"validation: top-1 {accuracy} %" in run([*words, folder], tmp_path)
+    assert axes.get_title() == f"top-1 {5 / 4 * right.total():.2f} %; images: 80"
 
 
 @pytest.mark.parametrize(
@@ -193,10 +182,8 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
     shutil.copytree(data / "val", tmp_path / "other" / "test")
     look("classes", folder / "model_best.pt", "other", "--part", "test", "--save", status=2)
     record = (folder / "run.json").read_text()
-    shutil.copytree(data / "val", tmp_path / "other" / "run")
-    _, error = look(
-        "classes", folder / "model_best.pt", "other", "--part", "run", "--save", status=2
-    )
+    words = "classes", folder / "model_best.pt", "other", "--part", "run", "--save"
+    error = look(*words, status=2)[1]
     assert "--part test alone" in error and (folder / "run.json").read_text() == record
     text = (folder / "test.json").read_text()
     saved = json.loads(text)
@@ -211,47 +198,35 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
 def test_nothing_is_saved_of_what_cannot_be_measured(tmp_path, look):
     checkpoint = write(tmp_path / "model.pt", make())
     write_pictures(tmp_path / "other" / "test", ["dog", "eel"], 1)
-    (tmp_path / "bad" / "test" / "dog").mkdir(parents=True)
-    (tmp_path / "bad" / "test" / "dog" / "1.jpg").write_text("no picture")
-    (tmp_path / "tar" / "test").mkdir(parents=True)
-    (tmp_path / "tar" / "test" / "x.tar").write_text("")
+    write_pictures(tmp_path / "bad" / "test", ["dog"], 1, "jpg")[0].write_text("no picture")
     for folder, message in (
         ("absent", "absent/test is no folder: DIR holds test/<class>/"),
-        ("other", "other/test: classes that are none of"),
+        ("other", "model.pt: 1, as eel; it has those as ant"),
         ("bad", "bad/test has no picture that can be read"),
-        ("tar", "tar/test: Couldn't find any class folder"),
     ):
         words = ["classes", checkpoint, folder, "--part", "test", "--save"]
         assert message in look(*words, status=2)[1].splitlines()[-1]
     assert not [*tmp_path.rglob("*.json")]
-    write_pictures(tmp_path / "few" / "test", ["dog", "bee"], 2)
-    look("classes", checkpoint, "few", "--part", "test")
-    assert not [*tmp_path.rglob("*.json")], "without --save"
-    look("classes", checkpoint, "few", "--part", "test", "--save")
-    assert json.loads((tmp_path / "test.json").read_text())["count"] == 4
 
 
 def test_some_of_the_classes_by_name(tmp_path, look, figures):
-    """A folder may have fewer classes than the checkpoint; others it does not know."""
+    """A folder may have fewer classes than the checkpoint."""
     checkpoint = write(tmp_path / "model_best.pt", make())
     write_pictures(tmp_path / "few" / "test", ["dog", "bee"], 2)
     output, _ = look("classes", checkpoint, "few", "--part", "test")
     assert sorted(re.findall(r"^(\w+) +2 ", output, re.M)) == ["bee", "dog"]
+    assert not [*tmp_path.rglob("*.json")], "without --save"
+    look("classes", checkpoint, "few", "--part", "test", "--save")
+    assert json.loads((tmp_path / "test.json").read_text())["count"] == 4
     one = write(tmp_path / "one.pt", make(classes=1), num_classes=1, classes=["dog"])
     write_pictures(tmp_path / "one" / "val", ["dog"], 2)
-    assert (
-        "one/val: top-1 100.000 %, top-5 100.000 %, loss 0.0000; images: 2"
-        in look("classes", one, "one")[0]
-    )
-    write_pictures(tmp_path / "other" / "val", ["dog", "eel"], 1)
-    error = look("classes", checkpoint, "other", status=2)[1]
-    assert "model_best.pt: 1, as eel; it has those as ant\n" in error
+    exact = "one/val: top-1 100.000 %, top-5 100.000 %, loss 0.0000; images: 2"
+    assert exact in look("classes", one, "one")[0]
     names = [f"c{number:02}" for number in range(21)]
     write_pictures(tmp_path / "many" / "val", names, 1)
     write(checkpoint, make(classes=21), num_classes=21, classes=names)
     look("classes", checkpoint, "many")
     assert not figures[-1].axes[0].texts, "no numbers where cells are small"
-    assert "few/val is no folder" in look("classes", checkpoint, "few", status=2)[1]
 
 
 def test_names_send_a_terminal_no_commands(tmp_path, look):
@@ -270,12 +245,10 @@ def test_names_send_a_terminal_no_commands(tmp_path, look):
     assert line.endswith(r"model.pt: 1, as e\x1bl; it has those as a\x1b[2Jt")
 
 
-def test_a_checkpoint_names_no_other_file(tmp_path, look):
+def test_a_checkpoint_names_no_other_file(tmp_path, look, picture):
     """timm would load it, older releases with the code that it holds."""
     timm = pytest.importorskip("timm")
     model = timm.create_model("resnet10t", num_classes=4)
-    torch.save(model.state_dict(), "other.pt")
-    (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
     checkpoint = write(tmp_path / "model.pt", model, "timm/resnet10t", model_options={})
     expected = look("predict", checkpoint, picture)[0]
     (tmp_path / "other.pt").write_text("what no library can load")
@@ -302,23 +275,16 @@ def test_maps_are_the_features_weighted(arch, tmp_path, look):
             expected = model.classifier[:3](model.features(images))
         else:
             stem = torch.nn.Sequential(*[*model.children()][:-2])  # without the pool
-            stem = stem if arch == "resnet18" else model.features
-            last = model.get_submodule(
-                {"resnet18": "fc", "mobilenet_v2": "classifier.1"}.get(arch, "classifier")
-            )
-            features = stem(images).relu()
-            expected = torch.zeros(2, 4, *features.shape[2:])
-            for channel, of_channel in enumerate(features.transpose(0, 1)):
-                for label in range(4):
-                    expected[:, label] += last.weight[label, channel] * of_channel
+            features = (stem if arch == "resnet18" else model.features)(images).relu()
+            last = {"resnet18": "fc", "mobilenet_v2": "classifier.1"}.get(arch, "classifier")
+            weights = model.get_submodule(last).weight
+            expected = torch.nn.functional.conv2d(features, weights[:, :, None, None])
     torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
     likely = answers(model, paths)
-    for label, drawn in (
-        (None, tool.cells(trained, paths, None)),
-        (1, tool.cells(trained, paths, "bee")),
-    ):
+    for label in None, "bee":
+        drawn = tool.cells(trained, paths, label)
         for path, chances, cell in zip(paths, likely, drawn, strict=True):
-            one = int(chances.argmax()) if label is None else label
+            one = CLASSES.index(label) if label else int(chances.argmax())
             assert cell[0] == path and cell[1].shape == (SIZE, SIZE, 3)
             assert cell[2].startswith(f"{CLASSES[one]}, ")
             assert float(cell[2].split()[-2]) == pytest.approx(100 * float(chances[one]), abs=1)
@@ -328,39 +294,34 @@ def test_maps_are_the_features_weighted(arch, tmp_path, look):
             assert cell[3].mean() == pytest.approx(float(of_all[0, one].mean()), rel=0.2, abs=0.01)
 
 
-def test_layers_that_have_versions(tmp_path, look):
+def test_layers_that_have_versions(tmp_path, look, picture):
     checkpoint = write(tmp_path / "model.pt", make("mnasnet0_5"), "mnasnet0_5")
-    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
-    assert look("predict", checkpoint, path)[0].startswith(str(path))
+    assert look("predict", checkpoint, picture)[0].startswith(str(picture))
 
 
-def test_googlenet_s_published_weights(tmp_path, look):
+def test_googlenet_s_published_weights(tmp_path, look, picture):
     """It expects another normalisation, pools what is put together, and has more heads."""
     with pytest.warns(FutureWarning):
         model = torchvision.models.googlenet(num_classes=4, transform_input=True).eval()
     torch.save(model.state_dict(), tmp_path / "g.pth")
-    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
-    output, errors = look("predict", "g.pth", path, "-a", "googlenet")
+    output, errors = look("predict", "g.pth", picture, "-a", "googlenet")
     assert "are left out: aux1" in errors
     transform = torchvision.models.GoogLeNet_Weights.DEFAULT.transforms()
     with torch.no_grad():
-        likely = model(transform(PIL.Image.open(path))[None]).softmax(dim=1)[0]
+        likely = model(transform(PIL.Image.open(picture))[None]).softmax(dim=1)[0]
     found = said(output)[0]
     assert [found[str(label)] for label in range(4)] == pytest.approx(likely.tolist(), abs=0.01)
-    look("cam", "g.pth", path, "-a", "googlenet")
     tool = importlib.import_module("look")
     trained = tool.open_checkpoint(tmp_path / "g.pth", "googlenet")
-    assert trained.model.transform_input
     assert tool.activation_maps(trained, torch.randn(1, 3, 224, 224))[1].shape == (1, 4, 7, 7)
 
 
 @pytest.mark.parametrize("arch", ["vgg11", "convnext_tiny"])
-def test_no_maps_of_others(arch, tmp_path, look):
+def test_no_maps_of_others(arch, tmp_path, look, picture):
     """Several layers follow the mean, or another one."""
     checkpoint = write(tmp_path / "model.pt", make(arch), arch)
-    paths = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
-    line = look("cam", checkpoint, *paths, status=2)[1]
-    assert f"no class activation maps of {arch}" in line and len(line.splitlines()) == 1
+    (line,) = look("cam", checkpoint, picture, status=2)[1].splitlines()
+    assert f"no class activation maps of {arch}" in line
 
 
 def test_maps_of_what_can_be_read(tmp_path, look):
@@ -372,40 +333,36 @@ def test_maps_of_what_can_be_read(tmp_path, look):
     assert PIL.Image.open(tmp_path / "cam.png").size == (3 * 480, 540 + 45)
 
 
-def test_maps_at_a_larger_size(tmp_path, look, figures):
+def test_maps_at_a_larger_size(tmp_path, look, figures, picture):
     """At 32 pixels ResNet's last map has one position."""
-    small = {"image_size": 32, "val_resize": 36}
-    checkpoint = write(tmp_path / "model.pt", make(), **small)
-    (path,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
-    (line,) = look("cam", checkpoint, path, status=2)[1].splitlines()
+    checkpoint = write(tmp_path / "model.pt", make(), image_size=32, val_resize=36)
+    (line,) = look("cam", checkpoint, picture, status=2)[1].splitlines()
     assert "no class activation maps of resnet18 at 32 pixels" in line
     assert line.endswith("it may have some at --size 128") and not figures
-    look("cam", checkpoint, path, "--size", 128)
-    picture, drawn = figures[0].axes
+    look("cam", checkpoint, picture, "--size", 128)
+    whole, drawn = figures[0].axes
     title = drawn.get_title().splitlines()
-    assert picture.get_title() == "0.png" and title[0] == "resnet18 at 128 pixels"
+    assert whole.get_title() == "0.png" and title[0] == "resnet18 at 128 pixels"
     assert figures[0].get_supxlabel().startswith("bright: what speaks most for the class")
-    # The same part of the picture, and the map's own mean and bias make the logit.
+    # The same part of the picture.
     tool = importlib.import_module("look")
     trained = tool.resized(tool.open_checkpoint(checkpoint), 128)
     assert (trained.size, trained.resize) == (128, 144)
-    ((crops, _),) = tool.crops(trained, [path])
+    ((crops, _),) = tool.crops(trained, [picture])
     logits, maps = tool.activation_maps(trained, tool.normalised(trained, crops))
     assert np.array_equal(drawn.images[0].get_array(), crops[0])
     assert maps.shape == (1, 4, 4, 4)
-    torch.testing.assert_close(maps.mean(dim=(2, 3)) + trained.model.fc.bias, logits)
     share, label = logits.softmax(dim=1)[0].max(dim=0)
     assert title[1] == f"{CLASSES[label]}, {100 * share:.1f} %"
 
 
-def test_columns_have_names_that_differ(tmp_path, look, figures):
+def test_columns_have_names_that_differ(tmp_path, look, figures, picture):
     """By architecture, or by file where one stands twice: less the folders of all, in lines."""
     long = "Nov23_08-34-15_host_resnet18_gpux1_b32_cpu1_optfloat32"
     paths = [tmp_path / "runs" / name / "model_best.pt" for name in ("a$b$", long, "c")]
     for path, arch in zip(paths, ["resnet18", "resnet18", "squeezenet1_1"], strict=True):
         path.parent.mkdir(parents=True)
         write(path, make(arch), arch)
-    (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
     for some, names in (
         (paths, ["a$b$/model_best.pt", f"{long}/model_best.pt", "c/model_best.pt"]),
         (paths[1:], ["resnet18", "squeezenet1_1"]),
@@ -446,7 +403,7 @@ def test_export_answers_as_the_model(kind, tmp_path, look, monkeypatch):
         assert out.read_bytes() == before
 
 
-def test_average_is_the_mean(tmp_path, look):
+def test_average_is_the_mean(tmp_path, look, picture):
     models = [make(seed=seed) for seed in range(3)]
     paths = [write(tmp_path / f"{seed}.pt", model) for seed, model in enumerate(models)]
     look("average", *paths, "mean.pt")
@@ -456,7 +413,6 @@ def test_average_is_the_mean(tmp_path, look):
     for name, mean in saved["state_dict"].items():
         wanted = torch.stack([state[name].double() for state in states]).mean(dim=0)
         torch.testing.assert_close(mean.double(), wanted, rtol=1e-6, atol=1e-7)
-    (picture,) = write_pictures(tmp_path / "pictures", CLASSES[:1], 1)
     assert look("predict", "mean.pt", picture)[0]
     torch.save({**torch.load(paths[0]), "classes": ["x", *CLASSES[1:]]}, "other.pt")
     line = look("average", paths[0], "other.pt", "no.pt", status=2)[1]
@@ -467,9 +423,6 @@ def test_average_is_the_mean(tmp_path, look):
     assert not (tmp_path / "no.pt").exists()
 
 
-HOLDS_CODE = {"state_dict": {}, "transform": re.compile}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -478,8 +431,6 @@ HOLDS_CODE = {"state_dict": {}, "transform": re.compile}
         ({"arch": "resnet18", "state_dict": {"a": 1}}, "it holds no weights by name"),
         ({"arch": "resnet18", "state_dict": {"a": torch.ones(4)}}, "weights do not fit"),
         ({"arch": "nonesuch", "state_dict": {"a": torch.ones(4)}}, "cannot be used: "),
-        ({"arch": 3, "state_dict": {"a": torch.ones(4)}}, "cannot be used: "),
-        ({"arch": "resnet18", "state_dict": 3}, "cannot be used: "),
         ({"arch": "resnet18", "num_classes": "x", "state_dict": {"a": torch.ones(4)}}, "used: "),
         ({1: torch.ones(4)}, "cannot be used: "),
         ({"image_size": "large"}, "cannot be used: "),
@@ -487,18 +438,14 @@ HOLDS_CODE = {"state_dict": {}, "transform": re.compile}
         ({"image_size": 4, "val_resize": 4, "arch": "alexnet"}, "cannot be used: "),
         ({"std": [1.0, 0.0, 1.0]}, "its mean and std are not three numbers each"),
         ({"mean": [0.5]}, "cannot be used: "),
-        ("nan", "its weights are not all finite"),
-        (HOLDS_CODE, "with Python objects, which could run code"),
+        ({"ema": {"fc.weight": torch.tensor([torch.nan])}}, "its weights are not all finite"),
+        ({"state_dict": {}, "transform": re.compile}, "with Python objects, which could run code"),
     ],
 )
 def test_bad_checkpoints(content, message, tmp_path, look):
     path = tmp_path / "bad.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
-    elif content == "nan":
-        model = make()
-        model.fc.weight.data[1, 2] = torch.nan
-        write(path, model)
     elif isinstance(content, dict) and not {"state_dict", 1} & content.keys():
         write(path, make(content.get("arch", "resnet18")), **{"arch": "resnet18", **content})
     else:
@@ -512,16 +459,13 @@ def test_bad_checkpoints(content, message, tmp_path, look):
     [
         ("", "required: COMMAND"),
         ("see model.pt", "invalid choice: 'see'"),
-        ("predict", "look.py predict: error: the following arguments are required"),
         ("predict absent.pt a.jpg", "absent.pt cannot be loaded: No such file"),
         ("cam model.pt", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
-        ("cam a.jpg", "cam takes checkpoints (.pt, .pth, .tar) and pictures"),
         ("cam model.pt a.jpg --class eel", "model.pt has no class eel"),
         ("cam model.pt a.jpg --size 1", "--size 1: squeezenet1_1 takes no such crops: "),
         ("cam model.pt a.jpg --size 2000", "2000 is no int from 1 to 1024"),
         ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
         ("export model.pt absent/out.pt2", "absent/out.pt2: there is no folder absent"),
-        ("average model.pt model.pt absent/out.pt", "there is no folder absent"),
         ("classes model.pt absent --out x.xyz", "--out x.xyz ends in none of "),
         ("classes model.pt absent", "absent/val is no folder"),
     ],

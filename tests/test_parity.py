@@ -1,10 +1,10 @@
 """Parity: the same seed and global batch give the same loss curve and the same validation accuracy,
 whichever script, however many ranks, loader workers and accumulated batches."""
 
-import sys
+import functools
 
 import pytest
-from conftest import ROOT, command, needs_horovod, run, scalars
+from conftest import command, needs_horovod, run, scalars
 
 GLOBAL_BATCH = 16
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
@@ -60,21 +60,24 @@ def cases(ways, steps, *marks):
 @pytest.fixture(scope="module")
 def curve(demo, tmp_path_factory):
     """Returns a function that gives ({step: loss}, {epoch: top-1}) of one way of running."""
-    folder, known = tmp_path_factory.mktemp("parity"), {}
+    folder = tmp_path_factory.mktemp("parity")
 
-    def measure(way, steps):
-        if (way, steps) not in known:
-            script, ranks, accumulated, workers, options = way
-            sizes = ["-b", GLOBAL_BATCH // ranks // accumulated, "-j", workers, *options]
-            if "--global-batch" not in options:
-                sizes += ["--accumulation", accumulated]
-            sizes += ["--steps-per-epoch", steps, "--log-dir", folder / f"{len(known)}", demo]
-            run([*command(script, ranks), *OPTIONS, *sizes], folder)
-            logs = folder / f"{len(known)}"
-            known[way, steps] = scalars(logs, "Loss/step"), scalars(logs, "Top1/val")
-        return known[way, steps]
+    @functools.cache
+    def measure(script, ranks, *options):
+        logs = folder / f"{sum(1 for _ in folder.iterdir())}"
+        run([*command(script, ranks), *OPTIONS, *options, "--log-dir", logs, demo], folder)
+        return scalars(logs, "Loss/step"), scalars(logs, "Top1/val")
 
-    return lambda way, steps: measure((*way[:4], tuple(way[4])), steps)
+    return measure
+
+
+def sized(way, steps):
+    """Returns the words of one of the ways above, for curve()."""
+    script, ranks, accumulated, workers, options = way
+    sizes = ["-b", GLOBAL_BATCH // ranks // accumulated, "-j", workers, *options]
+    if "--global-batch" not in options:
+        sizes += ["--accumulation", accumulated]
+    return script, ranks, *sizes, "--steps-per-epoch", steps
 
 
 REFERENCE = ("imagenet_nd.py", 1, 1, 3, [])
@@ -84,8 +87,8 @@ REFERENCE = ("imagenet_nd.py", 1, 1, 3, [])
     ("way", "steps"), [*cases(WAYS, 8), *cases(SLOW, 20, pytest.mark.slow)], ids=str
 )
 def test_same_loss_curve(way, steps, curve):
-    losses, top1 = curve(SLOW[way], steps)
-    expected, expected_top1 = curve(REFERENCE, steps)
+    losses, top1 = curve(*sized(SLOW[way], steps))
+    expected, expected_top1 = curve(*sized(REFERENCE, steps))
     assert list(losses) == list(expected) == list(range(steps))
     for step in range(steps):
         assert losses[step] == pytest.approx(expected[step], rel=1e-5), f"step {step}"
@@ -110,52 +113,28 @@ GROUPED = {
 }
 
 
-@pytest.fixture(scope="module")
-def grouped(demo, tmp_path_factory):
-    """Returns a function that gives {step: loss} of one of these ways."""
-    folder, known = tmp_path_factory.mktemp("grouped"), {}
-
-    def measure(way):
-        script, ranks, batch, more = GROUPED[way]
-        if way not in known:
-            words = [*OPTIONS, *MIXED, "-b", batch, *more, "-j", 1, "--steps-per-epoch", 5]
-            run([*command(script, ranks), *words, "--log-dir", folder / way, demo], folder)
-            known[way] = scalars(folder / way, "Loss/step")
-        return known[way]
-
-    return measure
-
-
 @pytest.mark.parametrize(
-    "way",
-    ["ddp, 3 ranks", *(pytest.param(way, marks=pytest.mark.slow) for way in [*GROUPED][2:])],
+    "way", ["ddp, 3 ranks", *(pytest.param(way, marks=pytest.mark.slow) for way in [*GROUPED][2:])]
 )
-def test_same_loss_curve_mixed_by_groups(way, grouped):
+def test_same_loss_curve_mixed_by_groups(way, curve):
     """Wherever ranks' shares and parts begin."""
-    expected = grouped("nd")
-    assert list(expected) == list(range(5))
-    assert grouped(way) == pytest.approx(expected, rel=1e-5)
+    found = []
+    for script, ranks, batch, more in GROUPED["nd"], GROUPED[way]:
+        words = [*MIXED, "-b", batch, *more, "-j", 1, "--steps-per-epoch", 5]
+        found.append(curve(script, ranks, *words)[0])
+    assert list(found[0]) == list(range(5))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
 
 
 def test_another_seed_gives_another_curve(curve):
-    other, _ = curve(("imagenet_nd.py", 1, 1, 0, ["--seed", "4"]), 8)
-    assert other[7] != pytest.approx(curve(REFERENCE, 8)[0][7], rel=1e-3)
+    other, _ = curve(*sized(("imagenet_nd.py", 1, 1, 0, ["--seed", "4"]), 8))
+    assert other[7] != pytest.approx(curve(*sized(REFERENCE, 8))[0][7], rel=1e-3)
 
 
 @pytest.mark.slow
-def test_shards_give_the_curve_of_the_folder_they_were_made_of(curve, demo, tmp_path):
-    run(
-        [
-            sys.executable,
-            ROOT / "tools" / "make_shards.py",
-            demo,
-            tmp_path / "shards",
-            "--images",
-            500,
-        ],
-        tmp_path,
-    )
+def test_shards_give_the_curve_of_the_folder_they_were_made_of(curve, demo, tmp_path, tool):
+    tool("make_shards", demo, tmp_path / "shards", "--images", 500)
     size = ["-b", GLOBAL_BATCH, "-j", "2", "--steps-per-epoch", "20", tmp_path / "shards"]
     run([*command("imagenet_nd.py"), *OPTIONS, *size], tmp_path)
     losses = scalars(tmp_path / "runs", "Loss/step")
-    assert losses == pytest.approx(curve(REFERENCE, 20)[0], rel=1e-5)
+    assert losses == pytest.approx(curve(*sized(REFERENCE, 20))[0], rel=1e-5)

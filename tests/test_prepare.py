@@ -1,11 +1,13 @@
-"""ImageNet in the forms that people have it: Kaggle's folder, Hugging Face's parquet, timm's tar
-files; image-net.org's are in test_tools.py."""
+"""ImageNet in the forms that people have it: image-net.org's tar files, Kaggle's folder, Hugging
+Face's parquet, timm's tar files."""
 
+import gzip
 import importlib.resources
 import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tarfile
 
@@ -13,30 +15,33 @@ import numpy as np
 import PIL.Image
 import pyarrow
 import pytest
+import scipy.io
+import torch
 import torchvision
-from conftest import checkpoint, command, run, scalars
+from conftest import ROOT, damage, flip, interrupted, members, write_file, write_tar
 from pyarrow import parquet
 
 import imagenet_nd as nd
 
 IDS = "n01440764", "n02110185", "n07753592"  # in ImageNet's order
 TINY = "-a squeezenet1_1 --image-size 32 --val-resize 32 -b 4 -j 0 --epochs 1 --no-accel".split()
-CSV = "LOC_val_solution.csv"
+CSV, DATA = "LOC_val_solution.csv", "ILSVRC/Data/CLS-LOC"
+TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 
 
 def pictures(train=4, val=2):
     """Returns {part: [(name of the file, class, JPEG)]}, all of which differ, in no order."""
-    found, serial = {}, 0
-    for part, count in ("train", train), ("val", val):
+    found = {}
+    for part, count, seed in ("train", train, 0), ("val", val, 100):
         rows = []
-        for label in [*range(len(IDS))] * count:
-            serial += 1
-            pixels = np.random.default_rng(serial).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+        for number, label in enumerate([*range(len(IDS))] * count, 1):
+            rng = np.random.default_rng(seed + number)
+            pixels = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
             file = io.BytesIO()
             PIL.Image.fromarray(pixels).resize((40, 36)).save(file, "JPEG")
-            name = f"{IDS[label]}_{serial}.JPEG"
-            name = name if part == "train" else f"ILSVRC2012_val_{serial:08}.JPEG"
-            rows.append((name, label, file.getvalue()))
+            name = f"{IDS[label]}_{number}" if part == "train" else f"ILSVRC2012_val_{number:08}"
+            rows.append((f"{name}.JPEG", label, file.getvalue()))
         found[part] = rows
     return found
 
@@ -44,61 +49,77 @@ def pictures(train=4, val=2):
 PICTURES = pictures()
 
 
-def write_kaggle(folder):
+def write_tars(folder, pictures=PICTURES):
+    """Writes PICTURES as image-net.org has them: a tar of a tar a class, one of val's, and the
+    devkit, whose classes are numbered in an order of their own."""
+    folder.mkdir()
+    names = {1: IDS[2], 2: IDS[0], 3: IDS[1]}
+    kinds = ["ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children"]
+    rows = [(each, name, "word", "gloss", 0, []) for each, name in names.items()]
+    rows.append((4, "n00001740", "entity", "gloss", 2, [1, 2]))
+    synsets = np.empty((len(rows), 1), [(kind, "O") for kind in kinds])
+    synsets[:, 0] = rows
+    mat, numbers = io.BytesIO(), {name: each for each, name in names.items()}
+    scipy.io.savemat(mat, {"synsets": synsets})
+    truth = "".join(f"{numbers[IDS[label]]}\n" for _, label, _ in pictures["val"]).encode()
+    inside = f"{DEVKIT.removesuffix('.tar.gz')}/data"
+    kit = {f"{inside}/meta.mat": mat.getvalue()}
+    kit[f"{inside}/ILSVRC2012_validation_ground_truth.txt"] = truth
+    write_tar(folder / DEVKIT, kit, "w:gz")
+    outer = {}
+    for at, name in enumerate(IDS):
+        images = {name: content for name, label, content in pictures["train"] if label == at}
+        outer[f"{name}.tar"] = write_tar(folder / TRAIN, images).read_bytes()
+    write_tar(folder / TRAIN, outer)
+    write_tar(folder / VAL, {name: content for name, _, content in pictures["val"]})
+
+
+def write_kaggle(folder, pictures=PICTURES):
     """Writes PICTURES as Kaggle's challenge has them, with a flat test/, whose classes are secret;
     returns the folder of train/."""
-    data = folder / "ILSVRC" / "Data" / "CLS-LOC"
+    data = folder / DATA
     lines = ["ImageId,PredictionString"]
-    for name, label, content in PICTURES["train"]:
-        (data / "train" / IDS[label]).mkdir(parents=True, exist_ok=True)
-        (data / "train" / IDS[label] / name).write_bytes(content)
+    for name, label, content in pictures["train"]:
+        write_file(data / "train" / IDS[label] / name, content)
     for part in "val", "test":
-        (data / part).mkdir()
-        for name, _, content in PICTURES["val"]:
-            (data / part / name.replace("val", part)).write_bytes(content)
-    for name, label, _ in reversed(PICTURES["val"]):  # in an order of its own
+        for name, _, content in pictures["val"]:
+            write_file(data / part / name.replace("val", part), content)
+    for name, label, _ in reversed(pictures["val"]):  # in an order of its own
         lines.append(f"{name.removesuffix('.JPEG')},{IDS[label]} 1 2 3 4 {IDS[label]} 5 6 7 8 ")
     (folder / CSV).write_text("\n".join(lines) + "\n")
     return data
 
 
-def write_parquet(folder, columns=None, name=lambda part, name, label: name):
+def write_parquet(folder, pictures=PICTURES, name=lambda part, name: name):
     """Writes PICTURES as Hugging Face has ImageNet, in two files a part, rows in groups of five."""
     (folder / "data").mkdir(parents=True)
-    for part, title in ("train", "train"), ("val", "validation"):
-        rows = PICTURES[part]
-        for number, some in enumerate(
-            (rows[:7], rows[7:]) if part == "train" else (rows[:2], rows[2:])
-        ):
-            image = [{"bytes": content, "path": name(part, each, at)} for each, at, content in some]
-            made = columns or {"image": image, "label": [label for _, label, _ in some]}
+    for part, title, cut in ("train", "train", 7), ("val", "validation", 2):
+        for number, some in enumerate((pictures[part][:cut], pictures[part][cut:])):
+            image = [{"bytes": content, "path": name(part, each)} for each, _, content in some]
+            made = {"image": image, "label": [label for _, label, _ in some]}
             path = folder / "data" / f"{title}-{number:05}-of-00002.parquet"
             parquet.write_table(pyarrow.table(made), path, row_group_size=5)
     return folder
 
 
-def add(tar, name, content):
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    tar.addfile(member, io.BytesIO(content))
-
-
-def write_timm(folder, endings=("jpg", "cls", "json")):
+def write_timm(folder, pictures=PICTURES):
     """Writes PICTURES as timm has ImageNet: jpg, cls and json, of both parts in one folder."""
     folder.mkdir(parents=True)
     for part, first in ("train", "imagenet1k-train-0000"), ("val", "imagenet1k-validation-00"):
-        for number, some in enumerate((PICTURES[part][:3], PICTURES[part][3:])):
-            with tarfile.open(folder / f"{first[:-1]}{number}.tar", "w") as tar:
-                for at, (name, label, content) in enumerate(some):
-                    about = json.dumps({"filename": name, "label": label, "width": 40})
-                    held = {"jpg": content, "cls": b"%d" % label, "json": about.encode()}
-                    for ending in endings:
-                        add(tar, f"{first}-{number}{at:05}.{ending}", held[ending])
+        for number, some in enumerate((pictures[part][:3], pictures[part][3:])):
+            content = {}
+            for at, (name, label, image) in enumerate(some):
+                about = json.dumps({"filename": name, "label": label, "width": 40})
+                key = f"{first}-{number}{at:05}"
+                content |= {f"{key}.jpg": image, f"{key}.cls": b"%d" % label}
+                content |= {f"{key}.json": about.encode()}
+            write_tar(folder / f"{first[:-1]}{number}.tar", content)
     (folder / "_info.json").write_text("{}")
     return folder
 
 
-FORMS = {"kaggle": write_kaggle, "parquet": write_parquet, "timm": write_timm}
+FORMS = {"tars": write_tars, "kaggle": write_kaggle, "parquet": write_parquet, "timm": write_timm}
+LINKED = "kaggle", "timm"  # of which nothing is copied
 
 
 def held(folder, part):
@@ -114,16 +135,12 @@ def wanted(part):
 
 
 @pytest.fixture
-def prepare(call_tool):
-    """prepare(*words, status=0): returns the lines printed; where the status is 2, the one line of
-    stderr."""
+def prepare(tool):
+    """prepare(*words, status=0): returns the lines printed, or what follows `error: `."""
 
     def call(*words, status=0):
-        output, errors = call_tool("prepare_imagenet", *words, status=status)
-        if status:
-            (line,) = errors.splitlines()
-            return line.removeprefix("prepare_imagenet.py: error: ")
-        return output.splitlines()
+        said = tool("prepare_imagenet", *words, status=status)
+        return said.partition(" error: ")[2] if status else said.splitlines()
 
     return call
 
@@ -144,12 +161,13 @@ def test_each_form_gives_the_same_images_and_classes(form, tmp_path, prepare):
         f"{data}/train: 12 images of 3 classes",
         f"{data}/val: 6 images of 3 classes",
     ]
-    assert form == "parquet" or any(str(source) in line and "must stay" in line for line in lines)
+    stays = any(str(source) in line and "must stay" in line for line in lines)
+    assert stays == (form in LINKED)
     for part in "train", "val":
         assert held(data, part) == wanted(part)
         assert nd.open_source(data / part).classes == [*IDS]
     assert files(source) == before and sorted(os.listdir(data)) == ["train", "val"]
-    if form != "parquet":  # links: nothing is copied, and a folder with both can be moved
+    if form in LINKED:  # a folder with both can be moved
         assert not [
             path for path in data.rglob("*.JPEG") if not path.resolve().is_relative_to(source)
         ]
@@ -163,24 +181,14 @@ def test_each_form_gives_the_same_images_and_classes(form, tmp_path, prepare):
     assert files(data) == made
 
 
-def test_what_came_of_each_form_is_trained_on(tmp_path, prepare, call_tool):
-    """A run goes on from one form to the others, since their classes have the same names; and
-    look.py measures the same on all."""
+def test_look_measures_the_same_on_what_came_of_each_form(tmp_path, prepare, call_tool):
+    model = tmp_path / "model.pt"
+    state = nd.models.squeezenet1_1(num_classes=3).state_dict()
+    torch.save({"arch": "squeezenet1_1", "classes": IDS, "state_dict": state}, model)
+    found = set()
     for form, write in FORMS.items():
         write(tmp_path / form)
         prepare(tmp_path / form, tmp_path / f"from_{form}")
-    mixed = tmp_path / "mixed"
-    mixed.mkdir()
-    (mixed / "train").symlink_to(tmp_path / "from_parquet" / "train")
-    (mixed / "val").symlink_to(tmp_path / "from_timm" / "val")
-    words = [*command("imagenet_nd.py"), *TINY]
-    run([*words, "--log-dir", "first", tmp_path / "from_kaggle"], tmp_path)
-    model = checkpoint(tmp_path / "first")
-    more = "--log-dir", "second", "--epochs", "2", "--resume", model, mixed
-    assert "all epochs are done" in run([*words, *more], tmp_path)
-    assert len(scalars(tmp_path / "second", "Loss/val")) == 2, "the first epoch is validated again"
-    found = set()
-    for form in FORMS:
         words = "classes", model, tmp_path / f"from_{form}", "--out", tmp_path / "confusion.png"
         lines = call_tool("look", *words)[0].splitlines()
         found.add((lines[0].partition(": ")[2], *lines[1:-1]))
@@ -256,18 +264,14 @@ def test_parts_of_tar_files_are_words_of_their_names(name, tmp_path, prepare):
 @pytest.mark.parametrize("form", ["parquet", "timm"])
 def test_parts_made_one_by_one_have_the_same_classes(form, tmp_path, prepare):
     """Where the second's names say less."""
-    with pytest.MonkeyPatch.context() as patch:
-        val = [(f"{number}.JPEG", *rest) for number, (_, *rest) in enumerate(PICTURES["val"])]
-        patch.setattr(sys.modules[__name__], "PICTURES", PICTURES | {"val": val})
-        FORMS[form](tmp_path / "source")
+    val = [(f"{number}.JPEG", *rest) for number, (_, *rest) in enumerate(PICTURES["val"])]
+    FORMS[form](tmp_path / "source", PICTURES | {"val": val})
     for part in "train", "val":
         prepare(tmp_path / "source", tmp_path / "data", "--only", part)
         assert held(tmp_path / "data", part) == wanted(part)
     shutil.rmtree(tmp_path / "data" / "train")
-    with pytest.MonkeyPatch.context() as patch:
-        other = [(name.replace(*IDS[:2]), *rest) for name, *rest in PICTURES["train"]]
-        patch.setattr(sys.modules[__name__], "PICTURES", PICTURES | {"train": other})
-        FORMS[form](tmp_path / "other")
+    other = [(name.replace(*IDS[:2]), *rest) for name, *rest in PICTURES["train"]]
+    FORMS[form](tmp_path / "other", PICTURES | {"train": other})
     line = prepare(tmp_path / "other", tmp_path / "data", "--only", "train", status=2)
     assert "val has other classes than train: make both in one run" in line
 
@@ -299,25 +303,21 @@ def test_a_thousand_classes_are_imagenets(form, tmp_path, prepare):
     words = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
     assert (ids[207], words[207]) == ("n02099601", "golden retriever")
     for change in (lambda label: "x", lambda label: ids[-1 - label]):
-        with pytest.MonkeyPatch.context() as patch:
-            named = [(f"{change(label)}_{label}.JPEG", label, image) for _, label, image in rows]
-            patch.setattr(sys.modules[__name__], "PICTURES", {"train": named, "val": named})
-            folder = tmp_path / change(0)
-            FORMS[form](folder / "source")
-            lines = prepare(folder / "source", folder / "data")
+        named = [(f"{change(label)}_{label}.JPEG", label, image) for _, label, image in rows]
+        folder = tmp_path / change(0)
+        FORMS[form](folder / "source", {"train": named, "val": named})
+        lines = prepare(folder / "source", folder / "data")
         expected = ids if change(0) == "x" else ids[::-1]
         assert nd.open_source(folder / "data" / "val").classes == expected
         assert "train is not whole, or not ILSVRC2012's, which has 1281167 images" in lines[-3]
         assert "val is not whole, or not ILSVRC2012's, which has 50000 images" in lines[-1]
 
 
-def test_classes_without_names_are_numbers(tmp_path, prepare):
-    source = write_parquet(tmp_path / "source", name=lambda part, name, label: None)
-    prepare(source, tmp_path / "data")
+@pytest.mark.parametrize("name", [lambda part, name: None, lambda part, name: IDS[0] + name[9:]])
+def test_classes_without_names_are_numbers(name, tmp_path, prepare):
+    """Or all of one class by their names."""
+    prepare(write_parquet(tmp_path / "source", name=name), tmp_path / "data")
     assert nd.open_source(tmp_path / "data" / "train").classes == ["0", "1", "2"]
-    source = write_parquet(tmp_path / "odd", name=lambda part, name, label: IDS[0] + name[9:])
-    prepare(source, tmp_path / "other")  # all of one class by their names
-    assert nd.open_source(tmp_path / "other" / "train").classes == ["0", "1", "2"]
 
 
 def test_parquet_goes_on_where_it_was_interrupted(tmp_path, prepare):
@@ -346,134 +346,158 @@ def test_parquet_is_read_a_few_rows_at_a_time(tmp_path, prepare):
     pool = pyarrow.proxy_memory_pool(before)
     pyarrow.set_memory_pool(pool)
     try:
-        assert prepare(source, tmp_path / "data", "--only", "train")[-1].endswith(
-            "200 images of 1 classes"
-        )
+        lines = prepare(source, tmp_path / "data", "--only", "train")
+        assert lines[-1].endswith("200 images of 1 classes")
     finally:
         pyarrow.set_memory_pool(before)
     assert 0 < pool.max_memory() < 20e6  # of 40e6 bytes
 
 
-# Form: {fault: what is said of it}.
-FAULTS = {
-    "kaggle": {
-        "no csv": "LOC_val_solution.csv, which Kaggle has beside ILSVRC/",
-        "csv of another competition": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
-        "other columns": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
-        "csv of nothing": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
-        "two classes": "LOC_val_solution.csv has two classes for 1 images: get it again",
-        "an empty val": "val holds neither classes nor *.JPEG: unzip Kaggle's file anew",
-        "csv of bytes": "LOC_val_solution.csv is not ImageNet's, which has ImageId,",
-        "a missing image": "val lacks 1 images, as ILSVRC2012_val_00000014.JPEG: get it again",
-        "a missing class": "train and LOC_val_solution.csv differ in 1 classes, as n02110185",
-        "no val": "val is no folder: --only makes one part alone",
-    },
-    "parquet": {
-        "no pyarrow": "data holds parquet: pip install pyarrow",
-        "truncated": "train-00001-of-00002.parquet is cut off or damaged (",
-        "other columns": "has the columns img, fine_label; needed are image, a struct of",
-        "image is a path": "has the columns image, label; needed are image, a struct of",
-        "labels are words": "has the columns image, label; needed are image, a struct of",
-        "bytes are lists": "has the columns image, label; needed are image, a struct of",
-        "too large a class": "parquet: row 1 has no image or no class",
-        "no images": "there is no image in the files of train",
-        "a file twice": "has train-00000-of-00002 (1).parquet, none of the 2 train-*.parquet: move",
-        "no class": "parquet: row 1 has no image or no class",
-        "no bytes": "parquet: row 1 has no image or no class",
-        "a missing file": "has 1 of the 2 train-*.parquet: get the rest, or --only",
-        "no val": "has none of the val*.parquet: get them, or --only",
-        "a folder in the way": "data/train is there, without index.npz: give another DIR",
-    },
-    "timm": {
-        "no classes": "imagenet1k-train-0000.tar: 3 without an image or a .cls, as imagenet1k-",
-        "of both": "train-val.tar: is it of train or of val? Rename it",
-        "truncated": "imagenet1k-train-0001.tar is no uncompressed, whole tar file of images",
-        "no val": "has no *val*.tar: get them, or --only",
-        "a folder in the way": "data/train holds cat, not of ",
-    },
-    "nothing": {
-        "empty": "holds neither ILSVRC2012_img_*.tar, ILSVRC/Data/CLS-LOC, train-*.parquet nor",
-        "absent": "is no folder: give the one that holds ImageNet's files",
-    },
-}
+IMAGE, NONE = {"bytes": b"image", "path": "a.jpg"}, {"bytes": None, "path": "a.jpg"}
+NOT_IMAGENETS = f"{CSV} is not ImageNet's, which has ImageId,"
+COLUMNS = "has the columns image, label; needed are image, a struct of"
+ROW, FILES, HEAD = "row 1 has no image or no class", "data/train*", b"ImageId,PredictionString\n"
+# (form, files of it, what is done to them: columns for parquet, or as damage() says, message)
+FAULTS = [
+    ("kaggle", CSV, None, f"{CSV}, which Kaggle has beside ILSVRC/"),
+    ("kaggle", CSV, HEAD + b"fd162df2a4fdb29d,/m/05s2s 0.9 1 2 3 4\n", NOT_IMAGENETS),
+    ("kaggle", CSV, b"id,breed\n000621fb3cbb32d8935728e48679680e,boxer\n", NOT_IMAGENETS),
+    ("kaggle", CSV, HEAD, NOT_IMAGENETS),
+    ("kaggle", CSV, HEAD + b"\xff\xfe,\x00\n", NOT_IMAGENETS),
+    ("kaggle", CSV, lambda text: text.replace(b"02,", b"01,"), "has two classes for 1 images: get"),
+    ("kaggle", f"{DATA}/val/*", None, "val holds neither classes nor *.JPEG: unzip Kaggle's file"),
+    ("kaggle", f"{DATA}/val/*2.JPEG", None, "val lacks 1 images, as ILSVRC2012_val_00000002.JPEG"),
+    ("kaggle", f"{DATA}/train/{IDS[1]}", None, f"train and {CSV} differ in 1 classes, as {IDS[1]}"),
+    ("kaggle", f"{DATA}/val", None, "val is no folder: --only makes one part alone"),
+    ("parquet", "data/train-00001*", -300, "00001-of-00002.parquet is cut off or damaged ("),
+    ("parquet", FILES, {"img": [IMAGE], "fine": [1]}, "has the columns img, fine; needed are"),
+    ("parquet", FILES, {"image": ["a.jpg"], "label": [1]}, COLUMNS),
+    ("parquet", FILES, {"image": [IMAGE], "label": ["cat"]}, COLUMNS),
+    ("parquet", FILES, {"image": [{"bytes": [b"image"]}], "label": [1]}, COLUMNS),
+    ("parquet", FILES, {"image": [IMAGE] * 2, "label": [1, 10**12]}, ROW),
+    ("parquet", FILES, {"image": [IMAGE] * 2, "label": [1, -1]}, ROW),
+    ("parquet", FILES, {"image": [IMAGE, NONE], "label": [1, 1]}, ROW),
+    ("parquet", FILES, {}, "there is no image in the files of train"),
+    ("parquet", "data/train-00000*", None, "has 1 of the 2 train-*.parquet: get the rest, or"),
+    ("parquet", "data/train-00000-of-00002 (1).parquet", b"", "(1).parquet, none of the 2 train-*"),
+    ("parquet", "data/val*", None, "has none of the val*.parquet: get them, or --only"),
+    ("parquet", "../data/train/cat/0", b"", "data/train is there, without index.npz: give another"),
+    ("timm", "train-val.tar", b"", "train-val.tar: is it of train or of val? Rename it"),
+    ("timm", "*train-0001.tar", 1500, "0001.tar is no uncompressed, whole tar file of images"),
+    ("timm", "*val*", None, "has no *val*.tar: get them, or --only"),
+    ("timm", "../data/train/cat/0", b"", "data/train holds cat, not of "),
+    ("tars", DEVKIT, None, f"has no {DEVKIT}, which names the classes: image-net.org has"),
+    ("tars", DEVKIT, -9, f"{DEVKIT} is cut off or damaged ("),
+    # Of the checksum, which tarfile does not read: any other bit changes it.
+    ("tars", DEVKIT, flip(-6), f"{DEVKIT} is cut off or damaged ("),
+    ("tars", DEVKIT, gzip.compress(bytes(1024)), f"{DEVKIT} is cut off or damaged ("),
+    ("tars", VAL, None, "img_val.tar: --only val and --only train make one part alone"),
+]
 
 
-def plant(form, fault, source, monkeypatch):
-    """Writes a form with a fault in it."""
-    if form == "nothing":
-        return source.mkdir() if fault == "empty" else None
-    if form == "timm":
-        write_timm(source, ["jpg", "json"] if fault == "no classes" else ["jpg", "cls", "json"])
-    elif form == "parquet":
-        image, more = {"bytes": b"image", "path": "a.jpg"}, {"bytes": None, "path": "a.jpg"}
-        columns = {
-            "other columns": {"img": [image], "fine_label": [1]},
-            "image is a path": {"image": ["a.jpg"], "label": [1]},
-            "labels are words": {"image": [image], "label": ["cat"]},
-            "bytes are lists": {"image": [{"bytes": [b"image"]}], "label": [1]},
-            "too large a class": {"image": [image, image], "label": [1, 10**12]},
-            "no images": {"image": pyarrow.array([image])[:0], "label": pyarrow.array([1])[:0]},
-            "no class": {"image": [image, image], "label": [1, -1]},
-            "no bytes": {"image": [image, more], "label": [1, 1]},
-        }
-        write_parquet(source, columns.get(fault))
-    else:
-        data = write_kaggle(source)
-    if fault == "no csv":
-        (source / CSV).unlink()
-    if fault == "csv of another competition":
-        (source / CSV).write_text(
-            "ImageId,PredictionString\nfd162df2a4fdb29d,/m/05s2s 0.9 1 2 3 4\n"
-        )
-    if fault == "other columns" and form == "kaggle":
-        (source / CSV).write_text("id,breed\n000621fb3cbb32d8935728e48679680e,boxer\n")
-    if fault == "csv of nothing":
-        (source / CSV).write_text("ImageId,PredictionString\n")
-    if fault == "two classes":
-        with open(source / CSV, "a") as file:
-            file.write(f"ILSVRC2012_val_00000013,{IDS[2]} 1 2 3 4\n")
-    if fault == "an empty val":
-        for path in (data / "val").iterdir():
-            path.unlink()
-    if fault == "a file twice":
-        (bad,) = source.rglob("train-00001*")
-        bad.rename(bad.with_name("train-00000-of-00002 (1).parquet"))
-    if fault == "of both":
-        (source / "train-val.tar").touch()
-    if fault == "csv of bytes":
-        (source / CSV).write_bytes(b"ImageId,PredictionString\n\xff\xfe,\x00\n")
-    if fault == "a missing image":
-        (data / "val" / PICTURES["val"][1][0]).unlink()
-    if fault == "a missing class":
-        shutil.rmtree(data / "train" / IDS[1])
-    if fault == "no val":
-        for path in source.rglob("*val*" if form != "kaggle" else "val"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if fault == "no pyarrow":
-        monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    if fault == "truncated":
-        (bad,) = source.rglob("*train-*0001*")
-        bad.write_bytes(bad.read_bytes()[: 1500 if form == "timm" else -300])
-    if fault == "a missing file":
-        (source / "data" / "train-00000-of-00002.parquet").unlink()
-    if fault == "a folder in the way":
-        (source.with_name("data") / "train" / "cat").mkdir(parents=True)
+@pytest.mark.parametrize(("form", "pattern", "how", "message"), FAULTS)
+def test_bad_input_ends_in_one_line(form, pattern, how, message, tmp_path, prepare):
+    source, data = tmp_path / "source", tmp_path / "data"
+    FORMS[form](source)
+    for path in [*source.glob(pattern)] or [source / pattern]:
+        if isinstance(how, dict):
+            table = pyarrow.table(how or {"image": [IMAGE], "label": [1]})
+            parquet.write_table(table[: len(how)], path)
+        else:
+            damage(path, how)
+    before = files(source)
+    assert message in prepare(source, data, status=2)
+    assert files(source) == before
+    assert not [path for path in data.rglob("*") if path.is_symlink() and form == "timm"]
+    if pattern.endswith(("val", "/val*", "*val*", VAL)):  # what is there can be had
+        lines = prepare(source, data, "--only", "train")
+        assert lines[-1] == f"{data}/train: 12 images of 3 classes"
+
+
+def test_folders_without_imagenet_and_parquet_without_its_library(tmp_path, prepare, monkeypatch):
+    line = prepare(tmp_path / "absent", tmp_path / "data", status=2)
+    assert "absent is no folder: give the one that holds ImageNet's files" in line
+    line = prepare(tmp_path, tmp_path / "data", status=2)
+    assert "holds neither ILSVRC2012_img_*.tar, ILSVRC/Data/CLS-LOC, train-*.parquet nor" in line
+    write_parquet(tmp_path / "source")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    line = prepare(tmp_path / "source", tmp_path / "data", status=2)
+    assert "data holds parquet: pip install pyarrow" in line
+
+
+# ----------------------------------------------------------------------- image-net.org's tar files
+
+
+def cut_between_images(content):
+    """Returns a tar file's bytes up to its third member, which tarfile takes for whole."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        return content[: tar.getmembers()[2].offset]
 
 
 @pytest.mark.parametrize(
-    ("form", "fault"), [(form, fault) for form, faults in FAULTS.items() for fault in faults]
+    ("name", "change", "message"),
+    [
+        (TRAIN, None, "the tar file of train is cut off or damaged ("),
+        (TRAIN, cut_between_images, f"{TRAIN}: {IDS[1]}.tar in it is cut off or damaged: get it"),
+        (TRAIN, lambda content: None, f"train and {DEVKIT} differ in 1 classes, as {IDS[1]}"),
+        (VAL, None, "the tar file of val is cut off or damaged ("),
+        (VAL, lambda content: None, "img_val.tar lacks 1 images, as ILSVRC2012_val_00000002.JPEG"),
+    ],
 )
-def test_bad_input_ends_in_one_line(form, fault, tmp_path, prepare, monkeypatch):
-    source, data = tmp_path / "source", tmp_path / "data"
-    plant(form, fault, source, monkeypatch)
-    before = files(source) if source.exists() else {}
-    assert FAULTS[form][fault] in prepare(source, data, status=2)
-    assert not source.exists() or files(source) == before
-    assert not [path for path in data.rglob("*") if path.is_symlink() and form == "timm"]
-    if fault == "no val":  # what is there can be had
-        assert (
-            prepare(source, data, "--only", "train")[-1] == f"{data}/train: 12 images of 3 classes"
-        )
+def test_an_interrupted_unpacking_goes_on(name, change, message, tmp_path, prepare):
+    """What is cut off does not get its name; with the whole tar file, the rest comes, and what a
+    power loss has emptied."""
+    write_tars(tmp_path / "tars")
+    path, part = tmp_path / "tars" / name, "train" if name == TRAIN else "val"
+    words = path.parent, tmp_path / "data", "--only", part
+    whole = path.read_bytes()
+    if change:
+        content = members(path)
+        second = [*content][1]
+        content[second] = change(content[second])
+        write_tar(path, {name: inside for name, inside in content.items() if inside})
+    else:
+        damage(path, len(whole) // 2 + 99)
+    assert message in prepare(*words, status=2)
+    (unfinished,) = (tmp_path / "data").iterdir()
+    assert unfinished.name == f"{part}.unfinished"
+    damage(min(unfinished.glob("*/*.JPEG")), b"")
+    path.write_bytes(whole)
+    prepare(*words)
+    assert held(tmp_path / "data", part) == wanted(part)
+
+
+def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, prepare):
+    """By either's table of classes."""
+    write_tars(tmp_path / "tars")
+    write_kaggle(tmp_path / "kaggle")
+    folder = tmp_path / "data" / "val"
+    for name, content in members(tmp_path / "tars" / VAL).items():
+        write_file(folder / name, content)
+    (tmp_path / "tars" / VAL).unlink()
+    (folder / "valprep.sh").write_text("#!/bin/bash")  # which many have there
+    words = tmp_path / "tars", tmp_path / "data", "--only", "val"
+    prepare(*words)
+    assert held(tmp_path / "data", "val") == wanted("val") and (folder / "valprep.sh").exists()
+    shutil.rmtree(folder / IDS[1])
+    for table in DEVKIT, CSV:
+        assert f"val and {table} differ in 1 classes, as {IDS[1]}" in prepare(*words, status=2)
+        (tmp_path / "tars" / DEVKIT).unlink(missing_ok=True)
+        shutil.copy(tmp_path / "kaggle" / CSV, tmp_path / "tars")
+
+
+def test_an_unpacking_ends_by_ctrl_c_in_one_line(tmp_path, prepare):
+    write_tars(tmp_path / "tars")
+    path, data = tmp_path / "tars" / TRAIN, tmp_path / "data"
+    path.rename(tmp_path / "whole")
+    os.mkfifo(path)  # it waits for
+    words = [sys.executable, ROOT / "tools" / "prepare_imagenet.py", "tars", "data"]
+    words, begun = [*words, "--only", "train"], (data / "train.unfinished").exists
+    line = "prepare_imagenet.py: interrupted: start it again, and it goes on\n"
+    assert interrupted(words, begun, signal.SIGINT, tmp_path) == (130, line)
+    (tmp_path / "whole").rename(path)
+    prepare(path.parent, data, "--only", "train")
+    assert held(data, "train") == wanted("train")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -16,8 +16,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import scipy.stats
-from conftest import ROOT
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from conftest import ROOT, events
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -44,19 +43,19 @@ def write_run(folder, tags, began=1e9, epoch_seconds=100, steps=None, **texts):
     JSON; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"events.out.tfevents.{began:.0f}.host.1.0"
-    events = [Event(wall_time=began, file_version="brain.Event:2")]
+    written = [Event(wall_time=began, file_version="brain.Event:2")]
     for tag, content in texts.items():
         summary = torch_summary.text(tag, f"```json\n{json.dumps(content)}\n```")
-        events.append(Event(wall_time=began, summary=summary))
+        written.append(Event(wall_time=began, summary=summary))
     longest = max(map(len, tags.values()), default=0)
     for place, step in enumerate(steps or range(1, longest + 1)):
         for tag, values in tags.items():
             summary = Summary(value=[Summary.Value(tag=tag, simple_value=values[place])])
             wall = began + (place + 1) * epoch_seconds
-            events.append(Event(wall_time=wall, step=step, summary=summary))
+            written.append(Event(wall_time=wall, step=step, summary=summary))
     with open(path, "wb") as file:
         writer = RecordWriter(file)
-        for event in events:
+        for event in written:
             writer.write(event.SerializeToString())
     return path
 
@@ -82,19 +81,12 @@ def rows(text, first):
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys):
-    """cli(words, status=0) runs make_results.py in this process; returns what it prints."""
+def cli(call_tool):
+    """cli(*words, status=0) runs make_results.py in this process; returns what it prints."""
 
     def call(*words, status=0):
-        monkeypatch.setattr(sys, "argv", ["make_results.py", *map(str, words)])
-        ended = 0
-        try:
-            make_results.main()
-        except SystemExit as end:
-            ended = end.code
-        out, err = capsys.readouterr()
-        assert ended == status, err
-        return out if status == 0 else err
+        output, errors = call_tool("make_results", *words, status=status)
+        return errors if status else output
 
     return call
 
@@ -109,9 +101,9 @@ def test_v100_numbers(cli):
     assert [row["GPUs"] for row in on_page] == ["2", "4", "8", "16", "32", "64"]
     for row, cells in zip(shown, on_page, strict=True):
         folder, gpus = V100 / row["name"], int(row["devices"])
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        logged = events(folder)
         tags = "Throughput/train", "Top1/val", "Top5/val"
-        values = {tag: [event.value for event in events.Scalars(tag)] for tag in tags}
+        values = {tag: [event.value for event in logged.Scalars(tag)] for tag in tags}
         rate = np.array(values["Throughput/train"][1:])
         rates.append(rate.mean() / gpus)
         speed = f"{rate.mean():,.0f} ± {rate.std():,.0f}"
@@ -124,7 +116,7 @@ def test_v100_numbers(cli):
             assert (row[f"val top{top}, last / best"], cells[f"top-{top}, %"]) == (ends, best)
         (path,) = folder.iterdir()
         began, seconds = int(path.name.split(".")[3]), {}
-        for event in events.Scalars("Top1/val"):
+        for event in logged.Scalars("Top1/val"):
             seconds["all"] = event.wall_time - began
             if event.value >= 75:
                 seconds.setdefault("75 %", event.wall_time - began)
@@ -184,19 +176,6 @@ def test_a_cluster_is_shown_whatever_its_facts(tmp_path, cli):
 # -------------------------------------------------------------------------------- scaling models
 
 
-def test_scaling_model_recovers_what_made_the_logs(tmp_path):
-    for devices in (1, 2, 4, 8, 16, 32):
-        hops = 2 * (devices - 1)
-        seconds = 100 * 1.5e-3 + 40e-3 * hops / devices + 300e-6 * hops
-        write_run(tmp_path / NAME.format(devices), usual(3, 100 * devices / seconds))
-    runs, _ = logs.read_runs([tmp_path])
-    fit, _, large, model = scaling.study_scaling(runs)
-    for each in fit, model:
-        found = each.compute, each.volume, each.latency
-        assert found == pytest.approx((1.5e-3, 40e-3, 300e-6), rel=1e-4)
-    assert scaling.prediction_errors(fit, large) == pytest.approx([0, 0], abs=1e-5)
-
-
 def test_scaling_models_are_of_one_script(tmp_path):
     """Horovod's numbers do not enter the model of DDP; imagenet_nd.py starts both; it takes three
     numbers of devices."""
@@ -210,12 +189,8 @@ def test_scaling_models_are_of_one_script(tmp_path):
 
 def test_efficiency_compares_what_may_be_compared(tmp_path):
     """With the fastest of those on the fewest devices; an O3 run is no baseline of O2 runs."""
-    for name, ranks, precision, rate in [
-        ("a", 1, "O2", 900),
-        ("b", 1, "O2", 1000),
-        ("c", 4, "O2", 3000),
-        ("d", 1, "O3", 9000),
-    ]:
+    runs = ("a", 1, "O2", 900), ("b", 1, "O2", 1000), ("c", 4, "O2", 3000), ("d", 1, "O3", 9000)
+    for name, ranks, precision, rate in runs:
         write_run(tmp_path / name, usual(3, rate), about=about("ddp", ranks, precision=precision))
     table = rows("\n" + tables.runs_table(logs.read_runs([tmp_path])[0]), "name")
     assert [row["efficiency"] for row in table] == ["90.0 %", "100.0 %", "75.0 %", "–"]
@@ -315,17 +290,6 @@ def test_odd_values_names_and_links(tmp_path):
     (first, second), warnings = logs.read_runs([tmp_path])
     assert ([first.name, second.name], warnings) == (["a/run", "b/run"], [])
     assert first.values("Loss/train").tolist() == [2, 1] and second.rate is None
-
-
-def test_runs_named_otherwise(tmp_path):
-    """What a run is, its log says, whatever its folder is called."""
-    source = next((LOGS / "scaling_cpu").glob("*gpux4*"))
-    shutil.copytree(source, tmp_path / "my run")
-    run, _ = one_run(tmp_path)
-    (there,) = (each for each in logs.read_runs([LOGS])[0] if each.name == source.name)
-    assert run.name == "my run" and run.devices == 4 and run.precision == "float32"
-    for name in "arch devices batch global_batch precision script hardware data".split():
-        assert getattr(run, name) == getattr(there, name), name
 
 
 # ---------------------------------------------------------------------------- a file system's CSVs
@@ -503,18 +467,8 @@ def test_hostile_logs(tmp_path):
 
 
 ODD = [chaos_logs.IMAGE, "[x](javascript:alert(1))", "[x]: javascript:alert(1)", "\\<b>", "# b"]
-ODD += [
-    "- b",
-    "1. b",
-    "---",
-    "> b",
-    "```",
-    "`b`",
-    "a | b",
-    "*b* __b__ _b_",
-    "&lt;b&gt;",
-    "a_b, 1 %",
-]
+ODD += ["- b", "1. b", "---", "> b", "```", "`b`", "a | b", "*b* __b__ _b_", "&lt;b&gt;"]
+ODD += ["a_b, 1 %"]
 
 
 @pytest.mark.parametrize("odd", ODD)

@@ -1,6 +1,7 @@
 """The text_*.py: one loss curve for all ways of running, resuming to the bit, what is measured and
 what models are given. tests/test_text_reference.py compares with loops of its own."""
 
+import functools
 import itertools
 import math
 import random
@@ -10,18 +11,9 @@ import pytest
 import torch
 import torchmetrics.text
 from chaos_jobs import lost
-from conftest import (
-    EARLY,
-    checkpoint,
-    command,
-    events,
-    needs_horovod,
-    run,
-    scalars,
-    the_run,
-)
+from conftest import EARLY, checkpoint, command, events, needs_horovod, run, scalars, the_run
 from torch import nn
-from torchmetrics import classification
+from torchmetrics.functional import classification
 
 import text_nd as nd
 
@@ -45,19 +37,16 @@ def way(name, ranks, *options, slow=False):
 @pytest.fixture(scope="module")
 def logged(text, tmp_path_factory):
     """Returns a function that gives {tag: [values]} of one way of running, and its folder."""
-    folder, known = tmp_path_factory.mktemp("parity"), {}
+    folder = tmp_path_factory.mktemp("parity")
 
+    @functools.cache
     def train(script, ranks, *options):
-        key = script, ranks, options
-        if key not in known:
-            logs = folder / f"{len(known)}"
-            run([*command(script, ranks), *options, "--log-dir", logs, text], folder)
-            log = events(the_run(logs))
-            tags = [tag for tag in log.Tags()["scalars"] if tag.endswith(("/step", "/val"))]
-            of_time = ("Time/val", "Throughput/val")
-            values = {tag: [event.value for event in log.Scalars(tag)] for tag in tags}
-            known[key] = {tag: values[tag] for tag in values if tag not in of_time}, logs
-        return known[key]
+        logs = folder / f"{sum(1 for _ in folder.iterdir())}"
+        run([*command(script, ranks), *options, "--log-dir", logs, text], folder)
+        tags = events(the_run(logs)).Tags()["scalars"]
+        of_time = "Time/val", "Throughput/val"
+        tags = [tag for tag in tags if tag.endswith(("/step", "/val")) and tag not in of_time]
+        return {tag: [*scalars(logs, tag).values()] for tag in tags}, logs
 
     return train
 
@@ -217,17 +206,14 @@ def batches(args, data, split, place=None):
 
 def measure(output, target):
     """Returns {tag: value} as torchmetrics has them."""
-    loss = nn.functional.cross_entropy(output.double(), target).item()
-    if output.shape[1] > 2:
-        accuracy = classification.MulticlassAccuracy(output.shape[1], average="micro")
-        return {"Loss": loss, "Accuracy": 100 * accuracy(output, target).item()}
-    kinds = {"Accuracy": (100, classification.BinaryAccuracy())}
-    kinds |= {"F1": (100, classification.BinaryF1Score())}
-    kinds |= {"MCC": (1, classification.BinaryMatthewsCorrCoef())}
-    guess = output.argmax(1)
-    return {"Loss": loss} | {
-        tag: scale * metric(guess, target).item() for tag, (scale, metric) in kinds.items()
-    }
+    guess, classes = output.argmax(1), output.shape[1]
+    found = {"Loss": nn.functional.cross_entropy(output.double(), target)}
+    kind = {"task": "multiclass" if classes > 2 else "binary", "num_classes": classes}
+    found["Accuracy"] = 100 * classification.accuracy(guess, target, **kind)
+    if classes == 2:
+        found["F1"] = 100 * classification.f1_score(guess, target, **kind)
+        found["MCC"] = classification.matthews_corrcoef(guess, target, **kind)
+    return {tag: value.item() for tag, value in found.items()}
 
 
 def summed(pairs):

@@ -7,33 +7,17 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 
 import numpy as np
 import pyarrow
 import pytest
-from conftest import ROOT, checkpoint, environment, run, torch
+from conftest import ROOT, checkpoint, damage, environment, interrupted, run, torch, write_file
 from pyarrow import parquet
 
 import text_nd as nd
 
 TEXT = ROOT / "tools" / "prepare_text.py"
-
-
-@pytest.fixture
-def tool(call_tool):
-    """tool(program, *words, status=0): returns the lines printed, or that of an error."""
-
-    def call(program, *words, status=0):
-        output, errors = call_tool(program, *words, status=status)
-        if status:
-            (line,) = errors.splitlines()
-            assert "error: " in line
-            return line
-        return output
-
-    return call
 
 
 def sources(folder, **options):
@@ -45,46 +29,20 @@ def sources(folder, **options):
 
 # ------------------------------------------------------------------------------------------- GLUE
 
-# Task: folder, columns of text in the parquet; header and first row as the table has them.
+# Task: columns of text in the parquet; header and first row as the table has them.
 TABLES = {
-    "cola": ("cola", ["sentence"], None, "glue\t1\t\tA0"),
-    "sst-2": ("sst2", ["sentence"], "index\tsentence\tlabel", "0\tA0\t1"),
-    "mrpc": (
-        "mrpc",
-        ["sentence1", "sentence2"],
-        "index\t#1 String\t#2 String\tQuality",
-        "0\tA0\tB0\t1",
-    ),
-    "qqp": (
-        "qqp",
-        ["question1", "question2"],
-        "index\tquestion1\tquestion2\tis_duplicate",
-        "0\tA0\tB0\t1",
-    ),
-    "mnli": (
-        "mnli",
-        ["premise", "hypothesis"],
-        "index\tsentence1\tsentence2\tgold_label",
-        "0\tA0\tB0\tneutral",
-    ),
-    "qnli": (
-        "qnli",
-        ["question", "sentence"],
-        "index\tquestion\tsentence\tlabel",
-        "0\tA0\tB0\tnot_entailment",
-    ),
+    "cola": ("sentence", None, "glue\t1\t\tA0"),
+    "sst-2": ("sentence", "index\tsentence\tlabel", "0\tA0\t1"),
+    "mrpc": ("sentence1 sentence2", "index\t#1 String\t#2 String\tQuality", "0\tA0\tB0\t1"),
+    "qqp": ("question1 question2", "index\tquestion1\tquestion2\tis_duplicate", "0\tA0\tB0\t1"),
+    "mnli": ("premise hypothesis", "index\tsentence1\tsentence2\tgold_label", "0\tA0\tB0\tneutral"),
+    "qnli": ("question sentence", "index\tquestion\tsentence\tlabel", "0\tA0\tB0\tnot_entailment"),
     "rte": (
-        "rte",
-        ["sentence1", "sentence2"],
+        "sentence1 sentence2",
         "index\tsentence1\tsentence2\tlabel",
         "0\tA0\tB0\tnot_entailment",
     ),
-    "wnli": (
-        "wnli",
-        ["sentence1", "sentence2"],
-        "index\tsentence1\tsentence2\tlabel",
-        "0\tA0\tB0\t1",
-    ),
+    "wnli": ("sentence1 sentence2", "index\tsentence1\tsentence2\tlabel", "0\tA0\tB0\t1"),
 }
 
 
@@ -100,17 +58,15 @@ def write_parquet(path, columns, first, count, classes=2, label=None, **changes)
 
 def write_glue(folder, task, count=5):
     """Writes a task as Hugging Face has it: train in two files, and test, without labels."""
-    name, columns, _, _ = TABLES[task]
-    classes, folder = len(nd.GLUE[task][2]), folder / name
+    columns, classes = TABLES[task][0].split(), len(nd.GLUE[task][2])
+    folder /= task.replace("-", "")
     # In order of their numbers, whatever their time.
     write_parquet(folder / "train-00001-of-00002.parquet", columns, count, 4, classes)
     write_parquet(folder / "train-00000-of-00002.parquet", columns, 0, count, classes)
-    for kind in ("_matched", "_mismatched") if task == "mnli" else ("",):
-        first = 100 if kind != "_mismatched" else 200
-        write_parquet(
-            folder / f"validation{kind}-00000-of-00001.parquet", columns, first, 3, classes
-        )
-        write_parquet(folder / f"test{kind}-00000-of-00001.parquet", columns, 0, 3, label=-1)
+    for at, kind in enumerate(("_matched", "_mismatched") if task == "mnli" else ("",), 1):
+        rest = f"{kind}-00000-of-00001.parquet"
+        write_parquet(folder / f"validation{rest}", columns, 100 * at, 3, classes)
+        write_parquet(folder / f"test{rest}", columns, 0, 3, label=-1)
     return folder
 
 
@@ -124,7 +80,8 @@ def test_glue_becomes_the_tables_that_the_scripts_read(tmp_path, tool):
     wanted = [f"{name}/{part}.tsv" for name in folders for part in ("dev", "train")]
     wanted += [f"MNLI/{part}.tsv" for part in ("dev_matched", "dev_mismatched", "train")]
     assert found == sorted(wanted)
-    for task, (_, columns, header, row) in TABLES.items():
+    for task, (columns, header, row) in TABLES.items():
+        columns = columns.split()
         name = "CoLA" if task == "cola" else task.upper()
         lines = (tmp_path / "out" / name / "train.tsv").read_text("utf-8").splitlines()
         assert lines[: 1 if header is None else 2] == [*filter(None, [header]), row]
@@ -161,50 +118,30 @@ def test_a_sentence_stays_in_its_cell(tmp_path, tool):
     ]
 
 
-def bad_glue(case, folder):
-    """Spoils a task's files; returns what the message names."""
-    train = folder / "train-00000-of-00002.parquet"
-    columns = TABLES["rte"][1]
-    if case == "no task":
-        folder.rename(folder.with_name("rtf"))
-        return "GLUE has none of the folders cola, sst2, mrpc, qqp, mnli, qnli, rte, wnli"
-    if case == "a file of several":
-        train.unlink()
-        return "rte has no train-00000-of-00002.parquet"
-    if case == "no validation":
-        (folder / "validation-00000-of-00001.parquet").unlink()
-        return "rte has no validation-00000-of-00001.parquet"
-    if case == "cut off":
-        train.write_bytes(train.read_bytes()[:-9])
-        return "train-00000-of-00002.parquet cannot be read: "
-    if case == "another column":
-        write_parquet(train, ["sentence1", "sentence"], 0, 5)
-        return "train-00000-of-00002.parquet cannot be read: "
-    if case == "no label":
-        write_parquet(train, columns, 0, 5, label=-1)
-        return "row 0 of RTE/train.tsv: label -1, none of 0 to 1, or a sentence is missing"
-    if case == "a class too many":
-        write_parquet(train, columns, 0, 5, classes=3)
-        return "row 1 of RTE/train.tsv: label 2, none of 0 to 1"
-    write_parquet(train, columns, 0, 5, sentence2=["a", "b", "c", None, "e"])
-    return "row 3 of RTE/train.tsv: label 0, none of 0 to 1, or a sentence is missing"
+FIRST = "rte/train-00000-of-00002.parquet"
+MISSING = "none of 0 to 1, or a sentence is missing"
+# (files of GLUE, what is done to them: as damage() says, or changes of what is in them, message)
+BAD_GLUE = [
+    ("rte", None, "GLUE has none of the folders cola, sst2, mrpc, qqp, mnli, qnli, rte, wnli"),
+    (FIRST, None, "rte has no train-00000-of-00002.parquet"),
+    ("rte/validation*", None, "rte has no validation-00000-of-00001.parquet"),
+    (FIRST, -9, f"{FIRST} cannot be read: "),
+    (FIRST, {"columns": ["sentence1"]}, f"{FIRST} cannot be read: "),
+    (FIRST, {"label": -1}, f"row 0 of RTE/train.tsv: label -1, {MISSING}"),
+    (FIRST, {"classes": 3}, "row 1 of RTE/train.tsv: label 2, none of 0 to 1"),
+    (FIRST, {"sentence2": [*"abc", None, "e"]}, f"row 3 of RTE/train.tsv: label 0, {MISSING}"),
+]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "no task",
-        "a file of several",
-        "no validation",
-        "cut off",
-        "another column",
-        "no label",
-        "a class too many",
-        "no sentence",
-    ],
-)
-def test_bad_parquet(case, tmp_path, tool):
-    message = bad_glue(case, write_glue(tmp_path / "GLUE", "rte"))
+@pytest.mark.parametrize(("pattern", "how", "message"), BAD_GLUE)
+def test_bad_parquet(pattern, how, message, tmp_path, tool):
+    write_glue(tmp_path / "GLUE", "rte")
+    (path,) = (tmp_path / "GLUE").glob(pattern)
+    if isinstance(how, dict):
+        usual = {"columns": TABLES["rte"][0].split(), "first": 0, "count": 5}
+        write_parquet(path, **usual | how)
+    else:
+        damage(path, how)
     line = tool("prepare_text", "glue", tmp_path / "GLUE", tmp_path / "out", status=2)
     assert message in line
     assert [path.name for path in tmp_path.iterdir()] == ["GLUE"], "nothing half made is left"
@@ -263,17 +200,11 @@ def test_tokens_are_those_of_the_scripts(name, piece, tmp_path, tool, tokenizer,
         assert again.tokens.tolist() == there.tokens.tolist()
         assert (again.vocabulary, again.words) == (there.vocabulary, there.words)
         assert again.digest() == there.digest(), "a run goes on with the other"
-    about = json.loads((tmp_path / "out" / "meta.json").read_text())
-    assert about == {
-        "vocabulary": given[0].vocabulary,
-        "dtype": "uint16",
-        **({"words": given[0].words} if given[0].words else {}),
-    }
-    counts = [len(there.tokens) for there in given]
-    assert output.endswith(
-        f"out: {counts[0]} tokens to train on, {counts[1]} to validate, "
-        f"of {given[0].vocabulary} that there are\n"
-    )
+    about = {"vocabulary": given[0].vocabulary, "dtype": "uint16", "words": given[0].words}
+    about = {name: value for name, value in about.items() if value}
+    assert json.loads((tmp_path / "out" / "meta.json").read_text()) == about
+    both = "out: {} tokens to train on, {} to validate".format(*(len(one.tokens) for one in given))
+    assert output.endswith(f"{both}, of {given[0].vocabulary} that there are\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text"]
 
 
@@ -305,10 +236,8 @@ def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
     (texts / "a.txt").write_text("a" * 97, "utf-8")
     (texts / "c.txt").write_text("c" * 3, "utf-8")
     (texts / "c.md").write_text("left out")
-    words = texts, tmp_path / "third", "--val", "0.333"
-    assert "third: 201 tokens to train on, 99 to validate, of 256" in tool(
-        "prepare_text", "lm", *words
-    )
+    output = tool("prepare_text", "lm", texts, tmp_path / "third", "--val", "0.333")
+    assert "third: 201 tokens to train on, 99 to validate, of 256" in output
     assert (tmp_path / "third" / "train.txt").read_text("utf-8") == "a" * 97 + "\U0001f600" * 26
     assert (tmp_path / "third" / "val.txt").read_text("utf-8") == "\U0001f600" * 24 + "ccc"
     # Tokens are cut at the same place.
@@ -346,14 +275,12 @@ def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
 )
 def test_bad_words(words, message, tmp_path, tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in "none", "there", "parts", "half-parts", "half.unfinished":
-        (tmp_path / name).mkdir()
     for name in "text.txt", "parts/train.txt", "parts/val.txt", "half-parts/train.txt":
-        (tmp_path / name).write_text("a few words\n" * 9)
-    (tmp_path / "empty.txt").write_bytes(b"")
-    (tmp_path / "short.txt").write_bytes(b"x")
-    (tmp_path / "latin.txt").write_bytes(b"word\n" * 9 + b"\xe4\n")
-    (tmp_path / "cut.txt").write_bytes(b"word\n" * 9 + b"\xc3")
+        write_file(tmp_path / name, b"a few words\n" * 9)
+    for name in "none/x", "there/x", "half.unfinished/x", "empty.txt":
+        write_file(tmp_path / name, b"")
+    for name, content in ("short", b"x"), ("latin", b"word\n" * 9 + b"\xe4\n"), ("cut", b"a\xc3"):
+        write_file(tmp_path / f"{name}.txt", content)
     before = sorted(tmp_path.rglob("*"))
     assert message in tool("prepare_text", *words.split(), status=2)
     assert sorted(tmp_path.rglob("*")) == before
@@ -375,15 +302,8 @@ def test_a_full_disk_leaves_nothing(tmp_path, tool):
 def test_what_is_ended_leaves_nothing(tmp_path):
     (tmp_path / "input.txt").write_bytes(b"a few words\n" * 1_000_000)  # seconds of work
     words = [sys.executable, TEXT, "lm", "input.txt", "out", "--tokenizer", "words"]
-    process = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE)
-    try:
-        while not [*tmp_path.glob("out.unfinished/*")] and process.poll() is None:
-            time.sleep(0.01)
-        process.terminate()
-        assert process.communicate(timeout=120)[1] == b""
-        assert process.returncode == 128 + signal.SIGTERM
-    finally:
-        process.kill()
+    begun = (tmp_path / "out.unfinished").exists
+    assert interrupted(words, begun, signal.SIGTERM, tmp_path) == (128 + signal.SIGTERM, "")
     assert [path.name for path in tmp_path.iterdir()] == ["input.txt"]
 
 
@@ -433,65 +353,53 @@ def go_on(model, tokens, count, length):
 
 
 def test_a_trained_model_goes_on(tmp_path, tool):
-    """Trained on the alphabet over and over, it has learned it."""
+    """Trained on the alphabet over and over, it has learned it; the averages are what is used."""
     text = bytes(range(97, 123))
     for part, copies in ("train", 200), ("val", 20):
         (tmp_path / f"{part}.txt").write_bytes(text * copies)
     words = "--layers 1 --hidden-size 32 --heads 2 --max-length 12 --lr 0.01 --epochs 3 -b 16"
     words = [*words.split(), "--ema", "0.9", "--dropout", "0.1", "--no-accel"]
     run([sys.executable, ROOT / "text_nd.py", *words, tmp_path], tmp_path)
-    path = checkpoint(tmp_path / "runs")
-    written = tool("sample", path, "--prompt", "xyzab", "--length", 60, "--temperature", 0)
-    assert written == (b"xyzab" + (text * 4)[2:62]).decode() + "\n"
-    # The averages are what is used.
-    saved = nd.load_file(path)
+    saved = nd.load_file(checkpoint(tmp_path / "runs"))
     saved["state_dict"] = {name: 0 * weight for name, weight in saved["state_dict"].items()}
     torch.save(saved, tmp_path / "no weights.pt")
-    again = tool(
-        "sample", tmp_path / "no weights.pt", "--prompt", "xyzab", "--length", 60, "--top-k", 1
-    )
-    assert again == written, "as --top-k 1 is"
+    words = "sample", tmp_path / "no weights.pt", "--prompt", "xyzab", "--length", 60
+    for likeliest in ("--temperature", 0), ("--top-k", 1):
+        assert tool(*words, *likeliest) == (b"xyzab" + (text * 4)[2:62]).decode() + "\n"
 
 
 def test_the_likeliest_tokens(tmp_path, tool, tokenizer):
     """As a loop of its own has them, also where the text is longer than the model."""
+
+    def written(prompt, start, length, *more, **saved):
+        """Returns (the tokens that follow by the definition, what is printed)."""
+        tokens = go_on(save(tmp_path / "x.pt", **saved), start, length, 8)
+        words = "--prompt", prompt, "--length", length, "--temperature", 0
+        return tokens, tool("sample", tmp_path / "x.pt", *words, *more)
+
     words = ["<unk>", "<eos>", *(f"w{n}" for n in range(30))]
-    model = save(tmp_path / "words.pt", len(words), words)
-    tokens = go_on(model, [2, 0, 1], 40, 8)
-    prompt = "--prompt", "w0 unheard\n", "--temperature", 0
-    output = tool("sample", tmp_path / "words.pt", *prompt, "--length", 40)
+    tokens, output = written("w0 unheard\n", [2, 0, 1], 40, vocabulary=len(words), words=words)
     assert output.count("\n") - 1 == tokens.count(1) > 0
     assert nd.split_words(output) == [*(words[n] for n in tokens), "<eos>"]
     # Those of Hugging Face's, of which several make a character; bytes that are no text, or would
     # command a terminal.
     library = nd.transformers().AutoTokenizer.from_pretrained(tokenizer)
-    prompt = "the cat \U0001f40d"
+    prompt, control = "the cat \U0001f40d", nd.importlib.import_module("sample").CONTROL
     start = library(prompt, add_special_tokens=False)["input_ids"]
     assert len(start) > 4
-    likeliest = "--prompt", prompt, "--length", 100, "--temperature", 0
     for seed in 5, 9, 10, 11:
-        model = save(tmp_path / "tokens.pt", len(library), seed=seed)
-        tokens = go_on(model, start, 100, 8)
-        output = tool("sample", tmp_path / "tokens.pt", "--tokenizer", tokenizer, *likeliest)
-        assert output == library.decode(tokens).translate(sys.modules["sample"].CONTROL) + "\n"
-        model = save(tmp_path / "bytes.pt", seed=seed)
-        tokens = go_on(model, prompt.encode(), 100, 8)
-        output = tool("sample", tmp_path / "bytes.pt", *likeliest)
-        assert (
-            output
-            == bytes(tokens).decode(errors="replace").translate(sys.modules["sample"].CONTROL)
-            + "\n"
-        )
+        kinds = {"vocabulary": len(library), "seed": seed}
+        tokens, output = written(prompt, start, 100, "--tokenizer", tokenizer, **kinds)
+        assert output == library.decode(tokens).translate(control) + "\n"
+        tokens, output = written(prompt, prompt.encode(), 100, seed=seed)
+        assert output == bytes(tokens).decode(errors="replace").translate(control) + "\n"
         assert output.startswith(prompt)
     # Tokens that have a blank between them, which none of them has.
     words = {f"w{n}": n for n in range(32)}
     blanks = nd.importlib.import_module("tokenizers")
     blanks = blanks.Tokenizer(blanks.models.WordLevel(words, "w0"))
     nd.transformers().PreTrainedTokenizerFast(tokenizer_object=blanks).save_pretrained(tmp_path)
-    model = save(tmp_path / "blanks.pt", 32)
-    tokens = go_on(model, [7], 20, 8)
-    likeliest = "--prompt", "w7", "--length", 20, "--temperature", 0
-    output = tool("sample", tmp_path / "blanks.pt", "--tokenizer", tmp_path, *likeliest)
+    tokens, output = written("w7", [7], 20, "--tokenizer", tmp_path, vocabulary=32)
     assert output == " ".join(f"w{token}" for token in tokens) + "\n"
 
 

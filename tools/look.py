@@ -37,6 +37,8 @@ from torch import nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from commandline import CONTROL, make_parser, one_line
+
 import imagenet_nd as nd
 
 CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
@@ -100,9 +102,6 @@ def open_checkpoint(path, arch=None):
     except Exception as error:  # of a file that may hold anything
         raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
     return Trained(path, saved, arch, model, classes, size, resize, *scale.tolist())
-
-
-CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
 
 
 def shown(text):
@@ -453,10 +452,7 @@ def average(args):
 
 def main():
     """Reads the command line and runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.usage = argparse.SUPPRESS  # errors of one line
+    parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     checkpoint = {"type": Path, "metavar": "CHECKPOINT"}
     adds = {}
@@ -487,17 +483,13 @@ def main():
     adds[average]("out", type=Path, metavar="OUT")
     args = parser.parse_args()
     matplotlib.rcParams["text.parse_math"] = False  # names may have a $
-    try:
+    with one_line(parser, nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError):
         out = getattr(args, "out", Path("."))
         if not out.parent.is_dir():
             raise nd.BadInput(f"{out}: there is no folder {out.parent}")
         if args.way in (classes, cam) and out.suffix[1:] not in PICTURES:
             raise nd.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
         odd = args.way(args)
-    except (nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError) as error:
-        parser.error(shown(nd.first_line(error)))
-    except KeyboardInterrupt:
-        sys.exit(130)
     sys.exit(2 if odd else 0)
 
 

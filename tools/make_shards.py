@@ -13,7 +13,6 @@ which says where each image lies; and the same of val. Images keep DIR's order, 
 from OUT reads the same images at each step as one from DIR.
 """
 
-import argparse
 import concurrent.futures
 import functools
 import hashlib
@@ -35,6 +34,8 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from commandline import make_parser
+
 import imagenet_nd as nd
 
 PARTS = ("train", "val")
@@ -334,8 +335,7 @@ def start_worker():
 
 def main():
     """Reads the options, makes or checks."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.usage = argparse.SUPPRESS  # errors of one line
+    parser = make_parser(__doc__.split("\n\n")[0])
     count = nd.number(int, 1, 2**31)
     add, add_one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("dir", metavar="DIR", type=Path, nargs="?", help="has train/ and val/, class by class")

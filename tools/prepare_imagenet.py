@@ -35,6 +35,7 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+from commandline import make_parser
 from tqdm import tqdm
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -435,12 +436,7 @@ def named(text):
 
 def main():
     """Reads the options, prepares train/ and val/."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.usage = argparse.SUPPRESS  # errors of one line
+    parser = make_parser(__doc__)
     parser.add_argument("source", metavar="SOURCE", type=named, help="has ImageNet, as above")
     parser.add_argument("dir", metavar="DIR", type=named, help="where train/ and val/ are made")
     parser.add_argument("--only", choices=["train", "val"], help="make this one alone")

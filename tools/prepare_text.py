@@ -30,6 +30,8 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from commandline import make_parser, one_line
+
 import text_nd as nd
 
 PIECE = 1 << 20  # bytes of a text at a time: tokenizers take a hundred times as much memory
@@ -213,10 +215,7 @@ def prepare_lm(args):
 
 def main():
     """Reads the command line and runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.usage = argparse.SUPPRESS  # errors of one line
+    parser = make_parser(__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, way in ("glue", prepare_glue), ("lm", prepare_lm):
         words = {"help": way.__doc__, "description": way.__doc__, "prog": f"{parser.prog} {name}"}
@@ -229,14 +228,11 @@ def main():
     share = "share of a text that is for validation, at its end (0.1)"
     one.add_argument("--val", type=nd.fraction, help=share)
     args = parser.parse_args()
-    try:
-        args.way(args)
-    except UnicodeError as error:
-        parser.error(f"{args.input} is no UTF-8: {nd.first_line(error)}")
-    except (nd.BadInput, nd.Fault, OSError) as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with one_line(parser, nd.BadInput, nd.Fault, OSError):
+        try:
+            args.way(args)
+        except UnicodeError as error:
+            raise nd.BadInput(f"{args.input} is no UTF-8: {nd.first_line(error)}") from None
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+from commandline import make_parser
 
 
 def profile(script, first, run):
@@ -66,10 +67,7 @@ def profile_rank(first, train_rank, args):
 
 def main():
     """Starts the script with its options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.usage = argparse.SUPPRESS  # errors of one line
+    parser = make_parser(__doc__)
     first = "first step to profile, counted from 0 where training begins (%(default)s)"
     parser.add_argument("--from", dest="first", type=int, default=10, metavar="STEP", help=first)
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="imagenet_*.py, text_*.py")

@@ -8,7 +8,6 @@ All else the checkpoint says itself. With --ema the averages are used, as valida
 seed gives the same text.
 """
 
-import argparse
 import itertools
 import signal
 import sys
@@ -17,10 +16,9 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import text_nd as nd
+from commandline import CONTROL, make_parser, one_line
 
-# What a model writes may be any bytes, but sends a terminal no commands.
-CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+import text_nd as nd
 
 
 def open_checkpoint(path):
@@ -90,7 +88,8 @@ def draw(model, tokens, args, length, device):
 
 
 def write(tokens, decode):
-    """Prints tokens as they come. Those of a character that is not whole yet wait for the next."""
+    """Prints tokens as they come, which may be any bytes, without commands for a terminal. Those of
+    a character that is not whole yet wait for the next."""
     seen, shown, read = [], 0, 0
     for token in tokens:
         seen.append(token)
@@ -104,8 +103,7 @@ def write(tokens, decode):
 
 def main():
     """Reads the options, writes."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.usage = argparse.SUPPRESS  # errors of one line
+    parser = make_parser(__doc__.split("\n\n")[0])
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of text_*.py --task lm")
     add("--prompt", default="\n", metavar="TEXT", help="what to go on with (the end of a line)")
@@ -118,7 +116,7 @@ def main():
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     parser.set_defaults(gpu=None)
     args = parser.parse_args()
-    try:
+    with one_line(parser, nd.BadInput, OSError, RuntimeError, ValueError):
         saved, model = open_checkpoint(args.checkpoint)
         encode, decode = make_codec(saved, args.tokenizer)
         prompt = encode(args.prompt)
@@ -127,10 +125,6 @@ def main():
         device = nd.pick_device(args)
         new = draw(model.to(device), prompt, args, saved["max_length"], device)
         write(itertools.chain(prompt, new), decode)
-    except (nd.BadInput, OSError, RuntimeError, ValueError) as error:
-        parser.error(nd.first_line(error).translate(CONTROL))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":
