@@ -260,7 +260,7 @@ tests/test_launcher.py
   stopped rank is sent alarm, not kill => signal.SIGKILL if again or signum == signal.SIGALRM else signum => signal.SIGKILL if again else signum
   ranks killed at the end count as crashes => crashed = [status for status in failed if => crashed = [status for status in statuses if
   echo of ctrl-c ends at once => signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1: => signum == signal.SIGINT:
-tests/test_parity.py -k "2 replicas" -m slow
+tests/test_parity.py -k replicas -m slow
   pipeline: norm summed over replicas => functools.partial(_sum, group=pipeline.stages)) => _sum)
 tests/test_parallel.py -k "adds_gradients_up or sends_the_type"
   fsdp: gradients summed in bfloat16 => param_dtype=torch.bfloat16, reduce_dtype=torch.float32) => param_dtype=torch.bfloat16)

@@ -353,3 +353,4 @@ def test_a_budget_ends_in_mid_epoch_and_validates(demo, tmp_path):
     assert "the budget is spent" in again
     validated = scalars(tmp_path / "runs", "Top1/val")
     assert validated == pytest.approx(top1, abs=0.5), "the epoch that was under way, once more"
+    assert "  val top-1 " in again, "though the budget was spent before"
