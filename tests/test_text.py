@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 import torchmetrics.text
-from chaos_jobs import lost
+from chaos.checkpoints import lost
 from conftest import (
     EARLY,
     checkpoint,
