@@ -11,91 +11,65 @@ import re
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 from conftest import ROOT
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.summary.writer.record_writer import RecordWriter
-
-STRING = 7  # of TensorFlow's types
-IMAGE = "<img src=x onerror=alert(1)>"
-PLACE = {"device": "cuda:0", "ranks": 2, "devices": 1, "local_ranks": 2}
-OPTIONS = {"arch": "resnet18", "batch_size": 32, "precision": "float32"}
-ABOUT = {"command": ["python", "imagenet_ddp.py"], "place": PLACE, "options": OPTIONS}
-ABOUT |= {"data": "imagenet", "num_classes": 10, "image_size": 32, "steps_per_epoch": 9}
-ABOUT |= {"global_batch": 64, "gradient_bytes": 46_758_000, "environment": {}}
+from test_results import IMAGE, about, usual, write_run
+from torch.utils.tensorboard import summary as torch_summary
 
 
-def text(tag, content, *shape):
-    """Returns the summary of a text, in a tensor that claims to have this shape."""
-    made = TensorProto(dtype=STRING, string_val=[content.encode()])
-    for size in shape:
-        made.tensor_shape.dim.add(size=size)
-    value = Summary.Value(tag=f"{tag}/text_summary", tensor=made)
-    value.metadata.plugin_data.plugin_name = "text"
-    return Summary(value=[value])
+def write(folder, began=1e9, **changes):
+    """Writes a run of three epochs, with other values in its "about"; None takes one out."""
+    content = {name: each for name, each in (about() | changes).items() if each is not None}
+    return write_run(folder, usual(3), began, about=content)
 
 
-def write_run(folder, about=None, wall=1e9, more=()):
-    """Writes an event file of three epochs, with other values in its "about"; None takes one out.
-    `more` summaries stand at its end. Returns its path."""
-    folder.mkdir(parents=True)
-    about = {name: each for name, each in (ABOUT | (about or {})).items() if each is not None}
-    events = [Event(wall_time=1e9)]
-    events.append(Event(wall_time=1e9, summary=text("about", json.dumps(about), 1)))
-    for epoch in range(1, 4):
-        for tag in "Top1/val", "Top1/train", "Throughput/train", "Loss/step":
-            summary = Summary(value=[Summary.Value(tag=tag, simple_value=10 * epoch)])
-            events.append(Event(wall_time=wall + 100 * epoch, step=epoch, summary=summary))
-    events += [Event(wall_time=2e9, step=9, summary=summary) for summary in more]
-    path = folder / "events.out.tfevents.1.host.1.0"
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        for event in events:
-            writer.write(event.SerializeToString())
-    return path
+def a_run(**changes):
+    """Returns a way to write a run: write() with these arguments."""
+    return functools.partial(write, **changes)
 
 
-def with_about(**changes):
-    """Returns a way to write a run whose "about" has other values."""
-    return functools.partial(write_run, about=changes)
-
-
-def with_end(content, size):
+def with_end(content, size=1):
     """Returns a way to write a run that ends with a text, or with what claims to be so many."""
-    return functools.partial(write_run, more=[text("end", content, size)])
+    summary = torch_summary.text("end", content)
+    summary.value[0].tensor.tensor_shape.dim[0].size = size
+
+    def write_both(folder):
+        with open(write(folder), "ab") as file:
+            RecordWriter(file).write(Event(wall_time=2e9, summary=summary).SerializeToString())
+
+    return write_both
 
 
 def replaced(make):
     """Returns a way to write a run whose event file is what make(path) puts in its place."""
 
-    def write(folder):
-        path = write_run(folder)
+    def write_other(folder):
+        path = write(folder)
         path.unlink()
         make(path)
 
-    return write
+    return write_other
 
 
-def beside(name, content):
-    """Returns a way to write a file, of text or by content(path), in a folder of its own."""
+def json_file(make):
+    """Returns a way to write a file of JSON by make(path), in a folder of its own."""
 
-    def write(folder):
+    def write_file(folder):
         folder.mkdir(parents=True)
-        make = content if callable(content) else functools.partial(Path.write_text, data=content)
-        make(folder / name)
+        make(folder / "it.json")
 
-    return write
+    return write_file
 
 
 def benchmark(**changes):
     """Returns a way to write a benchmark in which something is changed."""
     rows = [{"name": "one", "values": [1.0, 2.0]}, {"name": "two", "values": [3.0]}]
     made = {"title": "A title", "unit": "s", "baseline": "one", "note": "", "rows": rows}
-    return beside("it.json", json.dumps(made | {"about": {"command": ["a"]}} | changes))
+    made |= {"about": {"command": ["a"]}} | changes
+    return json_file(lambda path: path.write_text(json.dumps(made)))
 
 
 def huge_record(path):
@@ -111,31 +85,31 @@ def sparse(path):
 
 
 ODD = {  # what is in a log or beside it, and how it is written
-    "data that are a number": with_about(data=7),
-    "an environment that is text": with_about(environment="x"),
-    "10^400 cores": with_about(cores=10**400),
-    "no place": with_about(place=None),
-    "a place of no ranks": with_about(place=PLACE | {"ranks": 0}),
-    "wall times that are no number": functools.partial(write_run, wall=float("nan")),
-    "an end of 10^5 brackets": with_end(100_000 * "[", 1),
+    "data that are a number": a_run(data=7),
+    "an environment that is text": a_run(environment="x"),
+    "10^400 cores": a_run(cores=10**400),
+    "no place": a_run(place=None),
+    "a place of no ranks": a_run(place=about()["place"] | {"ranks": 0}),
+    "wall times that are no number": a_run(began=float("nan")),
+    "an end of 10^5 brackets": with_end(100_000 * "["),
     "an end that claims 10^11 texts": with_end("{}", 10**11),
     "a record that claims 2**60 bytes": replaced(huge_record),
     "an event file that is a pipe": replaced(os.mkfifo),
-    "a benchmark that is a pipe": beside("it.json", os.mkfifo),
-    "a benchmark of 8 GiB": beside("it.json", sparse),
+    "a benchmark that is a pipe": json_file(os.mkfifo),
+    "a benchmark of 8 GiB": json_file(sparse),
     "a benchmark of values that are none": benchmark(
         rows=[{"name": "one", "values": [float("nan")]}]
     ),
     "a benchmark whose rows lack columns": benchmark(
         title="Exchange of gradients", about={"command": ["odd-columns"]}
     ),
-    "a name that is not UTF-8": lambda folder: write_run(folder / "\udcff"),
+    "a name that is not UTF-8": lambda folder: write(folder / "\udcff"),
 }
 MARKUP = {  # names of runs, and how they are written: each is shown as the text that it is
-    f"a name of HTML {IMAGE}": write_run,
-    "a name with a heading\n\n## owned\n\n": write_run,
-    "a command with a fence": with_about(command=["python", "x.py", f"```\n```\n{IMAGE}"]),
-    "an architecture with cells": with_about(options=OPTIONS | {"arch": f"a | b | {IMAGE}"}),
+    f"a name of HTML {IMAGE}": write,
+    "a name with a heading\n\n## owned\n\n": write,
+    "a command with a fence": a_run(command=["python", "x.py", f"```\n```\n{IMAGE}"]),
+    "an architecture with cells": a_run(options={"arch": f"a | b | {IMAGE}"}),
     "a title of a benchmark": benchmark(title=f"x\n\n## owned\n\n{IMAGE}", note=IMAGE),
 }
 # Outside blocks of code, what must not be there.
@@ -155,7 +129,7 @@ def make_results(logs, *words):
 def write_logs(logs, kinds):
     """Writes two runs as they should be, and beside them those of `kinds`."""
     for ranks in 1, 2:
-        write_run(logs / "good" / f"good run {ranks}", {"place": PLACE | {"ranks": ranks}})
+        write_run(logs / "good" / f"good run {ranks}", usual(3), about=about("ddp", ranks))
     for what in kinds:
         folder = what if what in MARKUP else f"odd{[*ODD].index(what):03}"
         (ODD | MARKUP)[what](logs / "hostile" / folder)

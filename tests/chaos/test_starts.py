@@ -253,3 +253,9 @@ def test_logs(tmp_path, row):
     """Logs that nobody's training wrote: make_results.py shows the others."""
     for what, held in hostile_logs(tmp_path):
         row(f"make_results.py: {what}", "named, or shown as text; others are shown", held)
+
+
+def test_hostile_logs(tmp_path):
+    """The same, in `make test`."""
+    found = hostile_logs(tmp_path)
+    assert found and not [what for what, held in found if not held]
