@@ -1,8 +1,8 @@
 """Train an ImageNet classifier with Apex's opt levels O0-O3 and DistributedDataParallel.
 
-Choose this script for mixed precision as NVIDIA Apex's amp defined it, one process per GPU.
+Use this script for mixed precision as NVIDIA Apex's amp defined it, one process per GPU.
 Apex deleted apex.amp on 2025-05-08 (commit cb65b8ed), so the levels are native here, equal to those
-of its tag 25.04; where Apex's amp_C is built, its FusedSGD serves. O0 is float32, O1 autocast, O2
+of its tag 25.04; if Apex's amp_C is built, its FusedSGD is used. O0 is float32, O1 autocast, O2
 half weights with float32 BatchNorm and master weights, O3 half throughout.
 
     pip install -r requirements.txt
@@ -75,7 +75,7 @@ from tqdm import tqdm
 def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
-    add("--local-rank", "--local_rank", type=int, help="of old launchers (default: $LOCAL_RANK)")
+    add("--local-rank", "--local_rank", type=int, help="from old launchers (default: $LOCAL_RANK)")
     backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
     add("--dist-backend", choices=backends, help="default: the device's own")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
@@ -103,8 +103,8 @@ def _loss_scale(text):
 
 
 def _level(args, device):
-    """Returns the opt level: where none is typed Apex's default, but O0 on CPUs, most of which are
-    8 to 50 times slower in bfloat16, which they emulate."""
+    """Returns the opt level: without the option Apex's default, but O0 on CPUs, most of which
+    emulate bfloat16, 8 to 50 times slower."""
     slow = device.type == "cpu" and not args.half_dtype
     return args.precision or ("O0" if slow else "O1")
 
@@ -122,11 +122,11 @@ def launch(train_rank, args):
         raise BadInput("--sync-bn needs --keep-batchnorm-fp32 True: its counts overflow float16")
     sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise BadInput("this launcher sets no RANK: start this script by torchrun")
+        raise BadInput("this launcher sets no RANK: start this script with torchrun")
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
+        end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
     train_rank(args)
 
 
@@ -134,14 +134,14 @@ def init_distributed(args):
     """Joins the group that the launcher's environment variables describe."""
     place = _place(args)
     if args.sync_bn and place.device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
     _form_group(args, place)
     return place._replace(precision=_level(args, place.device))
 
 
 class LossScaler:
-    """Apex's loss scaler (apex/amp/scaler.py). Dynamic, it skips a step whose gradients overflow
-    and halves, and doubles after 2000 clean steps, to 2**24 at most; static, it never checks."""
+    """Apex's loss scaler (apex/amp/scaler.py). A dynamic scale halves if gradients overflow, which
+    skips the step, and doubles after 2000 good steps, up to 2**24; a static one never checks."""
 
     def __init__(self, loss_scale, prints=True):
         self.dynamic, self.prints = loss_scale == "dynamic", prints
@@ -165,7 +165,7 @@ class LossScaler:
         return self.dynamic and bool(overflow)  # sync point: the host decides whether to step
 
     def update(self, overflow):
-        """Moves a dynamic scale after a step."""
+        """Updates a dynamic scale after a step."""
         self.unskipped = 0 if overflow else self.unskipped + 1
         if overflow:
             self.loss_scale /= 2
@@ -176,7 +176,7 @@ class LossScaler:
             self.loss_scale, self.unskipped = min(self.loss_scale * 2, 2.0**24), 0
 
     def state_dict(self):
-        """As Apex keeps it; a dynamic scale also as torch.amp.GradScaler does."""
+        """Returns Apex's state; a dynamic scale also has that of torch.amp.GradScaler."""
         state = {"loss_scaler0": {"loss_scale": self.loss_scale, "unskipped": self.unskipped}}
         if self.dynamic:
             growth = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
@@ -184,7 +184,7 @@ class LossScaler:
         return state
 
     def load_state_dict(self, state):
-        """Goes on from a dynamic scale; a static one stays as it was typed."""
+        """Loads a dynamic scale; a static one stays as typed."""
         if self.dynamic:
             self.loss_scale = min(state["scale"], 2.0**24)
             self.unskipped = state["_growth_tracker"]
@@ -194,7 +194,7 @@ class LossScaler:
 
 def prepare(args, place, data):
     """Returns (model, optimizer, scaler), cast to the level; under O2 the optimizer updates
-    float32 masters, which start from the weights before they are rounded."""
+    float32 masters, copied from the weights before these are rounded."""
     level, half = place.precision, _half(args, place.device)
     model = build_model(args, data).to(place.device)
     if args.sync_bn:
@@ -209,12 +209,12 @@ def prepare(args, place, data):
         updated = [weight.master for weight in updated]
     if level in ("O2", "O3"):
         _cast(model, half, args.keep_batchnorm_fp32 or str(level == "O2"))
-    # Apex's FusedSGD ignores bfloat16 weights without a word. That `import apex` works proves
-    # nothing, since the apex on PyPI is another package; amp_C is NVIDIA's.
+    # Apex's FusedSGD silently ignores bfloat16 weights. A working `import apex` proves nothing,
+    # because apex on PyPI is another package; amp_C is NVIDIA's.
     fits = place.device.type == "cuda" and not (level == "O3" and half == torch.bfloat16)
     optimizer = build_optimizer(args, updated)
     if level == "O3" and half == torch.float16 and args.optimizer in ("adamw", "lamb"):
-        raise BadInput(f"--opt-level O3: {args.optimizer}'s epsilon is 0 in float16: take O2")
+        raise BadInput(f"--opt-level O3: {args.optimizer}'s epsilon is 0 in float16: use O2")
     if fits and type(optimizer) is torch.optim.SGD and importlib.util.find_spec("amp_C"):
         from apex.optimizers import FusedSGD
 
@@ -233,7 +233,7 @@ def _cast(model, half, keep_batchnorm_fp32):
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 if tensor.is_floating_point():
                     tensor.data = tensor.data.to(half)
-    # Tokens stay whole numbers.
+    # Tokens stay integers.
     model.register_forward_pre_hook(
         lambda _, inputs: tuple(x.to(half) if x.is_floating_point() else x for x in inputs)
     )
@@ -266,7 +266,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
             [master.grad for master in updated], [weight.grad for weight in weights]
         )
     overflow = scaler.unscale([weight.grad for weight in updated])
-    if not overflow:  # on all ranks alike: all hold the same gradients
+    if not overflow:  # the same on all ranks, which hold the same gradients
         if args.clip_grad:
             clip_gradients([weight.grad for weight in updated], args.clip_grad)
         optimizer.step()
@@ -293,8 +293,8 @@ def all_reduce_sum(tensor):
 
 def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON."""
-    # By the store, without a collective: whoever reaches it can change what is read, but have
-    # nothing run.
+    # Through the store, without a collective. An intruder at the store can change the value, but
+    # cannot have anything executed.
     store = dist.distributed_c10d._get_default_store()
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
@@ -333,8 +333,8 @@ def load_state(run, state):
 
 @torch.enable_grad()
 def _rehearse(run):
-    """Trains two steps on noise with learning rate 0: DDP settles on its buckets in the first
-    steps, and to the bit sums depend on them."""
+    """Trains two steps on noise with learning rate 0, because DDP fixes its buckets in the first
+    steps, and sums depend on them in the last bit."""
     for group in run.optimizer.param_groups:
         group["lr"] = 0.0
     number, device = run.data.accumulation_steps, run.place.device
@@ -353,7 +353,7 @@ def cleanup():
 
 
 def _place(args):
-    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+    """Returns the Place of this process from a launcher's variables; without them it is alone."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     values = {name: os.environ.get(name, alone[name]) for name in alone}
     numbers = [int(value) for value in values.values() if value.isdecimal()]
@@ -370,7 +370,7 @@ def _form_group(args, place):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
+    gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
     try:
         store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
@@ -382,17 +382,17 @@ def _form_group(args, place):
 
 
 def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
-    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
-    the others ask again while nobody listens, as at the port of a start that is over."""
+    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
+    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
+    others ask again while nobody listens, as at the port of an earlier start."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # It is there before its ranks, or refuses: the launcher was killed.
+        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
         socket.create_connection((host, port), 20).close()
         launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine has to connect
+    if here := place.ranks == place.local_ranks:  # no other machine connects
         host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
+    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
         both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         both = both if socket.has_dualstack_ipv6() and not here else {}
@@ -422,8 +422,8 @@ def _meet(place, backend, wait):
 # Defaults of the loop's options (Goyal et al. 2017).
 DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
 DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
-WARMUP = 5, 90  # epochs, of so many
-# --auto-augment: torchvision's, with the interpolation that its references give them.
+WARMUP = 5, 90  # epochs of warm-up, of this many epochs
+# --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
 POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
 POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
 POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
@@ -435,7 +435,7 @@ def add_task_options(parser):
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
     add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
-    add("-j", "--workers", type=non_negative_int, help="per rank (default: its cores, up to 16)")
+    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, to 16)")
     add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
     add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
     add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
@@ -446,10 +446,10 @@ def add_task_options(parser):
 
     add = parser.add_argument_group("augmentation").add_argument
     add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
-    sides = "mirror images; alternate: each in every second epoch (Jordan 2024)"
+    sides = "mirror images; alternate: each image in every second epoch (Jordan 2024)"
     add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
     add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
-    boxes = "erase a rectangle in this fraction of images (Zhong et al. 2017); 0 = off"
+    boxes = "erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off"
     add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
     crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
     add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
@@ -479,19 +479,19 @@ def add_task_options(parser):
 
 
 def check_task_options(args, parser):
-    """Ends with one line where options do not go together, or name what there is not."""
+    """Exits with one line if options exclude each other or name something unknown."""
     known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
     if name != args.arch:
         if not importlib.util.find_spec("timm"):
-            parser.error(f"{args.arch} is timm's: pip install timm")
+            parser.error(f"{args.arch} needs timm: pip install timm")
         timm = importlib.import_module("timm")
         known = timm.list_models() + timm.list_pretrained()
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
-        parser.error(f"-a {args.arch}: there is no such classifier; near: {near}")
+        parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
     timms = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
     if not re.fullmatch("|".join(["off", *POLICIES, timms]), args.auto_augment):
-        parser.error(f"--auto-augment {args.auto_augment}: there is {POLICY_NAMES}")
+        parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
     begun = args.pretrained or args.weights or args.resume not in (None, "auto")
     grows = args.compile and args.compile_mode != "default" and args.start_size
     refused = {
@@ -509,13 +509,13 @@ def check_task_options(args, parser):
 
 # --------------------------------------------------------------------------------------------- data
 
-# A shard is opened once in each worker: on a network's file system that takes longer than a read.
+# Each worker opens a shard once: on a network file system, opening takes longer than reading.
 open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
 class Source(NamedTuple):
     """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
-    `names[file[i]]`. Arrays: every worker would copy lists, whose reference counts change."""
+    `names[file[i]]`. Lists, whose reference counts change, would be copied into every worker."""
 
     folder: str
     classes: list  # (C,) names
@@ -537,7 +537,7 @@ class Source(NamedTuple):
         return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
     def digest(self):
-        """Returns "N images, HASH": of classes, places and file sizes: sets may share names."""
+        """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
         hashed = hashlib.sha256(repr(self.classes).encode())
         for array in self[2:]:
             hashed.update(array)
@@ -555,11 +555,11 @@ def open_source(folder):
         listed = datasets.ImageFolder(folder)
     except Exception as error:  # a damaged index may raise anything
         why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
-        holds = "hold <class>/* (tools/prepare_imagenet.py makes them of ImageNet in any form)"
+        holds = "hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet in any form)"
         raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
     names = np.array([os.fsencode(path[len(str(folder)) + 1 :]) for path, _ in listed.samples])
     zeros = np.zeros(len(names), int)
-    places = np.arange(len(names)), zeros, zeros - 1  # each image is a file, from 0 to its end
+    places = np.arange(len(names)), zeros, zeros - 1  # each image is a whole file
     return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
 
 
@@ -570,14 +570,14 @@ def open_shards(folder):
         source = Source(str(folder), index["classes"].tolist(), *arrays)
         for name, size in zip(source.names, index["sizes"], strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
-                raise ValueError(f"{os.fsdecode(name)} is another file now")
+                raise ValueError(f"{os.fsdecode(name)} has changed since")
     return source
 
 
 def make_demo_set(folder):
     """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
     rng = np.random.default_rng(0)
-    # Several ranks may come here at once, on several nodes: one of them renames its own.
+    # Several ranks on several nodes may write at once, each its own; one of them is renamed.
     unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
     try:
         for label, serial in itertools.product(range(10), range(160)):
@@ -597,7 +597,7 @@ def make_demo_set(folder):
 
 
 def list_sources(args, place):
-    """Returns (train, val), as DIR, the demo set or --dummy has them."""
+    """Returns (train, val) of DIR, of the demo set or of --dummy."""
     if args.dummy:  # as many images as ImageNet has
         made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
         return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
@@ -608,12 +608,12 @@ def list_sources(args, place):
         make_demo_set(folder)
     train, val = open_source(folder / "train"), open_source(folder / "val")
     if lone := sorted(set(train.classes) ^ set(val.classes)):
-        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes, as {lone[0]}")
+        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes: {lone[0]}")
     return train, val
 
 
 class Data(NamedTuple):
-    """What a run reads."""
+    """The data of a run, and its sizes."""
 
     train: Source
     val: Source
@@ -632,8 +632,8 @@ class Data(NamedTuple):
 
 
 def open_data(args, place, sources, batches, metadata=None):
-    """Returns the Data that the options name, in batches as split_batch() returns them. Where a
-    checkpoint, of this metadata, is evaluated and no size is typed, sizes are the checkpoint's."""
+    """Returns the Data for these options, with `batches` of split_batch(). When a checkpoint with
+    this metadata is evaluated and no size is typed, the sizes are the checkpoint's."""
     (device_batch, _, global_batch), multiple = batches, batch_multiple(args)
     preset, (train, val) = preset_of(args.arch), sources
     if global_batch % args.repeated_aug:
@@ -641,7 +641,7 @@ def open_data(args, place, sources, batches, metadata=None):
     mix_group = args.mix_group or global_batch // args.repeated_aug
     if device_batch % multiple or mix_group % multiple:
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
-        raise BadInput(f"--mixup and --cutmix take pairs, and of {sizes} a number is odd")
+        raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
     small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
     typed = args.image_size or args.val_size
@@ -655,7 +655,7 @@ def open_data(args, place, sources, batches, metadata=None):
     if args.evaluate and place.rank == 0:
         what = args.weights or ("published weights" if args.pretrained else "random weights")
         what = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else what
-        print_line(f"Validation of {what}, at {val_size} of {val_resize} pixels")
+        print_line(f"Validating {what}: crops of {val_size} pixels, resized to {val_resize}")
     num_classes = args.num_classes or len(train.classes) or 1000
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
@@ -669,7 +669,7 @@ def open_data(args, place, sources, batches, metadata=None):
 
 
 def batch_multiple(args):
-    """Returns what a device's batch is a multiple of: neighbours are mixed in pairs."""
+    """Returns the number that must divide a device's batch: mixing takes pairs of neighbours."""
     return 2 if (args.mixup or args.cutmix) and not args.evaluate else 1
 
 
@@ -685,7 +685,7 @@ def preset_of(arch):
 
 
 def train_size(args, data, epoch):
-    """Returns the pixels of an epoch's crops, which grow after 40, 60 and 80 % of all epochs."""
+    """Returns the size of an epoch's crops, which grow after 40, 60 and 80 % of the epochs."""
     start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
     grown = (data.image_size - start) * thirds // 3
     return start + (grown if thirds == 3 else grown // 16 * 16)
@@ -697,7 +697,7 @@ def train_size(args, data, epoch):
 @functools.cache
 def region_decoder():
     """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
-    # It decodes only the region of a JPEG that is asked for, to the same pixels as libjpeg-turbo.
+    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
     # Called where images are decoded, so that every loader worker makes its own.
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
     stderr = os.dup(2)
@@ -707,7 +707,7 @@ def region_decoder():
         codec = importlib.import_module("nvidia.nvimgcodec")
         on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
         decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # as ImageFolder
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
         return None
     finally:
@@ -717,29 +717,29 @@ def region_decoder():
 
 def decode(encoded, choose):
     """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
-    (height, width, 3), as Pillow converts it to RGB. What cannot be decoded raises BadInput."""
-    choose = functools.cache(choose)  # whoever decodes, and if both try: one region
-    # A decoder of regions does not notice that a file is cut off: look for JPEG's last marker.
+    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
+    choose = functools.cache(choose)  # one region, even if both decoders try
+    # The region decoder does not notice a truncated file, so look for JPEG's last marker.
     if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
         codec, decoder, parameters = region_decoder()
         with contextlib.suppress(RuntimeError):
             stream = codec.CodeStream(encoded)
-            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # as Pillow
+            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
                 top, left, height, width = choose(stream.height, stream.width)
                 region = codec.Region(top, left, top + height, left + width)
                 within = stream.get_sub_code_stream(region=region)
                 if (decoded := decoder.decode(within, params=parameters)) is not None:
                     return np.asarray(decoded)
-    # Not all that Pillow may open: of PostScript another program would run what is in it.
+    # Not every format of Pillow: for PostScript it would run another program on the file.
     formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
     try:
         if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-            # As make_shards.py --raw writes it: the region is a view.
+            # Written by make_shards.py --raw: the region is a view.
             pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
             image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
         else:
             with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
-                if opened.mode[0] in "IF":  # of more than 8 bits: convert() would clip at 255
+                if opened.mode[0] in "IF":  # more than 8 bits, which convert() would clip at 255
                     raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
                 image = np.asarray(opened.convert("RGB"))
     except Exception as error:  # Pillow's decoders raise errors of any kind
@@ -749,9 +749,9 @@ def decode(encoded, choose):
 
 
 def resize(image, size, mode, out):
-    """Resizes uint8 (H, W, 3) to (height, width), antialiased as Pillow does, into `out`."""
-    # interpolate() returns planes, and interleaving them again takes as long as the resize itself;
-    # the operator behind it writes into a tensor of any layout.
+    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
+    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
+    # operator behind it writes into a tensor of any layout.
     pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
     planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
     getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
@@ -761,7 +761,7 @@ def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
     """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
     `least` to `most` of the area, at most `longest` times as wide as high or the other way round
     (Szegedy et al. 2014, section 6). Without `rng` it is the largest such box in the middle."""
-    # Python's own arithmetic takes a tenth of the time of PyTorch's, which is half a resize's.
+    # Python's arithmetic takes a tenth of the time of PyTorch's, which takes half of a resize's.
     for _ in range(10 if rng else 0):
         area = height * width * rng.uniform(least, most)
         ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
@@ -773,7 +773,7 @@ def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
 
 
 class Images(torch.utils.data.Dataset):
-    """Batches of images in buffers, uint8: loader workers write, and the trainer reads."""
+    """Batches of uint8 images in buffers that loader workers write and the trainer reads."""
 
     def __init__(self, args, data, buffers):
         self.args, self.data, self.buffers = args, data, buffers
@@ -786,17 +786,17 @@ class Images(torch.utils.data.Dataset):
         elif args.auto_augment != "off":
             timms = importlib.import_module("timm.data.auto_augment")
             self.policy = timms.rand_augment_transform(args.auto_augment, {"img_mean": mean})
-            for op in self.policy.ops:  # 0 bits, which Pillow refuses, become 1
+            for op in self.policy.ops:  # Pillow refuses 0 bits, so 1 is used
                 if op.name.startswith("Posterize"):
                     op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
 
     def pixels(self, buffer, split, epoch, images):
-        """Returns what a batch takes of a buffer, as (images, size, size, 3)."""
+        """Returns a batch's part of a buffer, as (images, size, size, 3)."""
         size = train_size(self.args, self.data, epoch) if split == "train" else self.data.val_size
         return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
 
     def batches(self, loaded):
-        """Yields load_batches()' batches of an iterator over what __getitem__() returned."""
+        """Yields load_batches()' batches from an iterator over __getitem__()'s results."""
         for buffer, *when, target in loaded:
             if isinstance(target, Exception):
                 raise target
@@ -804,7 +804,7 @@ class Images(torch.utils.data.Dataset):
 
     def __getitem__(self, job):
         """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
-        classes), or in place of the classes what ends the run."""
+        classes), or an exception that ends the run in place of the classes."""
         buffer, split, epoch, _, keys = job
         jobs = zip(keys, self.pixels(buffer, split, epoch, len(keys)), strict=True)
         try:
@@ -814,9 +814,9 @@ class Images(torch.utils.data.Dataset):
 
     def load(self, split, epoch, key, out):
         """Writes an image into uint8 (size, size, 3); returns its class."""
-        # A network's file system may fail for a while, and is asked four times, or give wrong bytes
-        # once, which are read twice. What lasts ends the run: to train without some images would be
-        # another training, and nobody would notice.
+        # A network file system may fail for a while, so reading is tried four times; it may return
+        # wrong bytes once, so decoding is tried twice. Then the run ends: training without some of
+        # the images would be another training, and nobody would notice.
         source, seconds = getattr(self.data, split), [1, 5, 20]
         index = key % len(source.target)
         write = self.load_random if split == "train" else self.load_central
@@ -825,7 +825,7 @@ class Images(torch.utils.data.Dataset):
                 write(source.read(index), out, epoch, key)
                 return int(source.target[index])
             except (OSError, BadInput) as error:
-                open_shard.cache_clear()  # it may have been replaced, or too many are open
+                open_shard.cache_clear()  # a shard may have been replaced, or too many are open
                 kind = Fault if isinstance(error, OSError) else BadInput
                 if not seconds or (kind is BadInput and len(seconds) < 3):
                     path = source.path(index)
@@ -833,8 +833,8 @@ class Images(torch.utils.data.Dataset):
                 time.sleep(seconds.pop(0))
 
     def load_random(self, encoded, out, epoch, key):
-        """Writes a random crop, augmented: drawn from (seed, epoch, key), whoever loads it."""
-        # Python hashes a string for its seed, so that near ones give unrelated draws.
+        """Writes a random crop, augmented; (seed, epoch, key) decide it, not the worker."""
+        # Python hashes a string seed, so that similar seeds give unrelated draws.
         args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
         mirrored = rng.random() < 0.5
         if args.flip == "alternate":
@@ -843,9 +843,9 @@ class Images(torch.utils.data.Dataset):
         resize(image, out.shape[:2], self.mode, out)
         if mirrored and args.flip != "off":
             out.copy_(out.flip(1))
-        if self.policy:  # on Pillow's images, which it changes faster than tensors
-            # torchvision's draw from torch's generator, as does dropout, in the same process under
-            # -j 0; timm's from Python's and numpy's, as nothing else here does.
+        if self.policy:  # faster on Pillow's images than on tensors
+            # torchvision's policies draw from PyTorch's generator, which dropout uses too, under -j
+            # 0 in the same process. timm's draw from Python's and numpy's, which nothing else uses.
             seed = rng.getrandbits(63)
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
@@ -853,13 +853,13 @@ class Images(torch.utils.data.Dataset):
                 np.random.seed(seed % 2**32)
                 augmented = self.policy(PIL.Image.fromarray(out.numpy()))
             out.copy_(torch.from_numpy(np.array(augmented)))
-        if rng.random() < args.random_erase:  # of torchvision's sizes, in the mean colour
+        if rng.random() < args.random_erase:  # torchvision's sizes, filled with the mean colour
             top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
             out[top : top + height, left : left + width] = self.mean
 
     def load_central(self, encoded, out, epoch=None, key=None):
-        """Writes the central crop of the image whose shorter side is resized to --val-resize."""
-        # At most 4 times as long as wide: resized whole, 1 x 30,000 pixels would fill the memory.
+        """Writes the central crop, after the shorter side was resized to --val-resize."""
+        # Cropped to 4:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
         image = decode(encoded, functools.partial(crop_box, rng=None, longest=4))
         sides = [self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]]
         resized = torch.empty(*sides, 3, dtype=torch.uint8)
@@ -869,19 +869,19 @@ class Images(torch.utils.data.Dataset):
 
 
 def load_batches(args, place, data, schedule):
-    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). Images
-    lie in a buffer that is used again once the next batch is asked for."""
-    scale_and_shift(args.arch, place.device)  # made here, in the main stream's memory
+    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
+    images' buffer is reused when the next batch is requested."""
+    scale_and_shift(args.arch, place.device)  # cached here, in the main stream's memory
     at_once = data.device_batch * place.devices
     size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
-    if args.dummy:  # one random batch, made on the device, again and again
+    if args.dummy:  # one random batch on the device, used again and again
         made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
         classes = torch.randint(data.num_classes, (at_once,), device=place.device)
         loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
         return Images(args, data, made).batches(loaded)
-    # Allocated once, in shared memory: the kernel would clear fresh memory for every batch, a tenth
-    # of the time. Two are under way for each worker, as DataLoader prefetches them, and one is in
-    # the caller's hands: with fewer, a batch would be overwritten while it is trained on.
+    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
+    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
+    # fewer buffers, a batch would be overwritten while it is trained on.
     buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
     images = Images(args, data, buffers)
     loader = torch.utils.data.DataLoader(
@@ -892,29 +892,29 @@ def load_batches(args, place, data, schedule):
         multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
         worker_init_fn=start_loader_worker,
     )
-    # Workers are forked here, before a group's first collective: on Python up to 3.11 a child that
-    # is forked while a collective's thread waits for the interpreter's lock hangs.
+    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
+    # that is forked while a collective's thread waits for the interpreter's lock.
     loaded = iter(loader)
     if place.device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
         torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
-    # PyTorch's handler would raise wherever a dead worker finds the program; next() notices, too.
+    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return images.batches(loaded)
 
 
 def start_loader_worker(_):
-    """Ignores signals, as the process that trains needs data until it has saved; ends with it."""
+    """Ignores signals, because training needs data until it has saved; ends with that process."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
 
 
 def mix_pairs(images, target, args, seed):
-    """Blends each image with its neighbour, 2i with 2i + 1, in place, all alike as `seed` draws it;
+    """Blends each image with its neighbour, 2i with 2i + 1, in place, all with one draw of `seed`;
     returns (N, 3): class, the neighbour's class, and the share of the first in the target."""
-    # Not with a shuffled batch, as in the papers: an even slice of the global batch never parts 2i
-    # from 2i + 1, so that any number of ranks trains on the same images.
+    # The papers mix with a shuffled batch. Pairs 2i, 2i + 1 are never separated by an even slice of
+    # the global batch, so any number of ranks trains on the same images.
     rng = random.Random(seed)
     cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
     alpha = args.cutmix if cut else args.mixup
@@ -933,8 +933,8 @@ def mix_pairs(images, target, args, seed):
 
 
 def mix_groups(images, target, args, data, epoch, position):
-    """Mixes the pairs of a batch that begins at `position` of the epoch, a group's alike, as (seed,
-    epoch, step, group) draw it, of the first without group: the same for any number of ranks."""
+    """Mixes the pairs of a batch that begins at `position` of the epoch. A group of pairs shares a
+    draw, from (seed, epoch, step, group): the same for any number of ranks."""
     step, first = divmod(position, data.global_batch)
     mixed, size, end = [], data.mix_group, first + len(target)
     for group in range(first // size, -(-end // size)):
@@ -946,7 +946,7 @@ def mix_groups(images, target, args, data, epoch, position):
 
 @functools.cache
 def scale_and_shift(arch, device):
-    """Returns (3, 1, 1) twice: uint8 x scale + shift is normalised; a CPU divides more slowly."""
+    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
     preset = preset_of(arch)
     mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
     return 1 / (255 * std), -mean / std
@@ -954,7 +954,7 @@ def scale_and_shift(arch, device):
 
 def finish_batch(inputs, target, args, data, split, epoch, position):
     """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
-    # Here and not in the workers: uint8 is a quarter of what would pass shared memory and PCIe.
+    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
     scale, shift = scale_and_shift(args.arch, inputs.device)
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
@@ -964,18 +964,18 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
 
 
 def dummy_batch(args, data, items, device, split="train"):
-    """Returns (inputs, target) of the shape that so many images have in "train" or "val"."""
+    """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
     size = data.image_size if split == "train" else data.val_size
     images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
     target = torch.zeros(items, dtype=torch.int64, device=device)
-    return finish_batch(images, target, args, data, "val", None, 0)  # which mixes none
+    return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
 
 
 # -------------------------------------------------------------------------------------------- model
 
 
 def make_model(arch, pretrained=False, **options):
-    """Returns a new model, or the one that its library publishes."""
+    """Returns a model with random weights, or its library's pretrained one."""
     if arch.startswith("timm/"):
         timm = importlib.import_module("timm")
         return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
@@ -1000,20 +1000,20 @@ def build_model(args, data, load=True):
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if args.compile:
-        # Else a ragged batch, or a second image size, would have all later ones run a slower graph.
+        # Or, after a smaller batch or another image size, all later ones would run a slower graph.
         model.compile(mode=args.compile_mode, dynamic=False)
     return model
 
 
 def weights_in(saved):
-    """Returns a file's state dict, under --ema the averages, without the names of wrappers."""
+    """Returns a file's state dict, of the averages if it has them, without wrappers' prefixes."""
     saved = saved if isinstance(saved, dict) else {}
     found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
     return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
 
 
 def load_weights(model, weights, what):
-    """Loads the weights that fit; names the others, as of a last layer for other classes."""
+    """Loads the weights that fit and prints the others, such as those of another last layer."""
     own = model.state_dict()
     shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
     fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
@@ -1023,14 +1023,14 @@ def load_weights(model, weights, what):
         raise BadInput(f"{number}: {names}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"{number} and are left out: {names}")
-    own.update(fits)  # it has the versions of layers beside
+    own.update(fits)  # state_dict() also has the layers' versions
     model.load_state_dict(own)
 
 
 def freeze_all_but_last(model):
-    """Leaves the last layer alone to be trained; BatchNorm keeps its statistics."""
+    """Freezes all layers but the last, and BatchNorm's statistics."""
     *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()  # timm's, of two heads a tuple
+    last = getattr(model, "get_classifier", lambda: last)()  # timm's; two heads are a tuple
     model.requires_grad_(False)
     nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
     for module in model.modules():
@@ -1039,8 +1039,8 @@ def freeze_all_but_last(model):
 
 
 def model_options(args, image_size):
-    """Returns what an architecture wants to be built with, beside the number of classes."""
-    if args.zero_init:  # which ResNets alone take
+    """Returns the arguments of an architecture besides the number of classes."""
+    if args.zero_init:  # only ResNets take it
         return {"zero_init_residual": True}
     if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
         return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
@@ -1051,22 +1051,22 @@ def model_options(args, image_size):
 
 # --------------------------------------------------------------------------------- loss and metrics
 
-# What criterion() adds up: the loss is first, and the last counts the items, by their name.
+# What criterion() sums: the loss first; the last one counts the items, and names them.
 SUMS = ("loss", "top1", "top5", "images")
-# What is best in a run: its name in a checkpoint, the worst value, and which of two is better. The
-# first one is what model_best.pt is best in by default.
+# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# model_best.pt is by default the best in the first one.
 BEST = {
     "Top1": ("best_acc1", 0.0, max),
     "Top5": ("best_acc5", 0.0, max),
     "Loss": ("best_loss", math.inf, min),
 }
-# What of about_model() a checkpoint must have, too: other classes would be other answers.
+# What a checkpoint must share with about_model(), or its answers would mean something else.
 MUST_FIT = ("arch", "num_classes", "classes")
 
 
 def criterion(output, target, args=None):
     """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
-    in training what `args` say. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
+    in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
     smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
     mixed = [(target, 1)]  # classes, and their share of the target
     if target.ndim > 1:
@@ -1077,7 +1077,7 @@ def criterion(output, target, args=None):
         wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
         wanted = wanted if threshold is None else (wanted > threshold).float()
         bce = nn.functional.binary_cross_entropy_with_logits
-        # The mean over the classes: a sum would want another learning rate for each number of them.
+        # The mean over classes: with a sum, the learning rate would depend on their number.
         loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
     else:
         options = {"label_smoothing": smoothing, "reduction": "none"}
@@ -1097,19 +1097,19 @@ def compute_metrics(sums):
 
 
 def format_metrics(values, digits=1):
-    """Returns the measures in a line for people."""
+    """Returns the measures as text for people."""
     return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
 
 
 def about_model(args, data):
-    """Returns what a checkpoint says of the model, so that it can be used without this script."""
+    """Returns what a checkpoint says about the model, so that it is usable without this script."""
     preset = preset_of(args.arch)
     return {
         "arch": args.arch,
         "model_options": data.model_options,
         "num_classes": data.num_classes,
         "classes": data.train.classes,
-        "image_size": data.val_size,  # at which it is validated, evaluated and exported
+        "image_size": data.val_size,  # for validation, evaluation and export
         "val_resize": data.val_resize,
         "mean": list(preset.mean),
         "std": list(preset.std),
@@ -1118,11 +1118,11 @@ def about_model(args, data):
 
 # ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
 #
-# main() reads the options and has launch() call train_rank() in each process. build_run() meets the
-# other ranks and makes model, data and log; train() alternates train_one_epoch() and validate().
-# What must be the same whatever the number of ranks is a function of seed, epoch and step, as order
-# and slices of the data in schedule_batches(); of dropout, which draws for a slice, the rank is a
-# part too. What ranks must decide together is summed with each step's losses, in finish_step().
+# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
+# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
+# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
+# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
+# What ranks must decide together is summed with each step's losses, in finish_step().
 
 # ------------------------------------------------------------------------------- process and device
 
@@ -1135,10 +1135,10 @@ class Place(NamedTuple):
     ranks: int = 1  # processes in all
     local_rank: int = 0  # of this process, among those on this node
     local_ranks: int = 1  # processes on this node
-    devices: int = 1  # that this process drives
+    devices: int = 1  # used by this process
     data_rank: int = 0  # which slice of every global batch this process trains on
-    data_ranks: int = 1  # of how many
-    precision: str | None = None  # where the device decides it, and no option
+    data_ranks: int = 1  # slices
+    precision: str | None = None  # if the device decides it instead of an option
 
 
 class BadInput(Exception):
@@ -1148,7 +1148,7 @@ class BadInput(Exception):
 
 
 class Fault(Exception):
-    """Why training cannot go on, in one line."""
+    """Why training cannot continue, in one line."""
 
     status = 1
 
@@ -1159,13 +1159,13 @@ def first_line(error):
 
 
 def print_line(line, file=None):
-    """Prints a line. That it cannot be printed, as into a closed pipe, ends no run."""
+    """Prints a line; a failure, such as a closed pipe, does not end the run."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=file, flush=True)
 
 
 def end_with_parent(signum):
-    """Has Linux send this process a signal when the one that started it is gone."""
+    """Asks Linux to send this process a signal when its parent ends."""
     with contextlib.suppress(OSError, AttributeError):  # another system
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
 
@@ -1179,7 +1179,7 @@ def pick_device(args, local_rank=0, local_ranks=1):
         drivers = "/dev/nvidiactl", "/dev/kfd"
         if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
             why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
+            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
         return torch.device("cpu")
     found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
     if index >= found or (args.gpu is not None and local_ranks > 1):
@@ -1211,19 +1211,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-
 
 
 def on_signal(signals, signum, frame):
-    """Notes a signal, and when it came; a second Ctrl-C ends the process."""
-    # Launchers pass on a terminal's Ctrl-C, so the first may come twice within a moment.
+    """Records a signal and when it came; a second Ctrl-C ends the process."""
+    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
     if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
         os._exit(130)
     signals.append((signal.Signals(signum).name, time.monotonic()))
 
 
 def arm_timeout(args):
-    """Python prints where it stands, and exits, unless this is called again within --timeout, and
-    an hour more under --compile."""
-    # Whoever waits for a rank that is gone does so in C, where no signal handler of Python runs.
-    # The group's own time-out, which comes half a minute earlier, raises an error; this one also
-    # ends what hangs elsewhere, in reading data or in a group that has none.
+    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
+    an hour under --compile."""
+    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
+    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
+    # what hangs elsewhere: in reading data, or in a group without a timeout.
     if args.timeout:
         faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
 
@@ -1231,9 +1231,9 @@ def arm_timeout(args):
 # ------------------------------------------------------------------------------------------ options
 
 
-# An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
-# free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
-# section return theirs.
+# An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
+# free, so that it may change when a run resumes, or own, so that each rank may have its own value.
+# The task and parallel sections return theirs.
 FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
 OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir".split()
 OWN += ["no_accel", "timeout"]
@@ -1260,12 +1260,12 @@ fraction = number(float, 1e-9, 1)
 
 
 def make_parser():
-    """Returns the parser; `free` and `own` of it are the names of such options."""
+    """Returns the parser; its `free` and `own` are the names of such options."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    elsewhere = "docs/recipes.md has what options of other projects are called here."
+    elsewhere = "docs/recipes.md lists what options of other projects are called here."
     parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
     parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
@@ -1274,8 +1274,8 @@ def make_parser():
     add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
     add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
     names = ("--accumulation", "--batches-per-allreduce")
-    add(*names, type=positive_int, default=1, help="batches added up per device and step")
-    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
+    add(*names, type=positive_int, default=1, help="batches per device and step")
+    total = "batch size of all devices, cut to at most -b (default: devices x -b x accumulation)"
     add("--global-batch", type=positive_int, help=total)
     add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
     rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
@@ -1299,15 +1299,15 @@ def make_parser():
 
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
-    hours = "train for so many hours in all, then validate and end (default: no limit)"
+    hours = "train for this many hours in all, then validate and end (default: no limit)"
     add("--budget-hours", type=positive, help=hours)
     tags = [tag.lower() for tag in BEST]
     names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch this good in all that is given (default: none): {', '.join(tags)}"
+    wanted = f"end after an epoch that is this good in all given (default: none): {', '.join(tags)}"
     add("--desired", **names, help=wanted)
-    stuck = "end after so many epochs in which --best has not improved (default: off)"
+    stuck = "early stopping: end after this many epochs without a better --best (default: off)"
     add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
-    stuck = "end after so many seconds without a step; 0 = off"
+    stuck = "end after this many seconds without a step; 0 = off"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
@@ -1316,7 +1316,7 @@ def make_parser():
     add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
     best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
     add("--best", choices=tags, help=best)
-    kept = "also keep a checkpoint of every N-th epoch, epoch-N.pt (default: off)"
+    kept = "also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)"
     add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes a folder in this one")
@@ -1344,7 +1344,7 @@ def parse_args(argv=None):
     parser = make_parser()
     try:
         args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
         parser.error(f"an option file: {error}")
     tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
     try:
@@ -1376,8 +1376,8 @@ def seed_from(*numbers):
 def split_batch(args, place, global_batch=None):
     """Returns (batch per device at a time, such batches per step, global batch). Where the global
     batch is given, devices take the largest batch up to -b that divides what each has in a step."""
-    # The global batch decides what is trained, and how it is cut up decides nothing: so it is kept,
-    # and the batch of a device, which is limited by its memory, gives way.
+    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
+    # the batch of a device, which is limited by its memory, adapts.
     devices, batch = place.data_ranks * place.devices, args.batch_size
     in_step, multiple = batch * args.accumulation, batch_multiple(args)
     if global_batch:
@@ -1392,7 +1392,7 @@ def split_batch(args, place, global_batch=None):
 
 
 def steps_per_epoch(args, source, global_batch):
-    """Returns the steps of an epoch of training on a source."""
+    """Returns the number of steps in an epoch of training on `source`."""
     size = len(source.target)
     if size < global_batch and not args.evaluate:
         few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
@@ -1401,16 +1401,16 @@ def steps_per_epoch(args, source, global_batch):
 
 
 def schedule_batches(run):
-    """Yields what this data rank loads, from where the run is to its end: ("train", epoch,
-    position, keys) accumulation_steps times a step, ("val", None, number, keys) for each validation
-    batch, as many on all data ranks.
+    """Yields what this data rank loads, from run.epoch and run.step to the end of the run:
+    ("train", epoch, position, keys), accumulation_steps times per step, and ("val", None, number,
+    keys) for each validation batch, as many on all data ranks.
 
-    The order of an epoch is one permutation from (seed, epoch); step k takes its positions [k *
-    global_batch, (k + 1) * global_batch), whatever the number of ranks, and a ragged last batch is
-    dropped. In validation, every item is in one batch of one data rank: a sampler that pads, or
+    The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
+    global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
+    dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
     drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
-    index; that of its n-th repeat in a step is larger by n times the number of items. `position`
-    is that of the first key among all keys of the epoch.
+    index; its n-th repeat in a step has n times the number of items added. `position` is that of
+    the first key among all keys of the epoch.
     """
     args, place, data, first_step = run.args, run.place, run.data, run.step
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
@@ -1422,7 +1422,7 @@ def schedule_batches(run):
         for step in range(first_step, data.steps):
             if run.over:
                 break
-            # A slice of one order, whatever the number of ranks; a sampler would have an own one.
+            # A slice of one order for any number of ranks; each sampler would have its own order.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
@@ -1436,15 +1436,15 @@ def schedule_batches(run):
 
 
 def val_steps(place, data):
-    """Returns the number of batches in which data ranks validate, the same on all."""
+    """Returns the number of validation batches of a data rank, the same on all of them."""
     at_once = data.device_batch * place.devices
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
 
 
 def to_device(batches, args, data, device, data_waits):
-    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
-    ahead; adds the seconds spent waiting for data to `data_waits`."""
-    # On CUDA on a stream of its own: a copy in the main stream would wait for the step that
+    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, one
+    batch ahead; adds the seconds spent waiting for data to `data_waits`."""
+    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
     # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
@@ -1473,11 +1473,11 @@ def to_device(batches, args, data, device, data_waits):
 
 
 def build_optimizer(args, weights):
-    """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
+    """Returns the optimizer of the trainable `weights`, in two groups with --norm-wd."""
     trained = [weight for weight in weights if weight.requires_grad]
     groups = [{"params": trained, "weight_decay": args.wd}]
-    # Decay pulls scales of norms towards 0 as well; many recipes leave them out. Norms and biases
-    # are what has one dimension, by whatever name.
+    # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
+    # are the weights with one dimension, whatever their names.
     if args.norm_wd is not None:
         groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
         norms = [weight for weight in trained if weight.ndim < 2]
@@ -1488,7 +1488,7 @@ def build_optimizer(args, weights):
         return importlib.import_module("timm.optim").Lamb(groups, args.lr)
     if args.optimizer == "lars":
         return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
-    if args.optimizer == "muon":  # norms and biases by AdamW
+    if args.optimizer == "muon":  # timm's updates norms and biases by AdamW
         muon = importlib.import_module("timm.optim").Muon
         return muon(groups, args.lr, momentum=args.momentum, betas=(0.9, args.beta2))
     nesterov = args.optimizer == "nesterov"
@@ -1496,9 +1496,9 @@ def build_optimizer(args, weights):
 
 
 def clip_gradients(gradients, limit, over_all=lambda squares: squares):
-    """Scales all gradients down to `limit`, where the norm of all together is more. `over_all` adds
-    up the squares of ranks that hold different gradients."""
-    # In float32 the norm of millions differs in the fifth digit by how it is summed up.
+    """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
+    squares of ranks that hold different gradients."""
+    # In float32 the norm of millions depends on the order of summation in its fifth digit.
     dtype = exact_dtype(gradients[0].device)
     norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     norm = over_all(norms.square().sum()).sqrt()
@@ -1509,19 +1509,19 @@ def peak_learning_rate(args, global_batch):
     """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
     if args.base_lr:
         return args.base_lr * global_batch / args.batch_size
-    # k times the batch takes k times fewer steps, which are to go as far (Goyal et al. 2017, 2.1).
+    # k times fewer steps are to get as far with k times the batch (Goyal et al. 2017, section 2.1).
     scale = global_batch / 256
     return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
 
 
 def warmup_epochs(args):
-    """Returns the epochs of the linear warm-up, a fraction."""
+    """Returns the epochs of linear warm-up, as a float."""
     few, many = WARMUP
     return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
 
 
 def learning_rate(args, peak, progress):
-    """Returns the learning rate after `progress` epochs (a fraction, such as 29.5)."""
+    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
     # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
     warmup = warmup_epochs(args)
     if progress < warmup:
@@ -1538,11 +1538,11 @@ def learning_rate(args, peak, progress):
 
 
 class Meter:
-    """Counts and times the steps of one epoch's training or validation, and shows them."""
+    """Counts, times and prints the steps of one epoch's training or validation."""
 
     def __init__(self, title, items, run, steps=0, state=None):
         self.title, self.run, self.steps = title, run, steps
-        # Of the steps that are read: what is logged, and what a checkpoint needs to go on.
+        # Of the steps counted so far: what is logged, and what a checkpoint needs to resume.
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
         self.sums = collections.Counter(self.state["sums"])  # over all ranks
@@ -1554,24 +1554,24 @@ class Meter:
         self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
 
     def add(self, step):
-        """Adds the {name: sum} of a step, already over all ranks and on the host."""
+        """Adds a step's {name: sum}, over all ranks and on the host."""
         self.sums.update(step)
         self.steps += 1
         self.bar.update(step[SUMS[-1]])
 
     def show(self, loss):
-        """Shows the progress: behind the bar on a terminal, else as a line."""
+        """Shows the progress: after the bar on a terminal, otherwise as a line."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
             sums, seconds = self.sums, time.perf_counter() - self.started
             print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  "
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
                 f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
                 f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def read_clock(self):
-        """Takes the time and the traffic of the steps so far."""
+        """Records time and traffic of the steps so far."""
         self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
         self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
 
@@ -1593,32 +1593,32 @@ class Meter:
 
 @dataclasses.dataclass
 class Run:
-    """What one training run holds from epoch to epoch."""
+    """The state of a training run."""
 
     args: argparse.Namespace
     place: Place
     data: Data
-    config: dict  # what is trained: {"options": those that define it, "hash": of them}
+    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
     epoch: int = 0  # epochs done
-    step: int = 0  # steps done of the epoch under way
-    over: bool = False  # the run ends before --epochs; the schedule looks at it
+    step: int = 0  # steps done in the current epoch
+    over: bool = False  # the run ends before --epochs; the schedule reads it
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or what has its methods
-    ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
+    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    data_waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
-    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
-    meter: Meter | None = None  # of the epoch under way, in training
-    resumed: dict | None = None  # the meter's state in a checkpoint, until there is a meter
-    signals: list = dataclasses.field(default_factory=list)  # (name, when it came): they end it
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
+    meter: Meter | None = None  # of the current epoch's training
+    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None = None  # the same
+    log: SummaryWriter | None = None  # on rank 0
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     waited: int = 0  # epochs since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
-    deadline: float = math.inf  # the same when --budget-hours are over
+    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    deadline: float = math.inf  # perf_counter() when --budget-hours are over
 
 
 def train_one_epoch(run):
@@ -1627,7 +1627,7 @@ def train_one_epoch(run):
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
     objective = functools.partial(criterion, args=args)
     accumulation = data.accumulation_steps
-    # Scaled, it is the scale, as a tensor; get_scale() would wait for the device.
+    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -1636,20 +1636,20 @@ def train_one_epoch(run):
     for step in range(run.step, data.steps):
         if run.over:
             break
-        # Not a list, since the micro-batches of a step may not fit on the device all at once.
+        # Not a list, because all micro-batches of a step may not fit on the device at once.
         micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
-        # The learning rate is set here, before each step; of the step's middle, so that warm-up's
-        # first step is not lost at a rate of 0, nor the last one of a decay.
+        # The learning rate is that of the step's middle, so that neither the first step of the
+        # warm-up nor the last one of a decay is lost at a rate of 0.
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
-        # Dropout draws from nothing else: a resumed run draws what an uninterrupted one does.
+        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
-        # Every 32nd step, as published recipes have it. Before that, and in warm-up, the average is
-        # a copy: early weights would linger in it.
+        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
+        # is a copy, because early weights would stay in it for long.
         number = epoch * data.steps + step + 1
         if run.ema and (number < 32 or number % 32 == 0):
             update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
@@ -1663,16 +1663,16 @@ def train_one_epoch(run):
 
 @torch.no_grad()
 def update_ema(run, decay):
-    """Moves the averages of --ema towards what is trained."""
+    """Updates the averages of --ema."""
     for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
         average.lerp_(tensor.to(average.dtype), 1 - decay)
 
 
 @torch.no_grad()
 def sync_statistics(run):
-    """Gives all ranks the running statistics of BatchNorm of data rank 0."""
-    # Each rank has its own, of its own slices; training never reads them. Those of one rank go into
-    # the checkpoint, so that a resumed run validates what this one did.
+    """Gives all ranks BatchNorm's running statistics of data rank 0."""
+    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
+    # checkpoint, so a resumed run validates the same model as this one.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -1682,16 +1682,16 @@ def sync_statistics(run):
 
 def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends before its time, some of the next epoch are loaded already.
+    # When a run ends early, some batches of the next epoch have been loaded already.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
 @torch.no_grad()
 def validate(run):
-    """Measures the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
     run.model.eval()
     tensors = [*run.model.state_dict().values()] if run.ema else []
-    trained = [tensor.clone() for tensor in tensors]  # while the model has the averages
+    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
@@ -1699,41 +1699,41 @@ def validate(run):
     arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
-        empty = len(target) == 0  # other ranks have an item more, and may need this one
+        empty = len(target) == 0  # other ranks have one more item, and may need this rank
         if empty:
             inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # another accuracy with other ranks
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
         raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return meter.values()
 
 
-# What all ranks add up in a step. The last three are the ranks that want to end, as a signal asks
-# for, to save, or to end the run, whose budget is spent.
+# What all ranks sum in a step. The last three count the ranks that want to stop because of a
+# signal, to save, or to end because the budget is spent.
 STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
-    """Adds up all ranks' sums and flags of a step, and acts on those of the step before: these have
-    been copied to the host, so that nothing waits for the device, and are the same on all ranks,
-    which so take the same decisions. One step late, and no more, the host does not run away."""
+    """Sums all ranks' sums and flags of a step, and acts on those of the step before. These have
+    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
+    all take the same decisions. The host is never more than one step ahead."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
     due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    # Of the seconds waited for data the mean of all ranks; then whether this one wants something.
+    # The seconds waited for data, as a mean over ranks; then what this rank wants.
     flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
     flags += [time.perf_counter() > run.deadline]
     run.data_waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
-    # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
+    # One all-reduce for all: one more for the flags would cost a round trip per step.
     total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
-    # To wait for this event is to wait for the copy alone, not for the step after it; without
-    # `blocking` the wait would take a core.
+    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
+    # wait would use a core.
     copied = torch.cuda.Event(blocking=True) if cuda else None
     if copied:
         copied.record()
@@ -1743,14 +1743,14 @@ def finish_step(run, meter, sums, skipped=None):
 
 
 def flush(run, meter, left=0):
-    """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
-    save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
-    of the same step on all ranks."""
+    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
+    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
+    same step on all ranks."""
     stop = save = False
     while len(run.pending) > left:
         total, copied = run.pending.pop(0)
         if copied:
-            copied.synchronize()  # sync point: with the copy of the step before, there by now
+            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
         step = dict(zip(STEP, total.tolist(), strict=True))
         stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
         run.over = step.pop("spent") > 0 or run.over
@@ -1760,44 +1760,44 @@ def flush(run, meter, left=0):
         loss = compute_metrics(step)["Loss"]
         if not math.isfinite(loss):
             at = f"{meter.title}, step {meter.steps}"
-            raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
+            raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are good")
         if (meter.steps - 1) % run.args.print_freq == 0:
             meter.show(loss)
             if run.log and meter is run.meter:
                 run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
         if not run.pending:
-            meter.read_clock()  # here alone: an epoch resumed after its last step keeps its time
-    if (stop or save) and meter is run.meter:  # in validation all is saved already
+            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
+    if (stop or save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
     if stop:
         end_early(run)
 
 
 def end_early(run):
-    """Ends a run that a signal to a rank ends, with all saved."""
+    """Ends the run because of a signal to any rank, after everything was saved."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = ": nothing is saved"
-    if run.folder:  # a marker, since a launcher may have an exit status of its own
-        saved = f" at step {run.step}, saved: --resume auto goes on from here"
+    saved = "; nothing is saved"
+    if run.folder:  # a marker, because a launcher may replace the exit status
+        saved = f" at step {run.step}, saved; --resume auto resumes here"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
     if run.place.rank == 0:
-        print_line(f"ended by {why}{saved}")
-    sys.exit(143)  # as by SIGTERM
+        print_line(f"stopped by {why}{saved}")
+    sys.exit(143)  # the status after SIGTERM
 
 
 # -------------------------------------------------------------------------------------- checkpoints
 
-# The last three checkpoints, the newest first, and the best.
+# The last three checkpoints, newest first, and the best one.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.config
+RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
 METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
 def in_float32(tree):
-    """Copies nested dicts to host memory, floating tensors as float32, whatever trained them."""
+    """Copies nested dicts to host memory, floating-point tensors as float32."""
     if isinstance(tree, dict):
         return {key: in_float32(value) for key, value in tree.items()}
     if not isinstance(tree, torch.Tensor):
@@ -1816,8 +1816,8 @@ def leaves(tree, path=()):
 
 
 def save_checkpoint(run):
-    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0: every rank calls it, to give
-    what it holds."""
+    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0. Every rank calls it, because
+    each gives what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
@@ -1837,11 +1837,11 @@ def save_checkpoint(run):
     }
     if run.folder is None:
         return
-    # Not before all ranks have given what they hold.
+    # Only after all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
-        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
+        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are good")
     newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
-    # Links, not renames: whenever a kill comes, the newest whole one has its name.
+    # Links, not renames: after a kill at any time, the newest intact file still has its name.
     for older, newer in (third, second), (second, newest):
         with contextlib.suppress(OSError):  # no such file yet, or a file system without links
             older.unlink(missing_ok=True)
@@ -1852,7 +1852,7 @@ def save_checkpoint(run):
 
 
 def save_best(run):
-    """Writes model_best.pt: checkpoint.pt, under --ema with the averages as its weights."""
+    """Writes model_best.pt: checkpoint.pt, with the averages as weights under --ema."""
     saved = load_file(run.folder / CHECKPOINTS[0])
     saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
     if run.ema:
@@ -1861,7 +1861,7 @@ def save_best(run):
 
 
 def write(path, save):
-    """Replaces a file by what save(file) writes: on the disk, whole, before it has its name."""
+    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -1870,24 +1870,24 @@ def write(path, save):
             os.fsync(file.fileno())
         os.replace(temporary, path)
         directory = os.open(path.parent, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some file systems have no fsync() of folders
+        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
             os.fsync(directory)
         os.close(directory)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter when the disk is full
         why = getattr(error, "strerror", None) or "disk full?"
-        raise Fault(f"{path} cannot be written ({why}); the one before is whole") from None
+        raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
 
 
 def load_file(path):
-    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed."""
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
     try:
-        if zipfile.is_zipfile(path):  # or one of before 2020, which has no checksums
-            with zipfile.ZipFile(path) as archive:  # torch.load() compares no checksums
-                # PyTorch takes a record that has the attributes of a folder for empty.
+        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
-        with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
+        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
         why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
@@ -1900,16 +1900,16 @@ def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved = load_file(path)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, takes those of others, as of pytorch/examples"
-        raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
+        others = "--weights, where a script has it, loads those of other projects"
+        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
 
 
 def find_checkpoint(args, config):
-    """Returns (path, checkpoint, the folder that the run goes on in, or None) that --resume names,
-    or (None, None, None) where auto finds none. auto looks at the folders whose names end in this
-    run's hash, the newest by name first: no clock can change that. A best model may be older than
-    any other checkpoint, and comes last."""
+    """Returns (path, checkpoint, the folder that the run continues in, or None) for --resume, or
+    (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
+    hash, the newest by name first, since clocks may change. The best model may be older than any
+    other checkpoint, so it comes last."""
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
@@ -1929,8 +1929,8 @@ def find_checkpoint(args, config):
                 raise BadInput(f"{path}: trained with other options: {changed}")
             return path, saved, path.parent if own else None
         except BadInput as error:
-            print_line(f"--resume {args.resume} passes over {error}")
-    reason = f"no good checkpoint in {runs if auto else given}"
+            print_line(f"--resume {args.resume} skips {error}")
+    reason = f"no usable checkpoint in {runs if auto else given}"
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
     with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
@@ -1942,26 +1942,26 @@ def find_checkpoint(args, config):
 
 
 def differing(theirs, mine):
-    """Returns in what another's {name: value} differ from this run's or rank's, in words."""
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
     names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
     found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
     return ", ".join(found)[:500]
 
 
-@functools.cache  # which keeps the lock, and so holds it
+@functools.cache  # the cache keeps the lock object, and so holds the lock
 def lock_folder(folder):
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
-    The other may be saving: it is waited for, a minute."""
+    Waits a minute for another run, which may be saving before it ends."""
     lock = filelock.FileLock(folder / ".lock", timeout=60)
     try:
         return lock.acquire()
     except filelock.Timeout:
-        raise Fault(f"{folder}: another run writes there now") from None
+        raise Fault(f"{folder}: another run is writing there") from None
 
 
 def load_checkpoint(args, place, config):
-    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None): tensors on rank
-    0 alone, which reads for all, since other nodes may have other disks."""
+    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
+    it and has the tensors, because other nodes may have other disks."""
     metadata = tensors = None
     if args.resume and place.rank == 0:
         path, metadata, folder = find_checkpoint(args, config)
@@ -1972,20 +1972,20 @@ def load_checkpoint(args, place, config):
         tensors = {name: metadata.pop(name) for name in TENSORS}
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change them: the rate, and the steps that timm's optimizers count.
+        # make_state() will change the rate, and the steps that timm's optimizers count.
         group = tensors["optimizer"]["param_groups"][0]
         metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        # Averages that the file lacks begin at the weights.
+        # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "folder": folder and str(folder)}
     return broadcast_object(metadata), tensors
 
 
 def make_state(optimizer):
-    """Makes an optimizer's state, zeros, by a step at rate 0, as _init_optim_state() of PyTorch."""
+    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -1998,19 +1998,19 @@ def make_state(optimizer):
 
 
 def saved_pairs(run, state):
-    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
-    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
+    """Yields (tensor, saved) for all that is trained, in the same order on every rank. `saved` is
+    from `state`, which on rank 0 is full_state()'s, and is None on the other ranks."""
     make_state(run.optimizer)
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
     own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
     own, saved = dict(leaves(own)), {}
     if state is not None:
-        # Moments that the file lacks begin at zero, and those of another optimizer are left out.
+        # Moments that the file lacks begin at zero; another optimizer's are left out.
         begun = {path: tensor for path, tensor in own.items() if path[0] == "optimizer"}
         saved = {path: torch.zeros(tensor.shape) for path, tensor in begun.items()}
         saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
-        # All names and shapes are compared before a tensor is changed.
+        # All names and shapes are compared before any tensor is changed.
         mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
         if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
             raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
@@ -2019,16 +2019,16 @@ def saved_pairs(run, state):
 
 
 def restore(run, metadata, tensors):
-    """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    # Before load_state(), which may train steps of zeros. Another script's may lack some.
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
         for name in metadata["group"].keys() & group.keys():
-            # A number or, as newer releases of timm count steps, a tensor: it stays one.
+            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
             group[name] = 0 * group[name] + metadata["group"][name]
     run.scaler.load_state_dict(scaler)
-    # In a folder of its own, or by another measure, a run has a best of its own.
+    # A run in another folder, or with another measure, has its own best.
     if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
         run.waited = metadata.get("waited", 0)
@@ -2038,7 +2038,7 @@ def restore(run, metadata, tensors):
 
 
 def make_folder(run):
-    """Makes a folder for this run, and locks it; its name ends in the hash of what is trained."""
+    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
     args, place, data = run.args, run.place, run.data
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
@@ -2056,14 +2056,14 @@ def make_folder(run):
 
 
 def open_log(run, metadata):
-    """Opens the log, in a new folder or in that of the checkpoint."""
+    """Opens the log, in a new folder or in the checkpoint's."""
     args, data = run.args, run.data
     try:
         own = metadata and metadata["folder"]
         run.folder = Path(own) if own else make_folder(run)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
-        # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
+        # What was logged after the checkpoint is removed, and logged again.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
@@ -2076,7 +2076,7 @@ def open_log(run, metadata):
 
 
 def describe(run, metadata):
-    """Returns what it takes to repeat the run, and what make_results.py reads."""
+    """Returns what is needed to repeat the run, and what make_results.py reads."""
     args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
     git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
     with contextlib.suppress(OSError):  # no git
@@ -2100,11 +2100,11 @@ def describe(run, metadata):
 
 
 def traffic(place):
-    """Returns the bytes and calls that this process and its workers have read, from the page cache
-    too, and the bytes that its node has sent and received, by the kernel's counters."""
-    counts = np.full(4, np.nan)  # what is not counted
+    """Returns the bytes and calls that this process and its workers have read, the page cache's
+    included, and the bytes that its node has sent and received, by the kernel's counters."""
+    counts = np.full(4, np.nan)  # NaN where nothing is counted
     with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        # What GPUs exchange by NVLink or InfiniBand passes these counters by.
+        # These counters miss what GPUs exchange by NVLink or InfiniBand.
         if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
             counts[2:] = psutil.net_io_counters()[:2]
         processes = psutil.Process(), *psutil.Process().children()
@@ -2113,12 +2113,12 @@ def traffic(place):
     return counts
 
 
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where it is measured
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
 
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training alone
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
     values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
     for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
@@ -2128,7 +2128,7 @@ def log_epoch(run, done, train, val):
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  "
+        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
         f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
 
@@ -2138,7 +2138,7 @@ def log_epoch(run, done, train, val):
 
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
-    # 1. What must be set before a group exists: communicators settle on algorithms as they form.
+    # 1. What must be set before a group exists: communicators choose algorithms as they form.
     arm_timeout(args)
     torch.backends.cudnn.benchmark = not args.deterministic
     if args.deterministic:
@@ -2146,7 +2146,7 @@ def build_run(args):
         torch.use_deterministic_algorithms(True)
     place = init_distributed(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
+        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
@@ -2177,17 +2177,17 @@ def build_run(args):
             run.step = min(step or data.steps, data.steps)
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
-    #    says what happens else.
+    #    says why.
     arm_timeout(args)
     try:
         batches = load_batches(args, place, data, schedule_batches(run))
         run.batches = to_device(batches, args, data, place.device, run.data_waits)
 
-        # 6. The seed right before the model: so all scripts and ranks draw the same weights.
-        #    Averages begin as copies of these, before a checkpoint is loaded into both.
+        # 6. The seed is set right before the model, so that all scripts and ranks draw the same
+        #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
         torch.manual_seed(args.seed)
         run.model, run.optimizer, run.scaler = prepare(args, place, data)
-    except (ImportError, ValueError, TypeError) as error:  # libraries know what goes together
+    except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
         raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
     for signum in SIGNALS:
         signal.signal(signum, functools.partial(on_signal, run.signals))
@@ -2199,7 +2199,7 @@ def build_run(args):
     run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
-    # 7. The log last: a run that cannot start leaves no folder.
+    # 7. The log comes last, so that a run that cannot start leaves no folder.
     if place.rank == 0:
         if not args.evaluate:
             open_log(run, metadata)
@@ -2208,15 +2208,15 @@ def build_run(args):
 
 
 def run_config(args, place, sources):
-    """Returns {"options": those that define what is trained, with the data's digest, "hash": of
-    those that are not at their default}, the same on all ranks."""
+    """Returns {"options": those that define what is trained, with the data's digest, "hash": a hash
+    of those that differ from their defaults}, the same on all ranks."""
     parser = make_parser()
     data, val = (source.digest() for source in sources)
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
-    # Another rank's would be trained on in silence, or waited for in a collective.
+    # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type, "val": val}
     if found := differing(broadcast_object(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
@@ -2226,7 +2226,7 @@ def run_config(args, place, sources):
 
 
 def print_header(run, metadata):
-    """Prints what is trained, on what, and where its logs are."""
+    """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
@@ -2235,7 +2235,7 @@ def print_header(run, metadata):
     usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
     other = (usual in family) != (args.optimizer in family)
     if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
-        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
+        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
     sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
@@ -2244,13 +2244,14 @@ def print_header(run, metadata):
         f"{typed} -> peak learning rate {peak:g}"
     )
     if metadata:
-        of = f"epoch {metadata['epoch']} step {metadata['step']}, of {metadata['global_batch']}"
-        print_line(f"Going on from {metadata['path']} ({of}) at epoch {run.epoch} step {run.step}")
+        done, step = divmod(run.epoch * data.steps + run.step, data.steps)
+        after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
+        print_line(f"Resuming {metadata['path']} after {after}")
     print_line(f"Logs and checkpoints: {run.folder}")
 
 
 def monitor_of(args):
-    """Returns the tag that model_best.pt is best in: --best, the first --desired, or the first."""
+    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
     tags = [*dict(args.desired), *BEST]
     return next(tag for tag in tags if args.best in (None, tag.lower()))
 
@@ -2260,10 +2261,10 @@ def train(run):
     args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
     reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
     run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was under way is validated, even where its budget is over.
+    # An epoch that was interrupted is validated even if the budget is spent.
     while run.epoch < args.epochs and (run.step or not run.over):
         values = train_one_epoch(run)
-        # Before validation, so that nothing is lost while it runs: a run that goes on from here
+        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
         # trains no step of this epoch.
         save_checkpoint(run)
         val = validate(run)
@@ -2272,7 +2273,7 @@ def train(run):
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
         run.waited = 0 if run.best[monitor] != before else run.waited + 1
         stuck = run.waited >= (args.patience or math.inf)
-        # Exact sums are the same on all ranks, so all of them stop together.
+        # Exact sums are equal on all ranks, so all of them stop together.
         met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
         reached = bool(met) and all(met)
         if run.folder and val[monitor] == run.best[monitor]:
@@ -2300,8 +2301,8 @@ def train(run):
 
 
 def train_rank(args):
-    """One rank of the run, from joining the others to leaving them; ends the process."""
-    # Rank 0 has a connection to each rank, and a worker some files.
+    """Runs one rank, from joining the others to leaving them; ends the process."""
+    # Rank 0 has a connection to each rank, and a worker has open files.
     with contextlib.suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -2319,35 +2320,36 @@ def train_rank(args):
         except SystemExit as ended:  # by a signal
             status = ended.code
         except torch.OutOfMemoryError as error:
-            size, multiple, same = run.data.device_batch, batch_multiple(args), first_line(error)
+            # The run does not shrink the batch by itself: other ranks wait in collectives.
+            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
             if less := size // 2 // multiple * multiple:
-                same = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
-                same += ", but for BatchNorm's statistics"
-            raise BadInput(f"no memory at -b {size}: {same}") from None
+                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
+                advice += ", except for BatchNorm's statistics"
+            raise BadInput(f"no memory at -b {size}: {advice}") from None
         all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         cleanup()
     except Exception as error:
-        failed = error  # kept: to free a half-made loader would be to wait for its workers
+        failed = error  # kept, because freeing a half-made loader would wait for its workers
         status = report_error(failed)
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
-    # At once: a normal end would run destructors of groups, which wait for ranks that are gone. Its
-    # launcher sees the status, or the others that a connection has closed, and they end as well.
+    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
+    # launcher sees the status, or the others see a closed connection, and they end as well.
     os._exit(status)
 
 
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
-SMALL = "the network does not go with this size of batch or input"
-# What libraries say, the status, 2 where the user must change something, and what it means.
+SMALL = "the model cannot take this size of batch or input"
+# What libraries say: the exit status, 2 if the user must change something, and what it means.
 MEANINGS = {
     r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
     r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
     r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
     r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
-    r"Permission denied": (2, "this file or folder is another user's"),
-    r"deterministic": (2, "--deterministic: PyTorch has no deterministic way to train this"),
+    r"Permission denied": (2, "no permission for this file or folder"),
+    r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
     r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
-    r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),
+    r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
@@ -2356,7 +2358,7 @@ MEANINGS = {
 
 
 def report_error(error):
-    """Prints why the process ends, a bug with its traceback; returns the exit status."""
+    """Prints why the process ends, with a traceback for a bug; returns the exit status."""
     rank, line = os.environ.get("RANK", "0"), str(error)
     status = error.status if isinstance(error, BadInput | Fault) else None
     if status is None:
@@ -2364,7 +2366,7 @@ def report_error(error):
         status, meaning = known[0] if known else (1, None)
         line = meaning and f"rank {rank}: {meaning} ({first_line(error)})"
     if line and rank != "0":
-        # Rank 0 prints the same. If the launcher ends this process meanwhile, there is one line.
+        # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = line and f"{Path(sys.argv[0]).name}: error: {line}"
@@ -2380,7 +2382,7 @@ def main():
     except (BadInput, Fault) as error:
         sys.exit(report_error(error))
     except KeyboardInterrupt:  # before training
-        os._exit(130)  # a normal end would wait for loader workers, which ignore it
+        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Train a language model, or a classifier of sentences, with FSDP2: weights, gradients and momentum
 in shards, one per rank.
 
-Choose this script for models whose training state does not fit on one GPU; else text_ddp.py is
+Use this script for models whose training state does not fit on one GPU; else text_ddp.py is
 faster. Each block's weights are gathered when it computes, and its gradients are averaged into
 shards. An ALBERT, whose one block is called many times, is gathered as often. DIR holds train.txt
 and val.txt, or of a task of GLUE train.tsv and dev.tsv.
@@ -91,11 +91,11 @@ def launch(train_rank, args):
     """torchrun has started this process, one of many; or it is alone."""
     sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise BadInput("this launcher sets no RANK: start this script by torchrun")
+        raise BadInput("this launcher sets no RANK: start this script with torchrun")
     if args.compile_mode != "default":
         raise BadInput(f"--compile-mode {args.compile_mode}: gathered weights fit in no CUDA graph")
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGTERM)  # torchrun, killed, would leave its processes behind
+        end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
     train_rank(args)
 
 
@@ -105,7 +105,7 @@ def init_distributed(args):
     if args.hybrid and place.ranks % args.hybrid:
         raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
     if args.sync_bn and place.device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised on GPUs only")
+        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
     _form_group(args, place)
     return place
 
@@ -120,19 +120,19 @@ def prepare(args, place, data):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     values = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
     model.to("meta")
-    getattr(model, "tie_weights", lambda: None)()  # which to() has parted
+    getattr(model, "tie_weights", lambda: None)()  # to() has separated them
     _shard(model, args, place)
     model.to_empty(device=place.device)
     for tensor, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
         _fill(tensor.detach(), value, place)
-    # Disabled, it does nothing: no branch later.
+    # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, build_optimizer(args, model.parameters()), scaler
 
 
 def _shard(model, args, place):
-    """Makes each block a group, which is gathered and reduced at once, and all else another."""
-    # Replicas of shards, or shards alone.
+    """Makes each block a group that is gathered and reduced together, and the rest another."""
+    # Replicas of shards, or only shards.
     sizes = (place.ranks // args.hybrid, args.hybrid) if args.hybrid else (place.ranks,)
     names = ("replicas", "shards")[-len(sizes) :]
     mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
@@ -143,7 +143,7 @@ def _shard(model, args, place):
         outer = dataclasses.replace(inner, output_dtype=torch.float32)
         held = {id(buffer) for norm in norms for buffer in norm.buffers()}
         if any(buffer.is_floating_point() and id(buffer) not in held for buffer in model.buffers()):
-            raise BadInput(f"--param-dtype: {args.arch} computes with float32 buffers: take --amp")
+            raise BadInput(f"--param-dtype: {args.arch} computes with float32 buffers: use --amp")
         if norms:  # their running statistics are float32
             own = MixedPrecisionPolicy(cast_forward_inputs=False)
             fully_shard(norms, mesh=mesh, mp_policy=own, reshard_after_forward=False)
@@ -154,7 +154,7 @@ def _shard(model, args, place):
 
 
 def _blocks(module):
-    """Yields what stands in a Sequential and has children, but no block within a block."""
+    """Yields modules in a Sequential that have children, but no block within a block."""
     several = (nn.Sequential, nn.ModuleList)
     for child in module.children():
         if isinstance(module, several) and [*child.children()] and not isinstance(child, several):
@@ -218,8 +218,8 @@ def all_reduce_sum(tensor):
 
 def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON."""
-    # By the store, without a collective: whoever reaches it can change what is read, but have
-    # nothing run.
+    # Through the store, without a collective. An intruder at the store can change the value, but
+    # cannot have anything executed.
     store = dist.distributed_c10d._get_default_store()
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
@@ -239,7 +239,7 @@ def full_state(run):
 
 
 def _whole_state(tree, place):
-    """Gathers the shards in nested dicts: one tensor at a time is whole on a device."""
+    """Gathers the shards in nested dicts, with one whole tensor at a time on a device."""
     if isinstance(tree, dict):
         return {key: _whole_state(value, place) for key, value in tree.items()}
     tensor = tree.full_tensor() if isinstance(tree, DTensor) else tree
@@ -247,7 +247,7 @@ def _whole_state(tree, place):
 
 
 def load_state(run, state):
-    """Loads what full_state() returned, of which each rank takes its shards."""
+    """Loads what full_state() returned; each rank takes its shards."""
     for tensor, saved in saved_pairs(run, state):
         _fill(tensor, saved, run.place)
 
@@ -261,7 +261,7 @@ def cleanup():
 
 
 def _place(args):
-    """Returns the Place of this process, by a launcher's variables; without them it is alone."""
+    """Returns the Place of this process from a launcher's variables; without them it is alone."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     values = {name: os.environ.get(name, alone[name]) for name in alone}
     numbers = [int(value) for value in values.values() if value.isdecimal()]
@@ -278,7 +278,7 @@ def _form_group(args, place):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    gpu = place.device if backend == "nccl" else None  # without, NCCL takes one by the rank
+    gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
     try:
         store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
@@ -290,17 +290,17 @@ def _form_group(args, place):
 
 
 def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own outlives a restart, with
-    addresses that dead ranks left in it: so rank 0 opens a new one and leaves its port there, and
-    the others ask again while nobody listens, as at the port of a start that is over."""
+    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
+    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
+    others ask again while nobody listens, as at the port of an earlier start."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # It is there before its ranks, or refuses: the launcher was killed.
+        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
         socket.create_connection((host, port), 20).close()
         launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine has to connect
+    if here := place.ranks == place.local_ranks:  # no other machine connects
         host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # with others, all would wait for each other
+    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
         both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         both = both if socket.has_dualstack_ipv6() and not here else {}
@@ -327,18 +327,18 @@ def _meet(place, backend, wait):
 
 # ------------------------------------------------------------------------------------------ options
 
-# Defaults of the loop's options, as BERT is fine-tuned (Devlin et al. 2018, A.3); the learning rate
-# is that of small models with random weights, and of trained ones that of FINE_TUNING.
+# Defaults of the loop's options, for fine-tuning BERT (Devlin et al. 2018, A.3). The learning rate
+# is for small models with random weights; FINE_TUNING is for trained ones.
 DEFAULTS = {"epochs": 3, "batch_size": 32, "lr_scaling": "none", "lr_schedule": "linear"}
 DEFAULTS |= {"optimizer": "adamw", "lr": 3e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
 FINE_TUNING = 2e-5
-WARMUP = 1, 10  # epochs, of so many
-# Encoders of transformers' that are built with random weights.
+WARMUP = 1, 10  # epochs of warm-up, of this many epochs
+# Encoders of transformers that are built with random weights.
 ENCODERS = "albert bert distilbert electra roberta".split()
 ARCHS = ("gpt", *ENCODERS)
 SIZES = ("layers", "hidden_size", "heads")
-# Of a task of GLUE (Wang et al. 2018): its columns of text, that of the label, and the classes, in
-# the order that Hugging Face gives them.
+# Tasks of GLUE (Wang et al. 2018): the columns of text, the label's column, and the classes, in
+# Hugging Face's order.
 GLUE = {
     "cola": (["sentence"], "label", ["0", "1"]),
     "sst-2": (["sentence"], "label", ["0", "1"]),
@@ -352,7 +352,7 @@ GLUE = {
 
 
 class StoreArch(argparse.Action):
-    """Stores -a. The weights of a FOLDER are trained already: the default of --lr is another."""
+    """Stores -a. A FOLDER has trained weights, so --lr has another default."""
 
     def __call__(self, parser, namespace, value, option=None):
         namespace.arch = value
@@ -366,19 +366,19 @@ def add_task_options(parser):
     add = parser.add_argument_group("data").add_argument
     files = "has train.txt and val.txt, or GLUE's train.tsv, dev.tsv (default: $TEXT_DIR or demo)"
     add("dir", metavar="DIR", nargs="?", default=os.environ.get("TEXT_DIR"), help=files)
-    add("--task", choices=["lm", *GLUE], default="lm", help="lm: language model; or one of GLUE's")
+    add("--task", choices=["lm", *GLUE], default="lm", help="lm: language model; or a task of GLUE")
     tokens = (
         "words, bytes, or a FOLDER of Hugging Face's (default: the model's, or words; lm: bytes)"
     )
     add("--tokenizer", metavar="NAME", help=tokens)
-    length = "most tokens of a sequence; exactly so many in a language model's block"
+    length = "most tokens of a sequence; the length of a language model's blocks"
     add("--max-length", type=number(int, 1, 10**6), default=128, help=length)
     add("--pad-to-max", **flag, help="pad all to --max-length: one shape, for --compile")
 
     add = parser.add_argument_group("model").add_argument
     names = f"gpt; or {', '.join(ENCODERS)} (random); a FOLDER, at --lr 2e-5 (default: %(default)s)"
     add("-a", "--arch", default="gpt", action=StoreArch, help=names)
-    add("--from-scratch", **flag, help="random weights, of FOLDER's sizes")
+    add("--from-scratch", **flag, help="random weights for FOLDER's model")
     size = {"type": number(int, 1, 10**5), "help": "with random weights"}
     add("--layers", default=2, **size)
     add("--hidden-size", default=64, **size)
@@ -394,12 +394,12 @@ def add_task_options(parser):
 
 
 def check_task_options(args, parser):
-    """Ends with one line where options do not go together, or name what there is not."""
+    """Exits with one line if options exclude each other or name something unknown."""
     lm, known, task = args.task == "lm", args.arch in ARCHS, f"--task {args.task}"
     if not known and not os.path.isdir(args.arch):
         near = ", ".join(difflib.get_close_matches(args.arch, ARCHS, cutoff=0.4) or ARCHS)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
-        parser.error(f"-a {args.arch}: no folder, and no such model; near: {near}; {fetch}")
+        parser.error(f"-a {args.arch}: no folder, no such model; similar names: {near}; {fetch}")
     width, heads = args.hidden_size, args.heads
     named = None if args.tokenizer in (None, "words", *["bytes"] * lm) else args.tokenizer
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
@@ -410,15 +410,15 @@ def check_task_options(args, parser):
         f"{task} needs -a gpt": lm and args.arch != "gpt",
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
-        f"{task} measures {tags} alone": not wanted <= {*tags.split()},
+        f"{task} measures only {tags}": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": named and not os.path.isdir(named),
         "transformers is missing: pip install -r requirements-text.txt": missing,
-        f"-a {args.arch} has --layers, --hidden-size, --heads of its own": sized and not known,
+        f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
         f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
         "--resume needs the name of a file": args.resume == "",
-        f"{task} needs DIR, as GLUE has it": not args.dir and args.task not in ("lm", "cola"),
+        f"{task} needs DIR with files of GLUE": not args.dir and args.task not in ("lm", "cola"),
     }
     for why, wrong in refused.items():
         if wrong:
@@ -429,20 +429,20 @@ def check_task_options(args, parser):
 
 
 class Source(NamedTuple):
-    """Sequence i of training or validation is `length[i]` tokens from `offset[i]` on."""
+    """Sequence i of training or validation has `length[i]` tokens from `offset[i]` on."""
 
     path: str
     tokens: np.ndarray  # (T,) all, end to end
     offset: np.ndarray  # (N,)
     length: np.ndarray  # (N,)
     second: np.ndarray  # (N,) tokens before the second sentence of a pair
-    target: np.ndarray  # (N,) classes; of a language model zeros
-    vocabulary: int  # tokens that there may be
-    words: list | None = None  # their names, of a language model's words
-    pad: int = 0  # the token that an encoder is given where there is none
+    target: np.ndarray  # (N,) classes; zeros for a language model
+    vocabulary: int  # number of possible tokens
+    words: list | None = None  # a language model's words, by token
+    pad: int = 0  # the token that fills an encoder's sequence
 
     def digest(self):
-        """Returns "N sequences, HASH": of places, classes and 4 million tokens, or all."""
+        """Returns "N sequences, HASH", a hash of positions, classes and up to 4 million tokens."""
         hashed = hashlib.sha256(b"%d" % self.vocabulary)
         for array in self[2:6]:
             hashed.update(array)
@@ -452,14 +452,14 @@ class Source(NamedTuple):
 
 
 def list_sources(args, place):
-    """Returns (train, val), as DIR has them, or a demo."""
+    """Returns (train, val) of DIR, or of a demo."""
     if not args.dir and place.rank == 0:
         print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
     return list_blocks(args) if args.task == "lm" else list_rows(args, place)
 
 
 def find_file(args, *names):
-    """Returns the path of the first of these names that DIR has, or the task's folder in it."""
+    """Returns the path of the first of these names in DIR, or in the task's folder in it."""
     folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
     if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
         return found[0]
@@ -467,17 +467,17 @@ def find_file(args, *names):
 
 
 def read_file(path, text=False):
-    """Returns a file's bytes (N,) uint8, which may be more than the memory holds, or its text."""
+    """Returns a file's bytes (N,) uint8, which may exceed the memory, or its text."""
     try:
         raw = np.memmap(path, np.uint8, "r")
         return str(raw, "utf-8-sig") if text else raw
-    except (OSError, ValueError) as error:  # an empty one, too, or no UTF-8
+    except (OSError, ValueError) as error:  # also an empty file, or one not in UTF-8
         raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
 
 
 def transformers():
     """Returns the library, silent and offline."""
-    # Only what needs it waits for its import, seconds. Nothing is fetched if this is set before.
+    # Imported only if needed, as it takes seconds. Set before the import, this keeps it offline.
     os.environ["HF_HUB_OFFLINE"] = "1"
     library = importlib.import_module("transformers")
     library.utils.logging.set_verbosity_error()
@@ -486,15 +486,15 @@ def transformers():
 
 
 def load_tokenizer(folder):
-    """Returns the tokenizer in a folder of Hugging Face's."""
+    """Returns the tokenizer in a folder with Hugging Face's files."""
     try:
         return transformers().AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever a library makes of a damaged file
+    except Exception as error:  # libraries may raise anything
         raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
 
 
 def word_tokenizer(texts):
-    """Returns such a tokenizer, of the words that stand between blanks in some texts."""
+    """Returns a tokenizer for the words, split at white space, of some texts."""
     tokenizers = importlib.import_module("tokenizers")
     marks = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "cls", "sep", "unk")}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
@@ -508,10 +508,10 @@ def word_tokenizer(texts):
 
 
 def read_rows(path, task, place):
-    """Returns [(class, sentences ...)] of a TSV file of GLUE's, where quotes quote nothing."""
+    """Returns [(class, sentences ...)] of a TSV file of GLUE, where quotes have no meaning."""
     columns, label, classes = GLUE[task]
     lines = read_file(path, text=True).replace("\r\n", "\n").split("\n")
-    # CoLA's files begin with their first row.
+    # CoLA's files have no header.
     header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
     if missing := [name for name in (*columns, label) if name not in header]:
         given = ", ".join(header)[:200]
@@ -520,7 +520,7 @@ def read_rows(path, task, place):
     for number, line in enumerate(lines, 1 + (task != "cola")):
         cells = line.split("\t")
         row = dict(zip(header, cells, strict=False))
-        if not line or (task == "qqp" and len(cells) < len(header)):  # it has some of half a row
+        if not line or (task == "qqp" and len(cells) < len(header)):  # some of its rows are cut
             short += bool(line)
         elif len(cells) != len(header):
             raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
@@ -530,16 +530,16 @@ def read_rows(path, task, place):
         else:
             rows.append((classes.index(row[label]), *(row[name] for name in columns)))
     if short and place.rank == 0:
-        print_line(f"{path}: {short} rows are too short, and are left out")
+        print_line(f"{path}: {short} incomplete rows are left out")
     if not rows:
         raise BadInput(f"{path} has no rows")
     return rows
 
 
 def demo_rows():
-    """Returns the same of 4,000 sentences, and of 1,000."""
-    # Class 0 has a fault: in an article, in order, by a word said twice, or in the verb's number,
-    # which a noun between may hide.
+    """Returns rows like read_rows(): 4,000 sentences for training, 1,000 for validation."""
+    # Class 0 has a fault: a wrong article, a wrong order, a repeated word, or a verb in the wrong
+    # number, which a noun in between may hide.
     rng, rows = random.Random(0), []
     nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
     for _ in range(5000):
@@ -572,7 +572,7 @@ def list_rows(args, place):
     sources = []
     for path, rows in zip(paths, tables, strict=True):
         tokens, second = [], []
-        for start in range(0, len(rows), 4096):  # an encoding takes far more memory than its tokens
+        for start in range(0, len(rows), 4096):  # encodings take far more memory than tokens
             _, *columns = map(list, zip(*rows[start : start + 4096], strict=True))
             options = {"truncation": True, "max_length": args.max_length}
             found = tokenizer(*columns, return_token_type_ids=True, **options)
@@ -583,22 +583,22 @@ def list_rows(args, place):
         arrays = tokens, length.cumsum() - length, length, np.array(second), target
         sources.append(Source(str(path), *arrays, len(tokenizer), pad=tokenizer.pad_token_id or 0))
         if (full := (length == args.max_length).sum()) and place.rank == 0:
-            print_line(f"{path}: {full} of {len(rows)} sequences are of --max-length, or cut to it")
-        # Where FOLDER has no tokenizer, transformers makes one that knows no word.
+            print_line(f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut")
+        # If FOLDER has no tokenizer, transformers makes one that knows no word.
         if (tokens == tokenizer.unk_token_id).mean() > 0.5:
-            raise BadInput(f"{path}: more than half is unknown to the tokenizer")
+            raise BadInput(f"{path}: more than half of it is unknown to the tokenizer")
     return sources
 
 
 def split_words(text):
-    """Returns what stands between blanks; a line's end is a word, too."""
+    """Returns a text's words, split at white space; the end of a line is a word, too."""
     return text.replace("\n", " <eos> ").split()
 
 
 def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets."""
-    # Block i begins at token i x --max-length, and ends with the first one of the next, so that
-    # every token but the first is a target once. In training the ragged last block is left out.
+    # Block i begins at token i x --max-length, and ends with the first token of the next block, so
+    # every token but the first is a target once. Training omits the incomplete last block.
     words, vocabulary, is_text = None, 256, args.tokenizer not in (None, "bytes")
     if args.dir:
         kind = "bin" if not args.tokenizer and os.path.exists(f"{args.dir}/train.bin") else "txt"
@@ -608,7 +608,7 @@ def list_blocks(args):
         paths, arrays = [Path("Python's language reference")] * 2, demo_text(is_text)
     if paths[0].suffix == ".bin":
         words, vocabulary, arrays = view_bins(paths, arrays)
-    elif args.tokenizer == "words":  # by hand: a library of tokenizers takes ten times as long
+    elif args.tokenizer == "words":  # a library of tokenizers takes ten times as long
         words = [*dict.fromkeys(["<unk>", *split_words(arrays[0])])]
         index, vocabulary = {word: token for token, word in enumerate(words)}, len(words)
         arrays = [np.array([index.get(word, 0) for word in split_words(text)]) for text in arrays]
@@ -624,7 +624,7 @@ def list_blocks(args):
         if not len(offset):
             raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {length}")
         if words and (tokens[: 10**6] == 0).mean() > 0.5:
-            raise BadInput(f"{path}: more than half of its words are not in training's")
+            raise BadInput(f"{path}: more than half of its words do not occur in training")
         lengths = np.minimum(length + 1, len(tokens) - offset)
         zeros = np.zeros(len(offset), np.int8)
         sources.append(Source(str(path), tokens, offset, lengths, zeros, zeros, vocabulary, words))
@@ -632,21 +632,21 @@ def list_blocks(args):
 
 
 def view_bins(paths, raw):
-    """Returns (words or None, how many tokens there may be, tokens) of files without a header, as
-    nanoGPT's; meta.json says what is in them, as tools/prepare_text.py writes it."""
+    """Returns (words or None, size of the vocabulary, tokens) of files without a header, like
+    nanoGPT's; meta.json, which tools/prepare_text.py writes, says what is in them."""
     meta = paths[0].with_name("meta.json")
     try:
         about = json.loads(meta.read_text())
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        words = [] + about.get("words", [])  # nothing but a list
+        words = [] + about.get("words", [])  # must be a list
         return words or None, int(about["vocabulary"]), [array.view(dtype) for array in raw]
-    except Exception as error:  # whatever may stand there
-        wanted = 'it is to say {"vocabulary": 50257, "dtype": "uint16"}, if these are GPT-2\'s'
+    except Exception as error:  # the file may hold anything
+        wanted = 'for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
         raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
 
 
 def demo_text(text=False):
-    """Returns Python's language reference, nine tenths and one, as read_file() would."""
+    """Returns 90 % and 10 % of Python's language reference, like read_file()."""
     topics = importlib.import_module("pydoc_data.topics").topics
     raw = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
     arrays = np.split(raw, [len(raw) // 10 * 9])
@@ -654,7 +654,7 @@ def demo_text(text=False):
 
 
 class Data(NamedTuple):
-    """What a run reads."""
+    """The data of a run, and its sizes."""
 
     train: Source
     val: Source
@@ -668,17 +668,17 @@ class Data(NamedTuple):
 
 
 def open_data(args, place, sources, batches, metadata=None):
-    """Returns the Data that the options name, in batches as split_batch() returns them."""
+    """Returns the Data for these options, with `batches` of split_batch()."""
     if args.evaluate and place.rank == 0:
         held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
         held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
-        print_line(f"Validation of {held}, by up to {args.max_length} tokens")
+        print_line(f"Validating {held}: up to {args.max_length} tokens")
     options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
     return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
 
 
 def batch_multiple(args):
-    """Returns what a device's batch is a multiple of: one, as no sequence needs another."""
+    """Returns the number that must divide a device's batch: 1, as sequences are independent."""
     return 1
 
 
@@ -686,16 +686,16 @@ def batch_multiple(args):
 
 
 def load_batches(args, place, data, schedule):
-    """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64: of a
-    language model both are (N, --max-length); else tokens are (N, L + 1), the last column says
-    where the second sentence begins, and target is (N,). -1 stands where nothing is."""
-    # No processes: to cut rows out of an array takes no time.
+    """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64. For a
+    language model both are (N, --max-length). Otherwise tokens are (N, L + 1), whose last column is
+    where the second sentence begins, and target is (N,). Padding is -1."""
+    # Without processes, because slicing an array takes almost no time.
     lm, most = args.task == "lm", args.max_length
     for split, epoch, position, keys in schedule:
         source, keys = getattr(data, split), np.array(keys, np.int64)
         length = source.length[keys, None]
-        width = most + lm  # the last token of a block is a target alone
-        if not (lm or args.pad_to_max):  # in eights, so that kernels meet few shapes
+        width = most + lm  # the last token of a block is only a target
+        if not (lm or args.pad_to_max):  # multiples of 8, so that kernels see few shapes
             width = min(most, (length.max(initial=1) + 7) // 8 * 8)
         within = np.arange(width) < length
         at = np.where(within, source.offset[keys, None] + np.arange(width), 0)
@@ -707,18 +707,18 @@ def load_batches(args, place, data, schedule):
         else:
             inputs, target = np.c_[tokens, source.second[keys]], source.target[keys]
         batch = torch.tensor(inputs), torch.tensor(target)
-        if place.device.type == "cuda":  # or the copy would be waited for
+        if place.device.type == "cuda":  # or the host would wait for the copy
             batch = [tensor.pin_memory() for tensor in batch]
         yield *batch, split, epoch, position
 
 
 def finish_batch(inputs, target, args, data, split, epoch, position):
-    """Returns what load_batches() gave: nothing is left to do."""
+    """Returns what load_batches() yielded: nothing is left to do."""
     return inputs, target
 
 
 def dummy_batch(args, data, items, device, split="train"):
-    """Returns (inputs, target) of the shape that so many sequences have."""
+    """Returns (inputs, target) of the shape of so many sequences."""
     shape = items, args.max_length + (args.task != "lm")
     inputs = torch.randint(data.train.vocabulary, shape, device=device)
     return inputs, inputs.new_zeros(shape if args.task == "lm" else items)
@@ -730,7 +730,7 @@ def dummy_batch(args, data, items, device, split="train"):
 class CausalAttention(nn.Module):
     """Attention of each token to itself and those before it."""
 
-    # It has no parts, so that a pipeline keeps it whole, and `training` is read in each step.
+    # It has no children, so a pipeline keeps it in one piece, and reads `training` in each step.
     def __init__(self, heads, dropout):
         super().__init__()
         self.heads, self.dropout = heads, dropout
@@ -744,13 +744,13 @@ class CausalAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a network of two layers, each added to what it is given."""
+    """Attention, then two linear layers, each with a residual connection."""
 
     def __init__(self, width, heads, dropout):
         super().__init__()
 
         def branch(wide, between, narrow):
-            # width -> wide, of which `between` makes narrow, -> width
+            # width -> wide, `between`: wide -> narrow, -> width
             norm, last = nn.LayerNorm(width, bias=False), nn.Linear(narrow, width, bias=False)
             first = nn.Linear(width, wide, bias=False)
             return nn.Sequential(norm, first, between, last, nn.Dropout(dropout))
@@ -779,13 +779,13 @@ class GPT(nn.Module):
         for weight in self.parameters():
             if weight.ndim > 1:
                 nn.init.normal_(weight, std=0.02)
-        # What 2 x layers branches add up to is then no larger than one of them (section 2.3).
+        # The sum of 2 x layers branches then has the size of one of them (section 2.3).
         for last in (branch[3] for block in self.blocks for branch in block.children()):
             last.weight.data /= math.sqrt(2 * layers)
         self.tie_weights()
 
     def tie_weights(self):
-        """Makes one weight of embedding and output layer, where they are tied."""
+        """Makes embedding and output layer share one weight, under --tied."""
         if self.tied:
             self.head.weight = self.token.weight
 
@@ -796,7 +796,7 @@ class GPT(nn.Module):
 
 
 class Classifier(nn.Module):
-    """An encoder of transformers' that takes one tensor, as load_batches() gives it."""
+    """An encoder of transformers that takes the one tensor of load_batches()."""
 
     def __init__(self, encoder):
         super().__init__()
@@ -813,7 +813,7 @@ class Classifier(nn.Module):
 
 
 def make_config(args, data):
-    """Returns the configuration of -a, as transformers has it; raises where it does not fit."""
+    """Returns transformers' configuration of -a; raises if it does not fit the data."""
     auto = transformers().AutoConfig
     if args.arch in ARCHS:
         width = args.hidden_size
@@ -821,13 +821,13 @@ def make_config(args, data):
         sizes |= {"hidden_size": width, "embedding_size": width}
         sizes |= {"intermediate_size": 4 * width, "hidden_dim": 4 * width}  # DistilBERT's name
         sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
-        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa leaves out two
-        # BERT's 0.02 is for a width of 768: narrower models would learn slowly.
+        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa does not use two
+        # BERT's 0.02 is for a width of 768; with it, narrower models would learn slowly.
         config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
     else:
-        config = auto.from_pretrained(args.arch, trust_remote_code=False)  # no code of its own
+        config = auto.from_pretrained(args.arch, trust_remote_code=False)  # runs none of its code
     if config.pad_token_id is None:
-        raise ValueError("it has no token for padding: is it no encoder?")
+        raise ValueError("it has no padding token: is it an encoder?")
     shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
     most = config.max_position_embeddings - 2 * bool(shifted)
     if args.max_length > most:
@@ -836,7 +836,7 @@ def make_config(args, data):
     if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
         raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
     config.num_labels = len(GLUE[args.task][2])
-    # A folder may name an attention to fetch and run, and have logits in a tuple.
+    # A folder may name attention code to fetch and run, and may return tuples.
     config.update({"_attn_implementation": None, "return_dict": True})
     if args.dropout is not None:
         config.update({name: args.dropout for name in config.to_dict() if "dropout" in name})
@@ -844,35 +844,35 @@ def make_config(args, data):
 
 
 def build_encoder(args, data, load):
-    """Returns -a with a classifier on top; all weights random, or those of FOLDER."""
+    """Returns -a with a classifier on top, with random weights or FOLDER's."""
     auto = transformers().AutoModelForSequenceClassification
     try:
         config = make_config(args, data)
         if args.arch in ARCHS or args.from_scratch or not load:
-            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER was saved in
+            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER's dtype
         options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
         # Another task's last layer does not fit.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, info = auto.from_pretrained(args.arch, **options)
-    except Exception as error:  # whatever a library makes of a damaged file
+    except Exception as error:  # libraries may raise anything
         raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
     left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
-        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit, as {left[0]}")
+        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {left[0]}")
     if left and os.environ.get("RANK", "0") == "0":
         print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
     return model
 
 
 def build_model(args, data, load=True):
-    """Returns the model `-a` in float32 on the CPU; with FOLDER's weights, if they are to load."""
+    """Returns the model `-a` in float32 on the CPU, with FOLDER's weights if `load`."""
     if args.task == "lm":
         sizes = data.train.vocabulary, args.max_length
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
         model = Classifier(build_encoder(args, data, load))
     if args.compile:
-        # Else another length would have all later ones run a slower graph.
+        # Or, after another length, all later batches would run a slower graph.
         model.compile(mode=args.compile_mode, dynamic=False)
     return model
 
@@ -880,12 +880,12 @@ def build_model(args, data, load=True):
 # --------------------------------------------------------------------------------- loss and metrics
 
 
-# What criterion() adds up: the loss is first, and the last counts the items, by their name. Between
-# are targets of a language model, and of classes the right answers; of two classes, where 1 is the
-# positive one, also true and false positives and negatives.
+# What criterion() sums: the loss first; the last one counts the items, and names them.
+# `tokens` are a language model's targets, `correct` a classifier's right answers; with two classes,
+# 1 being positive, true and false positives and negatives are counted, too.
 SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
-# What is best in a run: its name in a checkpoint, the worst value, and which of two is better. The
-# first one is what model_best.pt is best in by default.
+# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# model_best.pt is by default the best in the first one.
 BEST = {
     "Loss": ("best_loss", math.inf, min),
     "Perplexity": ("best_perplexity", math.inf, min),
@@ -896,9 +896,9 @@ BEST = {
 
 
 def criterion(output, target, args=None):
-    """Returns (loss to differentiate, sums to log) of the N sequences of a batch: cross-entropy, of
-    logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where targets of -1
-    add nothing. The sums are SUMS, in exact_dtype()."""
+    """Returns (loss to differentiate, SUMS to log in exact_dtype()) of a batch of N sequences: the
+    cross-entropy of logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where
+    targets of -1 do not count."""
     options = {"ignore_index": -1, "reduction": "none"}
     losses = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
     dtype, counts = exact_dtype(target.device), target.new_zeros(len(SUMS) - 1)
@@ -911,14 +911,14 @@ def criterion(output, target, args=None):
         if output.shape[1] == 2:
             counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
     sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
-    # All sequences of training have as many targets, so that the loss does not depend on how a
+    # All training sequences have the same number of targets, so the loss does not depend on how a
     # batch is split.
     return losses.sum() / target.numel(), sums
 
 
 def compute_metrics(sums):
-    """Returns {tag: value} of {name: sum}, of what a task has: loss in nats per token or sequence,
-    accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
+    """Returns {tag: value} of {name: sum}, for what the task measures: loss in nats per token or
+    sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
     loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
     if sums["tokens"]:
         return {"Loss": loss, "Perplexity": math.exp(min(loss, 700))}
@@ -932,19 +932,19 @@ def compute_metrics(sums):
 
 
 def format_metrics(values, digits=1):
-    """Returns the measures for people, without those at their worst, or not measured."""
+    """Returns the measures as text, without those at their worst or not measured."""
     forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
     forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
     good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
     return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
 
 
-# What of about_model() a checkpoint must have, too.
+# What a checkpoint must share with about_model().
 MUST_FIT = "arch task model_options vocabulary words max_length".split()
 
 
 def about_model(args, data):
-    """Returns what a checkpoint says of the model, so that it can be used without this script."""
+    """Returns what a checkpoint says about the model, so that it is usable without this script."""
     return {
         "arch": os.path.basename(os.path.abspath(args.arch)),
         "task": args.task,
@@ -957,11 +957,11 @@ def about_model(args, data):
 
 # ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
 #
-# main() reads the options and has launch() call train_rank() in each process. build_run() meets the
-# other ranks and makes model, data and log; train() alternates train_one_epoch() and validate().
-# What must be the same whatever the number of ranks is a function of seed, epoch and step, as order
-# and slices of the data in schedule_batches(); of dropout, which draws for a slice, the rank is a
-# part too. What ranks must decide together is summed with each step's losses, in finish_step().
+# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
+# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
+# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
+# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
+# What ranks must decide together is summed with each step's losses, in finish_step().
 
 # ------------------------------------------------------------------------------- process and device
 
@@ -974,10 +974,10 @@ class Place(NamedTuple):
     ranks: int = 1  # processes in all
     local_rank: int = 0  # of this process, among those on this node
     local_ranks: int = 1  # processes on this node
-    devices: int = 1  # that this process drives
+    devices: int = 1  # used by this process
     data_rank: int = 0  # which slice of every global batch this process trains on
-    data_ranks: int = 1  # of how many
-    precision: str | None = None  # where the device decides it, and no option
+    data_ranks: int = 1  # slices
+    precision: str | None = None  # if the device decides it instead of an option
 
 
 class BadInput(Exception):
@@ -987,7 +987,7 @@ class BadInput(Exception):
 
 
 class Fault(Exception):
-    """Why training cannot go on, in one line."""
+    """Why training cannot continue, in one line."""
 
     status = 1
 
@@ -998,13 +998,13 @@ def first_line(error):
 
 
 def print_line(line, file=None):
-    """Prints a line. That it cannot be printed, as into a closed pipe, ends no run."""
+    """Prints a line; a failure, such as a closed pipe, does not end the run."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=file, flush=True)
 
 
 def end_with_parent(signum):
-    """Has Linux send this process a signal when the one that started it is gone."""
+    """Asks Linux to send this process a signal when its parent ends."""
     with contextlib.suppress(OSError, AttributeError):  # another system
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
 
@@ -1018,7 +1018,7 @@ def pick_device(args, local_rank=0, local_ranks=1):
         drivers = "/dev/nvidiactl", "/dev/kfd"
         if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
             why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}): the CPU trains", sys.stderr)
+            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
         return torch.device("cpu")
     found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
     if index >= found or (args.gpu is not None and local_ranks > 1):
@@ -1050,19 +1050,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-
 
 
 def on_signal(signals, signum, frame):
-    """Notes a signal, and when it came; a second Ctrl-C ends the process."""
-    # Launchers pass on a terminal's Ctrl-C, so the first may come twice within a moment.
+    """Records a signal and when it came; a second Ctrl-C ends the process."""
+    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
     if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
         os._exit(130)
     signals.append((signal.Signals(signum).name, time.monotonic()))
 
 
 def arm_timeout(args):
-    """Python prints where it stands, and exits, unless this is called again within --timeout, and
-    an hour more under --compile."""
-    # Whoever waits for a rank that is gone does so in C, where no signal handler of Python runs.
-    # The group's own time-out, which comes half a minute earlier, raises an error; this one also
-    # ends what hangs elsewhere, in reading data or in a group that has none.
+    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
+    an hour under --compile."""
+    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
+    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
+    # what hangs elsewhere: in reading data, or in a group without a timeout.
     if args.timeout:
         faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
 
@@ -1070,9 +1070,9 @@ def arm_timeout(args):
 # ------------------------------------------------------------------------------------------ options
 
 
-# An option defines what is trained, and --resume auto takes a run with the same alone, unless it is
-# free, so that it may change while a run goes on, or each rank may have its own. Task and parallel
-# section return theirs.
+# An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
+# free, so that it may change when a run resumes, or own, so that each rank may have its own value.
+# The task and parallel sections return theirs.
 FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
 OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir".split()
 OWN += ["no_accel", "timeout"]
@@ -1099,12 +1099,12 @@ fraction = number(float, 1e-9, 1)
 
 
 def make_parser():
-    """Returns the parser; `free` and `own` of it are the names of such options."""
+    """Returns the parser; its `free` and `own` are the names of such options."""
     flag = {"action": "store_true"}
     # Without usage, an error is one line.
     options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
     about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    elsewhere = "docs/recipes.md has what options of other projects are called here."
+    elsewhere = "docs/recipes.md lists what options of other projects are called here."
     parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
     parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
@@ -1113,8 +1113,8 @@ def make_parser():
     add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
     add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
     names = ("--accumulation", "--batches-per-allreduce")
-    add(*names, type=positive_int, default=1, help="batches added up per device and step")
-    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
+    add(*names, type=positive_int, default=1, help="batches per device and step")
+    total = "batch size of all devices, cut to at most -b (default: devices x -b x accumulation)"
     add("--global-batch", type=positive_int, help=total)
     add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
     rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
@@ -1138,15 +1138,15 @@ def make_parser():
 
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
-    hours = "train for so many hours in all, then validate and end (default: no limit)"
+    hours = "train for this many hours in all, then validate and end (default: no limit)"
     add("--budget-hours", type=positive, help=hours)
     tags = [tag.lower() for tag in BEST]
     names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch this good in all that is given (default: none): {', '.join(tags)}"
+    wanted = f"end after an epoch that is this good in all given (default: none): {', '.join(tags)}"
     add("--desired", **names, help=wanted)
-    stuck = "end after so many epochs in which --best has not improved (default: off)"
+    stuck = "early stopping: end after this many epochs without a better --best (default: off)"
     add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
-    stuck = "end after so many seconds without a step; 0 = off"
+    stuck = "end after this many seconds without a step; 0 = off"
     add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
@@ -1155,7 +1155,7 @@ def make_parser():
     add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
     best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
     add("--best", choices=tags, help=best)
-    kept = "also keep a checkpoint of every N-th epoch, epoch-N.pt (default: off)"
+    kept = "also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)"
     add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
     add("-e", "--evaluate", **flag, help="validate once and end")
     add("--log-dir", default="runs", help="each run makes a folder in this one")
@@ -1183,7 +1183,7 @@ def parse_args(argv=None):
     parser = make_parser()
     try:
         args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # no text, a quote without an end, a circle
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
         parser.error(f"an option file: {error}")
     tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
     try:
@@ -1215,8 +1215,8 @@ def seed_from(*numbers):
 def split_batch(args, place, global_batch=None):
     """Returns (batch per device at a time, such batches per step, global batch). Where the global
     batch is given, devices take the largest batch up to -b that divides what each has in a step."""
-    # The global batch decides what is trained, and how it is cut up decides nothing: so it is kept,
-    # and the batch of a device, which is limited by its memory, gives way.
+    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
+    # the batch of a device, which is limited by its memory, adapts.
     devices, batch = place.data_ranks * place.devices, args.batch_size
     in_step, multiple = batch * args.accumulation, batch_multiple(args)
     if global_batch:
@@ -1231,7 +1231,7 @@ def split_batch(args, place, global_batch=None):
 
 
 def steps_per_epoch(args, source, global_batch):
-    """Returns the steps of an epoch of training on a source."""
+    """Returns the number of steps in an epoch of training on `source`."""
     size = len(source.target)
     if size < global_batch and not args.evaluate:
         few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
@@ -1240,16 +1240,16 @@ def steps_per_epoch(args, source, global_batch):
 
 
 def schedule_batches(run):
-    """Yields what this data rank loads, from where the run is to its end: ("train", epoch,
-    position, keys) accumulation_steps times a step, ("val", None, number, keys) for each validation
-    batch, as many on all data ranks.
+    """Yields what this data rank loads, from run.epoch and run.step to the end of the run:
+    ("train", epoch, position, keys), accumulation_steps times per step, and ("val", None, number,
+    keys) for each validation batch, as many on all data ranks.
 
-    The order of an epoch is one permutation from (seed, epoch); step k takes its positions [k *
-    global_batch, (k + 1) * global_batch), whatever the number of ranks, and a ragged last batch is
-    dropped. In validation, every item is in one batch of one data rank: a sampler that pads, or
+    The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
+    global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
+    dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
     drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
-    index; that of its n-th repeat in a step is larger by n times the number of items. `position`
-    is that of the first key among all keys of the epoch.
+    index; its n-th repeat in a step has n times the number of items added. `position` is that of
+    the first key among all keys of the epoch.
     """
     args, place, data, first_step = run.args, run.place, run.data, run.step
     mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
@@ -1261,7 +1261,7 @@ def schedule_batches(run):
         for step in range(first_step, data.steps):
             if run.over:
                 break
-            # A slice of one order, whatever the number of ranks; a sampler would have an own one.
+            # A slice of one order for any number of ranks; each sampler would have its own order.
             items = order[step * distinct : (step + 1) * distinct]
             keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
             for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
@@ -1275,15 +1275,15 @@ def schedule_batches(run):
 
 
 def val_steps(place, data):
-    """Returns the number of batches in which data ranks validate, the same on all."""
+    """Returns the number of validation batches of a data rank, the same on all of them."""
     at_once = data.device_batch * place.devices
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
 
 
 def to_device(batches, args, data, device, data_waits):
-    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, a batch
-    ahead; adds the seconds spent waiting for data to `data_waits`."""
-    # On CUDA on a stream of its own: a copy in the main stream would wait for the step that
+    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, one
+    batch ahead; adds the seconds spent waiting for data to `data_waits`."""
+    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
     # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
@@ -1312,11 +1312,11 @@ def to_device(batches, args, data, device, data_waits):
 
 
 def build_optimizer(args, weights):
-    """Returns the optimizer of those `weights` that train; with --norm-wd in two groups."""
+    """Returns the optimizer of the trainable `weights`, in two groups with --norm-wd."""
     trained = [weight for weight in weights if weight.requires_grad]
     groups = [{"params": trained, "weight_decay": args.wd}]
-    # Decay pulls scales of norms towards 0 as well; many recipes leave them out. Norms and biases
-    # are what has one dimension, by whatever name.
+    # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
+    # are the weights with one dimension, whatever their names.
     if args.norm_wd is not None:
         groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
         norms = [weight for weight in trained if weight.ndim < 2]
@@ -1327,7 +1327,7 @@ def build_optimizer(args, weights):
         return importlib.import_module("timm.optim").Lamb(groups, args.lr)
     if args.optimizer == "lars":
         return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
-    if args.optimizer == "muon":  # norms and biases by AdamW
+    if args.optimizer == "muon":  # timm's updates norms and biases by AdamW
         muon = importlib.import_module("timm.optim").Muon
         return muon(groups, args.lr, momentum=args.momentum, betas=(0.9, args.beta2))
     nesterov = args.optimizer == "nesterov"
@@ -1335,9 +1335,9 @@ def build_optimizer(args, weights):
 
 
 def clip_gradients(gradients, limit, over_all=lambda squares: squares):
-    """Scales all gradients down to `limit`, where the norm of all together is more. `over_all` adds
-    up the squares of ranks that hold different gradients."""
-    # In float32 the norm of millions differs in the fifth digit by how it is summed up.
+    """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
+    squares of ranks that hold different gradients."""
+    # In float32 the norm of millions depends on the order of summation in its fifth digit.
     dtype = exact_dtype(gradients[0].device)
     norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     norm = over_all(norms.square().sum()).sqrt()
@@ -1348,19 +1348,19 @@ def peak_learning_rate(args, global_batch):
     """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
     if args.base_lr:
         return args.base_lr * global_batch / args.batch_size
-    # k times the batch takes k times fewer steps, which are to go as far (Goyal et al. 2017, 2.1).
+    # k times fewer steps are to get as far with k times the batch (Goyal et al. 2017, section 2.1).
     scale = global_batch / 256
     return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
 
 
 def warmup_epochs(args):
-    """Returns the epochs of the linear warm-up, a fraction."""
+    """Returns the epochs of linear warm-up, as a float."""
     few, many = WARMUP
     return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
 
 
 def learning_rate(args, peak, progress):
-    """Returns the learning rate after `progress` epochs (a fraction, such as 29.5)."""
+    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
     # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
     warmup = warmup_epochs(args)
     if progress < warmup:
@@ -1377,11 +1377,11 @@ def learning_rate(args, peak, progress):
 
 
 class Meter:
-    """Counts and times the steps of one epoch's training or validation, and shows them."""
+    """Counts, times and prints the steps of one epoch's training or validation."""
 
     def __init__(self, title, items, run, steps=0, state=None):
         self.title, self.run, self.steps = title, run, steps
-        # Of the steps that are read: what is logged, and what a checkpoint needs to go on.
+        # Of the steps counted so far: what is logged, and what a checkpoint needs to resume.
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
         self.sums = collections.Counter(self.state["sums"])  # over all ranks
@@ -1393,24 +1393,24 @@ class Meter:
         self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
 
     def add(self, step):
-        """Adds the {name: sum} of a step, already over all ranks and on the host."""
+        """Adds a step's {name: sum}, over all ranks and on the host."""
         self.sums.update(step)
         self.steps += 1
         self.bar.update(step[SUMS[-1]])
 
     def show(self, loss):
-        """Shows the progress: behind the bar on a terminal, else as a line."""
+        """Shows the progress: after the bar on a terminal, otherwise as a line."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
             sums, seconds = self.sums, time.perf_counter() - self.started
             print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  "
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
                 f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
                 f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def read_clock(self):
-        """Takes the time and the traffic of the steps so far."""
+        """Records time and traffic of the steps so far."""
         self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
         self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
 
@@ -1432,32 +1432,32 @@ class Meter:
 
 @dataclasses.dataclass
 class Run:
-    """What one training run holds from epoch to epoch."""
+    """The state of a training run."""
 
     args: argparse.Namespace
     place: Place
     data: Data
-    config: dict  # what is trained: {"options": those that define it, "hash": of them}
+    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
     epoch: int = 0  # epochs done
-    step: int = 0  # steps done of the epoch under way
-    over: bool = False  # the run ends before --epochs; the schedule looks at it
+    step: int = 0  # steps done in the current epoch
+    over: bool = False  # the run ends before --epochs; the schedule reads it
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or what has its methods
-    ema: dict = dataclasses.field(default_factory=dict)  # of the state dict: --ema's averages
+    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    data_waits: list = dataclasses.field(default_factory=list)  # seconds, of a step's batches
-    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, to be read
-    meter: Meter | None = None  # of the epoch under way, in training
-    resumed: dict | None = None  # the meter's state in a checkpoint, until there is a meter
-    signals: list = dataclasses.field(default_factory=list)  # (name, when it came): they end it
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
+    meter: Meter | None = None  # of the current epoch's training
+    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None = None  # the same
+    log: SummaryWriter | None = None  # on rank 0
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     waited: int = 0  # epochs since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, less the seconds before --resume
-    deadline: float = math.inf  # the same when --budget-hours are over
+    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    deadline: float = math.inf  # perf_counter() when --budget-hours are over
 
 
 def train_one_epoch(run):
@@ -1466,7 +1466,7 @@ def train_one_epoch(run):
     rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
     objective = functools.partial(criterion, args=args)
     accumulation = data.accumulation_steps
-    # Scaled, it is the scale, as a tensor; get_scale() would wait for the device.
+    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -1475,20 +1475,20 @@ def train_one_epoch(run):
     for step in range(run.step, data.steps):
         if run.over:
             break
-        # Not a list, since the micro-batches of a step may not fit on the device all at once.
+        # Not a list, because all micro-batches of a step may not fit on the device at once.
         micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
-        # The learning rate is set here, before each step; of the step's middle, so that warm-up's
-        # first step is not lost at a rate of 0, nor the last one of a decay.
+        # The learning rate is that of the step's middle, so that neither the first step of the
+        # warm-up nor the last one of a decay is lost at a rate of 0.
         for group in run.optimizer.param_groups:
             group["lr"] = rate(epoch + (step + 0.5) / data.steps)
-        # Dropout draws from nothing else: a resumed run draws what an uninterrupted one does.
+        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
-        # Every 32nd step, as published recipes have it. Before that, and in warm-up, the average is
-        # a copy: early weights would linger in it.
+        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
+        # is a copy, because early weights would stay in it for long.
         number = epoch * data.steps + step + 1
         if run.ema and (number < 32 or number % 32 == 0):
             update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
@@ -1502,16 +1502,16 @@ def train_one_epoch(run):
 
 @torch.no_grad()
 def update_ema(run, decay):
-    """Moves the averages of --ema towards what is trained."""
+    """Updates the averages of --ema."""
     for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
         average.lerp_(tensor.to(average.dtype), 1 - decay)
 
 
 @torch.no_grad()
 def sync_statistics(run):
-    """Gives all ranks the running statistics of BatchNorm of data rank 0."""
-    # Each rank has its own, of its own slices; training never reads them. Those of one rank go into
-    # the checkpoint, so that a resumed run validates what this one did.
+    """Gives all ranks BatchNorm's running statistics of data rank 0."""
+    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
+    # checkpoint, so a resumed run validates the same model as this one.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -1521,16 +1521,16 @@ def sync_statistics(run):
 
 def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends before its time, some of the next epoch are loaded already.
+    # When a run ends early, some batches of the next epoch have been loaded already.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
 @torch.no_grad()
 def validate(run):
-    """Measures the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
     run.model.eval()
     tensors = [*run.model.state_dict().values()] if run.ema else []
-    trained = [tensor.clone() for tensor in tensors]  # while the model has the averages
+    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
@@ -1538,41 +1538,41 @@ def validate(run):
     arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
-        empty = len(target) == 0  # other ranks have an item more, and may need this one
+        empty = len(target) == 0  # other ranks have one more item, and may need this rank
         if empty:
             inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # another accuracy with other ranks
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
         raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return meter.values()
 
 
-# What all ranks add up in a step. The last three are the ranks that want to end, as a signal asks
-# for, to save, or to end the run, whose budget is spent.
+# What all ranks sum in a step. The last three count the ranks that want to stop because of a
+# signal, to save, or to end because the budget is spent.
 STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
-    """Adds up all ranks' sums and flags of a step, and acts on those of the step before: these have
-    been copied to the host, so that nothing waits for the device, and are the same on all ranks,
-    which so take the same decisions. One step late, and no more, the host does not run away."""
+    """Sums all ranks' sums and flags of a step, and acts on those of the step before. These have
+    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
+    all take the same decisions. The host is never more than one step ahead."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
     due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    # Of the seconds waited for data the mean of all ranks; then whether this one wants something.
+    # The seconds waited for data, as a mean over ranks; then what this rank wants.
     flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
     flags += [time.perf_counter() > run.deadline]
     run.data_waits.clear()
     flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
-    # One all-reduce for all: an exchange of its own for each flag would cost a round trip a step.
+    # One all-reduce for all: one more for the flags would cost a round trip per step.
     total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
-    # To wait for this event is to wait for the copy alone, not for the step after it; without
-    # `blocking` the wait would take a core.
+    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
+    # wait would use a core.
     copied = torch.cuda.Event(blocking=True) if cuda else None
     if copied:
         copied.record()
@@ -1582,14 +1582,14 @@ def finish_step(run, meter, sums, skipped=None):
 
 
 def flush(run, meter, left=0):
-    """Counts the steps whose sums are on their way, but the last `left` ones. Where a rank wants to
-    save or to end, counts all, and does so: here, between two steps, model, optimizer and sums are
-    of the same step on all ranks."""
+    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
+    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
+    same step on all ranks."""
     stop = save = False
     while len(run.pending) > left:
         total, copied = run.pending.pop(0)
         if copied:
-            copied.synchronize()  # sync point: with the copy of the step before, there by now
+            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
         step = dict(zip(STEP, total.tolist(), strict=True))
         stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
         run.over = step.pop("spent") > 0 or run.over
@@ -1599,44 +1599,44 @@ def flush(run, meter, left=0):
         loss = compute_metrics(step)["Loss"]
         if not math.isfinite(loss):
             at = f"{meter.title}, step {meter.steps}"
-            raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are whole")
+            raise Fault(f"the loss is not finite ({at}): lower --lr; earlier checkpoints are good")
         if (meter.steps - 1) % run.args.print_freq == 0:
             meter.show(loss)
             if run.log and meter is run.meter:
                 run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
         if not run.pending:
-            meter.read_clock()  # here alone: an epoch resumed after its last step keeps its time
-    if (stop or save) and meter is run.meter:  # in validation all is saved already
+            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
+    if (stop or save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
     if stop:
         end_early(run)
 
 
 def end_early(run):
-    """Ends a run that a signal to a rank ends, with all saved."""
+    """Ends the run because of a signal to any rank, after everything was saved."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = ": nothing is saved"
-    if run.folder:  # a marker, since a launcher may have an exit status of its own
-        saved = f" at step {run.step}, saved: --resume auto goes on from here"
+    saved = "; nothing is saved"
+    if run.folder:  # a marker, because a launcher may replace the exit status
+        saved = f" at step {run.step}, saved; --resume auto resumes here"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
     if run.place.rank == 0:
-        print_line(f"ended by {why}{saved}")
-    sys.exit(143)  # as by SIGTERM
+        print_line(f"stopped by {why}{saved}")
+    sys.exit(143)  # the status after SIGTERM
 
 
 # -------------------------------------------------------------------------------------- checkpoints
 
-# The last three checkpoints, the newest first, and the best.
+# The last three checkpoints, newest first, and the best one.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # what a folder's checkpoints train, for people: Run.config
+RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
 METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
 def in_float32(tree):
-    """Copies nested dicts to host memory, floating tensors as float32, whatever trained them."""
+    """Copies nested dicts to host memory, floating-point tensors as float32."""
     if isinstance(tree, dict):
         return {key: in_float32(value) for key, value in tree.items()}
     if not isinstance(tree, torch.Tensor):
@@ -1655,8 +1655,8 @@ def leaves(tree, path=()):
 
 
 def save_checkpoint(run):
-    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0: every rank calls it, to give
-    what it holds."""
+    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0. Every rank calls it, because
+    each gives what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
@@ -1676,11 +1676,11 @@ def save_checkpoint(run):
     }
     if run.folder is None:
         return
-    # Not before all ranks have given what they hold.
+    # Only after all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
-        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are whole")
+        raise Fault("not all weights are finite: lower --lr; earlier checkpoints are good")
     newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
-    # Links, not renames: whenever a kill comes, the newest whole one has its name.
+    # Links, not renames: after a kill at any time, the newest intact file still has its name.
     for older, newer in (third, second), (second, newest):
         with contextlib.suppress(OSError):  # no such file yet, or a file system without links
             older.unlink(missing_ok=True)
@@ -1691,7 +1691,7 @@ def save_checkpoint(run):
 
 
 def save_best(run):
-    """Writes model_best.pt: checkpoint.pt, under --ema with the averages as its weights."""
+    """Writes model_best.pt: checkpoint.pt, with the averages as weights under --ema."""
     saved = load_file(run.folder / CHECKPOINTS[0])
     saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
     if run.ema:
@@ -1700,7 +1700,7 @@ def save_best(run):
 
 
 def write(path, save):
-    """Replaces a file by what save(file) writes: on the disk, whole, before it has its name."""
+    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -1709,24 +1709,24 @@ def write(path, save):
             os.fsync(file.fileno())
         os.replace(temporary, path)
         directory = os.open(path.parent, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some file systems have no fsync() of folders
+        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
             os.fsync(directory)
         os.close(directory)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter where no room is left
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter when the disk is full
         why = getattr(error, "strerror", None) or "disk full?"
-        raise Fault(f"{path} cannot be written ({why}); the one before is whole") from None
+        raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
 
 
 def load_file(path):
-    """Returns what torch.save() wrote, if the file is whole. Nothing in it is executed."""
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
     try:
-        if zipfile.is_zipfile(path):  # or one of before 2020, which has no checksums
-            with zipfile.ZipFile(path) as archive:  # torch.load() compares no checksums
-                # PyTorch takes a record that has the attributes of a folder for empty.
+        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
-        with torch.serialization.safe_globals([argparse.Namespace]):  # those of others have one
+        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
         why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
@@ -1739,16 +1739,16 @@ def read_checkpoint(path):
     """Returns a checkpoint of these scripts."""
     saved = load_file(path)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, takes those of others, as of pytorch/examples"
-        raise BadInput(f"{path} is no checkpoint of these scripts; {others}")
+        others = "--weights, where a script has it, loads those of other projects"
+        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
 
 
 def find_checkpoint(args, config):
-    """Returns (path, checkpoint, the folder that the run goes on in, or None) that --resume names,
-    or (None, None, None) where auto finds none. auto looks at the folders whose names end in this
-    run's hash, the newest by name first: no clock can change that. A best model may be older than
-    any other checkpoint, and comes last."""
+    """Returns (path, checkpoint, the folder that the run continues in, or None) for --resume, or
+    (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
+    hash, the newest by name first, since clocks may change. The best model may be older than any
+    other checkpoint, so it comes last."""
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
@@ -1768,8 +1768,8 @@ def find_checkpoint(args, config):
                 raise BadInput(f"{path}: trained with other options: {changed}")
             return path, saved, path.parent if own else None
         except BadInput as error:
-            print_line(f"--resume {args.resume} passes over {error}")
-    reason = f"no good checkpoint in {runs if auto else given}"
+            print_line(f"--resume {args.resume} skips {error}")
+    reason = f"no usable checkpoint in {runs if auto else given}"
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
     with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
@@ -1781,26 +1781,26 @@ def find_checkpoint(args, config):
 
 
 def differing(theirs, mine):
-    """Returns in what another's {name: value} differ from this run's or rank's, in words."""
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
     names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
     found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
     return ", ".join(found)[:500]
 
 
-@functools.cache  # which keeps the lock, and so holds it
+@functools.cache  # the cache keeps the lock object, and so holds the lock
 def lock_folder(folder):
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
-    The other may be saving: it is waited for, a minute."""
+    Waits a minute for another run, which may be saving before it ends."""
     lock = filelock.FileLock(folder / ".lock", timeout=60)
     try:
         return lock.acquire()
     except filelock.Timeout:
-        raise Fault(f"{folder}: another run writes there now") from None
+        raise Fault(f"{folder}: another run is writing there") from None
 
 
 def load_checkpoint(args, place, config):
-    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None): tensors on rank
-    0 alone, which reads for all, since other nodes may have other disks."""
+    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
+    it and has the tensors, because other nodes may have other disks."""
     metadata = tensors = None
     if args.resume and place.rank == 0:
         path, metadata, folder = find_checkpoint(args, config)
@@ -1811,20 +1811,20 @@ def load_checkpoint(args, place, config):
         tensors = {name: metadata.pop(name) for name in TENSORS}
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change them: the rate, and the steps that timm's optimizers count.
+        # make_state() will change the rate, and the steps that timm's optimizers count.
         group = tensors["optimizer"]["param_groups"][0]
         metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        # Averages that the file lacks begin at the weights.
+        # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "folder": folder and str(folder)}
     return broadcast_object(metadata), tensors
 
 
 def make_state(optimizer):
-    """Makes an optimizer's state, zeros, by a step at rate 0, as _init_optim_state() of PyTorch."""
+    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -1837,19 +1837,19 @@ def make_state(optimizer):
 
 
 def saved_pairs(run, state):
-    """Yields (tensor, saved) of all that is trained, in the same order on every rank: `saved` is of
-    `state`, which is full_state()'s on rank 0, and None on the other ranks."""
+    """Yields (tensor, saved) for all that is trained, in the same order on every rank. `saved` is
+    from `state`, which on rank 0 is full_state()'s, and is None on the other ranks."""
     make_state(run.optimizer)
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
     own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
     own, saved = dict(leaves(own)), {}
     if state is not None:
-        # Moments that the file lacks begin at zero, and those of another optimizer are left out.
+        # Moments that the file lacks begin at zero; another optimizer's are left out.
         begun = {path: tensor for path, tensor in own.items() if path[0] == "optimizer"}
         saved = {path: torch.zeros(tensor.shape) for path, tensor in begun.items()}
         saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
-        # All names and shapes are compared before a tensor is changed.
+        # All names and shapes are compared before any tensor is changed.
         mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
         if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
             raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
@@ -1858,16 +1858,16 @@ def saved_pairs(run, state):
 
 
 def restore(run, metadata, tensors):
-    """Takes up a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    # Before load_state(), which may train steps of zeros. Another script's may lack some.
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
         for name in metadata["group"].keys() & group.keys():
-            # A number or, as newer releases of timm count steps, a tensor: it stays one.
+            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
             group[name] = 0 * group[name] + metadata["group"][name]
     run.scaler.load_state_dict(scaler)
-    # In a folder of its own, or by another measure, a run has a best of its own.
+    # A run in another folder, or with another measure, has its own best.
     if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
         run.waited = metadata.get("waited", 0)
@@ -1877,7 +1877,7 @@ def restore(run, metadata, tensors):
 
 
 def make_folder(run):
-    """Makes a folder for this run, and locks it; its name ends in the hash of what is trained."""
+    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
     args, place, data = run.args, run.place, run.data
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
@@ -1895,14 +1895,14 @@ def make_folder(run):
 
 
 def open_log(run, metadata):
-    """Opens the log, in a new folder or in that of the checkpoint."""
+    """Opens the log, in a new folder or in the checkpoint's."""
     args, data = run.args, run.data
     try:
         own = metadata and metadata["folder"]
         run.folder = Path(own) if own else make_folder(run)
         for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
             left.unlink(missing_ok=True)
-        # Steps that were logged after the checkpoint are taken back; epochs are logged anew.
+        # What was logged after the checkpoint is removed, and logged again.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
@@ -1915,7 +1915,7 @@ def open_log(run, metadata):
 
 
 def describe(run, metadata):
-    """Returns what it takes to repeat the run, and what make_results.py reads."""
+    """Returns what is needed to repeat the run, and what make_results.py reads."""
     args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
     git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
     with contextlib.suppress(OSError):  # no git
@@ -1939,11 +1939,11 @@ def describe(run, metadata):
 
 
 def traffic(place):
-    """Returns the bytes and calls that this process and its workers have read, from the page cache
-    too, and the bytes that its node has sent and received, by the kernel's counters."""
-    counts = np.full(4, np.nan)  # what is not counted
+    """Returns the bytes and calls that this process and its workers have read, the page cache's
+    included, and the bytes that its node has sent and received, by the kernel's counters."""
+    counts = np.full(4, np.nan)  # NaN where nothing is counted
     with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        # What GPUs exchange by NVLink or InfiniBand passes these counters by.
+        # These counters miss what GPUs exchange by NVLink or InfiniBand.
         if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
             counts[2:] = psutil.net_io_counters()[:2]
         processes = psutil.Process(), *psutil.Process().children()
@@ -1952,12 +1952,12 @@ def traffic(place):
     return counts
 
 
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once an epoch, where it is measured
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
 
 
 def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training alone
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
     values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
     for tag in (tag for tag in LOGGED if tag in val):
         values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
@@ -1967,7 +1967,7 @@ def log_epoch(run, done, train, val):
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  loss {train['Loss']:.2f}  "
+        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
         f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
 
@@ -1977,7 +1977,7 @@ def log_epoch(run, done, train, val):
 
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
-    # 1. What must be set before a group exists: communicators settle on algorithms as they form.
+    # 1. What must be set before a group exists: communicators choose algorithms as they form.
     arm_timeout(args)
     torch.backends.cudnn.benchmark = not args.deterministic
     if args.deterministic:
@@ -1985,7 +1985,7 @@ def build_run(args):
         torch.use_deterministic_algorithms(True)
     place = init_distributed(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node fight for the cores
+        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
@@ -2016,17 +2016,17 @@ def build_run(args):
             run.step = min(step or data.steps, data.steps)
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
-    #    says what happens else.
+    #    says why.
     arm_timeout(args)
     try:
         batches = load_batches(args, place, data, schedule_batches(run))
         run.batches = to_device(batches, args, data, place.device, run.data_waits)
 
-        # 6. The seed right before the model: so all scripts and ranks draw the same weights.
-        #    Averages begin as copies of these, before a checkpoint is loaded into both.
+        # 6. The seed is set right before the model, so that all scripts and ranks draw the same
+        #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
         torch.manual_seed(args.seed)
         run.model, run.optimizer, run.scaler = prepare(args, place, data)
-    except (ImportError, ValueError, TypeError) as error:  # libraries know what goes together
+    except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
         raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
     for signum in SIGNALS:
         signal.signal(signum, functools.partial(on_signal, run.signals))
@@ -2038,7 +2038,7 @@ def build_run(args):
     run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
-    # 7. The log last: a run that cannot start leaves no folder.
+    # 7. The log comes last, so that a run that cannot start leaves no folder.
     if place.rank == 0:
         if not args.evaluate:
             open_log(run, metadata)
@@ -2047,15 +2047,15 @@ def build_run(args):
 
 
 def run_config(args, place, sources):
-    """Returns {"options": those that define what is trained, with the data's digest, "hash": of
-    those that are not at their default}, the same on all ranks."""
+    """Returns {"options": those that define what is trained, with the data's digest, "hash": a hash
+    of those that differ from their defaults}, the same on all ranks."""
     parser = make_parser()
     data, val = (source.digest() for source in sources)
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
-    # Another rank's would be trained on in silence, or waited for in a collective.
+    # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type, "val": val}
     if found := differing(broadcast_object(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
@@ -2065,7 +2065,7 @@ def run_config(args, place, sources):
 
 
 def print_header(run, metadata):
-    """Prints what is trained, on what, and where its logs are."""
+    """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
     print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
@@ -2074,7 +2074,7 @@ def print_header(run, metadata):
     usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
     other = (usual in family) != (args.optimizer in family)
     if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
-        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: name one")
+        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
     peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
     sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
@@ -2083,13 +2083,14 @@ def print_header(run, metadata):
         f"{typed} -> peak learning rate {peak:g}"
     )
     if metadata:
-        of = f"epoch {metadata['epoch']} step {metadata['step']}, of {metadata['global_batch']}"
-        print_line(f"Going on from {metadata['path']} ({of}) at epoch {run.epoch} step {run.step}")
+        done, step = divmod(run.epoch * data.steps + run.step, data.steps)
+        after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
+        print_line(f"Resuming {metadata['path']} after {after}")
     print_line(f"Logs and checkpoints: {run.folder}")
 
 
 def monitor_of(args):
-    """Returns the tag that model_best.pt is best in: --best, the first --desired, or the first."""
+    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
     tags = [*dict(args.desired), *BEST]
     return next(tag for tag in tags if args.best in (None, tag.lower()))
 
@@ -2099,10 +2100,10 @@ def train(run):
     args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
     reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
     run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was under way is validated, even where its budget is over.
+    # An epoch that was interrupted is validated even if the budget is spent.
     while run.epoch < args.epochs and (run.step or not run.over):
         values = train_one_epoch(run)
-        # Before validation, so that nothing is lost while it runs: a run that goes on from here
+        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
         # trains no step of this epoch.
         save_checkpoint(run)
         val = validate(run)
@@ -2111,7 +2112,7 @@ def train(run):
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
         run.waited = 0 if run.best[monitor] != before else run.waited + 1
         stuck = run.waited >= (args.patience or math.inf)
-        # Exact sums are the same on all ranks, so all of them stop together.
+        # Exact sums are equal on all ranks, so all of them stop together.
         met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
         reached = bool(met) and all(met)
         if run.folder and val[monitor] == run.best[monitor]:
@@ -2139,8 +2140,8 @@ def train(run):
 
 
 def train_rank(args):
-    """One rank of the run, from joining the others to leaving them; ends the process."""
-    # Rank 0 has a connection to each rank, and a worker some files.
+    """Runs one rank, from joining the others to leaving them; ends the process."""
+    # Rank 0 has a connection to each rank, and a worker has open files.
     with contextlib.suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -2158,35 +2159,36 @@ def train_rank(args):
         except SystemExit as ended:  # by a signal
             status = ended.code
         except torch.OutOfMemoryError as error:
-            size, multiple, same = run.data.device_batch, batch_multiple(args), first_line(error)
+            # The run does not shrink the batch by itself: other ranks wait in collectives.
+            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
             if less := size // 2 // multiple * multiple:
-                same = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
-                same += ", but for BatchNorm's statistics"
-            raise BadInput(f"no memory at -b {size}: {same}") from None
+                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
+                advice += ", except for BatchNorm's statistics"
+            raise BadInput(f"no memory at -b {size}: {advice}") from None
         all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         cleanup()
     except Exception as error:
-        failed = error  # kept: to free a half-made loader would be to wait for its workers
+        failed = error  # kept, because freeing a half-made loader would wait for its workers
         status = report_error(failed)
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
-    # At once: a normal end would run destructors of groups, which wait for ranks that are gone. Its
-    # launcher sees the status, or the others that a connection has closed, and they end as well.
+    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
+    # launcher sees the status, or the others see a closed connection, and they end as well.
     os._exit(status)
 
 
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
-SMALL = "the network does not go with this size of batch or input"
-# What libraries say, the status, 2 where the user must change something, and what it means.
+SMALL = "the model cannot take this size of batch or input"
+# What libraries say: the exit status, 2 if the user must change something, and what it means.
 MEANINGS = {
     r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
     r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
     r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
     r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
-    r"Permission denied": (2, "this file or folder is another user's"),
-    r"deterministic": (2, "--deterministic: PyTorch has no deterministic way to train this"),
+    r"Permission denied": (2, "no permission for this file or folder"),
+    r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
     r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
-    r"unable to .*shared mem": (2, "too little for the loader: docker run --shm-size=8g, or -j 0"),
+    r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
@@ -2195,7 +2197,7 @@ MEANINGS = {
 
 
 def report_error(error):
-    """Prints why the process ends, a bug with its traceback; returns the exit status."""
+    """Prints why the process ends, with a traceback for a bug; returns the exit status."""
     rank, line = os.environ.get("RANK", "0"), str(error)
     status = error.status if isinstance(error, BadInput | Fault) else None
     if status is None:
@@ -2203,7 +2205,7 @@ def report_error(error):
         status, meaning = known[0] if known else (1, None)
         line = meaning and f"rank {rank}: {meaning} ({first_line(error)})"
     if line and rank != "0":
-        # Rank 0 prints the same. If the launcher ends this process meanwhile, there is one line.
+        # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     line = line and f"{Path(sys.argv[0]).name}: error: {line}"
@@ -2219,7 +2221,7 @@ def main():
     except (BadInput, Fault) as error:
         sys.exit(report_error(error))
     except KeyboardInterrupt:  # before training
-        os._exit(130)  # a normal end would wait for loader workers, which ignore it
+        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
 
 
 if __name__ == "__main__":
