@@ -1,4 +1,4 @@
-"""The log of the trials, and the end of what they leave."""
+"""What all trials need: a log of their rows, and an end of the processes that they leave."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ ROWS = pytest.StashKey()
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """Kills what is left of the jobs of a trial, whatever became of it."""
+    """Kills what is left of a trial's jobs, however the trial ended."""
     yield
     while Job.begun:
         Job.begun.pop().end()
@@ -91,7 +91,7 @@ class Log:
             error = f"{call.excinfo.typename}: {call.excinfo.value}"[:300]
             rows.append([item.name, error, False])
         elif report.skipped and None not in held:
-            rows.append([f"{item.name}, the rest of it", f"not tried: {call.excinfo.value}", None])
+            rows.append([item.name, f"not tried: {call.excinfo.value}", None])
         return report
 
     @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
-"""Gives make_results.py logs that nobody's training wrote, and looks at what it makes of them.
+"""Malformed and malicious logs for make_results.py.
 
-Whatever one log holds, the program ends well, the others are shown with the numbers that they have
-alone, and its text is only text. There is one kind for each way that reporting/ goes on such logs.
+Whatever one log holds, the program ends well, shows the others with the numbers that they have
+alone, and shows text as nothing but text. reporting/ treats each kind of log here differently.
 """
 
 import functools
@@ -117,7 +117,7 @@ RAW = r"<img|(?<!\\)\]\(javascript|(?m:^ *## owned)|\x1b"
 
 
 def make_results(logs, *words):
-    """Returns (status, output) of make_results.py on logs, status None where it stands still."""
+    """Returns (status, output) of make_results.py on logs, status None if it hangs."""
     words = [sys.executable, ROOT / "make_results.py", logs, *words]
     try:
         done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=600)

@@ -98,8 +98,8 @@ def test_kills(kills, sure, damaged, tmp_path, row):
 
 
 def reach(phase, job, seen, killed, rng):
-    """Waits for a phase of the newest start of a job, which has printed what follows `seen`, and a
-    random while in it; returns whether it came."""
+    """Waits for a phase of a job's newest start, which has printed what follows `seen`, and then for
+    a random time; returns whether the phase came."""
 
     def printed(pattern):
         return job.is_there(lambda: re.search(pattern, job.text()[seen:]), 300)
@@ -118,7 +118,7 @@ def reach(phase, job, seen, killed, rng):
 
 
 def in_phase(phase, cut, job):
-    """Returns whether a kill came in validation, or while a file was written, by what is there."""
+    """Returns whether a kill came in validation, or while a file was written, as the files show."""
     if phase in WRITING:
         return [*cut.glob(WRITING[phase])]
     with contextlib.suppress(Exception):  # damaged
@@ -132,7 +132,7 @@ def in_phase(phase, cut, job):
     trials([("torchrun", 10), ("static", 10)], [("torchrun", 2), ("static", 2)]),
 )
 def test_restarts(way, times, tmp_path, row):
-    """Kills a rank again and again: torchrun has to bring both back each time."""
+    """Kills a rank again and again: torchrun has to restart both each time."""
     words = [*start(way, None, 2, f"--max-restarts={times}"), *NET]
     job, came = Job([*words, "--epochs", 1000, "--resume", "auto"], tmp_path), 0
     job.wait_for(GREETING)
@@ -195,7 +195,7 @@ def test_omissions(name, tmp_path, row, steps=12):
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_horovod(tmp_path, row):
-    """Kills a rank under horovodrun, which starts nothing again, and goes on from what is saved."""
+    """Kills a rank under horovodrun, which restarts nothing, and resumes from what was saved."""
     words = [*start("horovodrun"), *NET, "--epochs", 2]
     words += ["--checkpoint-minutes", 0.02, "--resume", "auto", "--log-dir"]
     assert Job([*words, "whole"], tmp_path).wait() == 0
@@ -215,7 +215,7 @@ OF_RANKS = [("own spawn", "imagenet_ddp.py"), *(("torchrun", script) for script 
 
 @pytest.mark.parametrize(("way", "script"), [("plain", "imagenet_nd.py"), *trials([], OF_RANKS)])
 def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, tmp_path):
-    """Ended by SIGTERM, gone on with, killed, its newest checkpoint damaged, gone on with."""
+    """A run is ended by SIGTERM, resumed, killed, its newest checkpoint damaged, resumed again."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     words = [*start(way, script), *NET, "--epochs", 2, "--steps-per-epoch", 14]
     words += ["--checkpoint-minutes", 0.01, "--resume", "auto", "--log-dir"]
@@ -297,7 +297,7 @@ def test_signals(way, name, tmp_path, row):
 
 @pytest.mark.parametrize("way", trials([("own spawn",), ("plain",)], [("own spawn",), ("plain",)]))
 def test_signals__ctrl_c_twice(way, tmp_path, row):
-    """To a run that hangs: what everyone waits for never comes, another rank or an image."""
+    """To a run that hangs, because another rank or a loader worker is stopped."""
     job = Job([*start(way), *NET, "--epochs", 50], tmp_path)
     job.wait_for("1/50  step 3 ")
     kill(loaders(psutil.Process(job.process.pid))[0] if way == "plain" else job.ranks()[1], STOP)

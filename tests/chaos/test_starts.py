@@ -60,7 +60,7 @@ SOME = itertools.product(LAUNCHED, ("one image less", "-a"))
 
 @pytest.mark.parametrize(("way", "other"), trials(itertools.product(LAUNCHED, OTHERS), SOME))
 def test_differing(way, other, tmp_path, row):
-    """Starts a rank with other data or options: all ends, and nobody has trained."""
+    """Starts a rank with other data or options: all ranks end before they train."""
     data, odd = stage() / "data", OTHERS[other]
     if not odd:
         data = shutil.copytree(data, tmp_path / "data")
@@ -92,8 +92,8 @@ def test_differing(way, other, tmp_path, row):
 
 # ------------------------------------------------------------------------------- killed at once
 
-# How a run goes on and is killed; how it is started after that; and whether the first start makes a
-# new folder. RUN is the folder of the run, RENAMED the same, where it has another name.
+# How a run is resumed and killed; how it is started after that; and whether the first of these
+# starts makes a new folder. RUN is the folder of the run, RENAMED the same under another name.
 AUTO = "--resume auto"
 MOVES = {
     "on two ranks": ("own spawn", AUTO, "own spawn", AUTO, False),
@@ -111,7 +111,7 @@ PROGRESS += ["--epochs", 9, "--log-dir"]
 
 
 def train(runs):
-    """Starts a run; ends it in its third epoch."""
+    """Starts a run and ends it in its third epoch."""
     job = Job([*start("plain"), *PROGRESS, runs], runs.parent)
     job.wait_for("3/9  step 5 ")
     kill(job.process, signal.SIGTERM)
@@ -119,7 +119,7 @@ def train(runs):
 
 
 def taken(way, runs, more):
-    """Starts a run and kills it at once; returns [folder, file, epoch] that it has gone on from."""
+    """Starts a run and kills it at once; returns [folder, file, epoch] that it resumed from."""
     job = Job([*start(way), *PROGRESS, runs, *more.split()], runs.parent)
     job.is_there(lambda: GREETING in job.text(), 240)
     job.end()
@@ -139,8 +139,8 @@ def ended(tmp_path_factory):
 
 @pytest.mark.parametrize("move", trials(itertools.product(MOVES), [*itertools.product(MOVES)][:1]))
 def test_progress(move, ended, tmp_path, row):
-    """Kills a run that has gone on, before it has saved anything: in whatever folder it was, the
-    next start takes the newest checkpoint, and not the best, which is older."""
+    """Kills a resumed run before it has saved anything: whatever folder it was in, the next start
+    takes the newest checkpoint, not the best, which is older."""
     way, more, back, again, makes = MOVES[move]
     name, runs = "renamed" if "RENAMED" in more else ended.name, tmp_path / "runs"
     shutil.copytree(ended, runs / name)
@@ -166,7 +166,7 @@ def test_progress__begun_anew(ended, tmp_path, row):
 
 
 def took_up(row, what, found, folder):
-    """Logs what a start has gone on from: the checkpoint of the second epoch in this folder?"""
+    """Logs what a start resumed from, and whether it was the newest checkpoint in this folder."""
     said = f"went on from {found[1]}, epoch {found[2]}" if found[1:] else "began anew"
     row(what, said, found == [folder, "checkpoint.pt", 2])
 
@@ -250,7 +250,7 @@ def test_slurm(tmp_path, row):
 
 @pytest.mark.chaos
 def test_logs(tmp_path, row):
-    """Logs that nobody's training wrote: make_results.py shows the others."""
+    """Gives make_results.py malformed and malicious logs: it shows the others."""
     for what, held in hostile_logs(tmp_path):
         row(f"make_results.py: {what}", "named, or shown as text; others are shown", held)
 

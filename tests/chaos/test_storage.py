@@ -87,7 +87,7 @@ def test_files__hostile(kind, option, tmp_path, row):
 
 
 def rewrite(path, good, attributes=0, change=lambda content: content):
-    """Writes a checkpoint anew, its largest record changed and with such attributes."""
+    """Rewrites a checkpoint with its largest record changed, and with these attributes."""
     with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w") as new:
         largest = max(old.infolist(), key=lambda record: record.file_size).filename
         for name in old.namelist():
@@ -108,8 +108,8 @@ LIES = {
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_handmade(tmp_path, row):
-    """Gives a script checkpoints that somebody made by hand, with the right checksums: a record
-    that lies is refused, no code is run, and no name in them reaches a library."""
+    """Offers a script forged checkpoints with the right checksums: a record that lies is refused, no
+    code is run, and no name in them reaches a library."""
     train = [*start("plain"), *NET, "-j", 0, "--steps-per-epoch", 4]
     job = Job([*train, "--epochs", 1], tmp_path)
     assert job.wait() == 0, job.text()
@@ -188,7 +188,7 @@ def test_disk(what, way, tmp_path, row):
 
 
 def survive(what, words, folder, room):
-    """The run ends in one line; with its disk back it goes on."""
+    """The run ends in one line, and resumes once it has its disk back."""
     take, give_back = TAKEN[what]
     job = Job([*words, room / "runs"], folder)
     job.wait_for("2/4  step 5 ")
@@ -274,7 +274,7 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.mark.parametrize(("script", "name", "when", "number"), trials(CUT, CUT[1:14:4]))
 def test_syscalls(script, name, when, number, uninterrupted, tmp_path, row):
-    """SIGKILLs rank 0 exactly before, after or within a call that saving makes; then goes on."""
+    """SIGKILLs rank 0 right before, after or within a call that saving makes; then resumes."""
     wrapper, runs = tmp_path / "wrapper.py", tmp_path / "runs"
     wrapper.write_text(WRAPPER)
     words = [*start_saving(script)[:-1], wrapper, name, when, number, stage() / script]
