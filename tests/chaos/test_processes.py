@@ -98,8 +98,8 @@ def test_kills(kills, sure, damaged, tmp_path, row):
 
 
 def reach(phase, job, seen, killed, rng):
-    """Waits for a phase of a job's newest start, which has printed what follows `seen`, and then for
-    a random time; returns whether the phase came."""
+    """Waits for a phase of a job's newest start, which has printed what follows `seen`, and then
+    for a random time; returns whether the phase came."""
 
     def printed(pattern):
         return job.is_there(lambda: re.search(pattern, job.text()[seen:]), 300)

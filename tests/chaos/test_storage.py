@@ -108,8 +108,8 @@ LIES = {
 @pytest.mark.chaos
 @pytest.mark.slow
 def test_handmade(tmp_path, row):
-    """Offers a script forged checkpoints with the right checksums: a record that lies is refused, no
-    code is run, and no name in them reaches a library."""
+    """Offers a script forged checkpoints with the right checksums: a record that lies is refused,
+    no code is run, and no name in them reaches a library."""
     train = [*start("plain"), *NET, "-j", 0, "--steps-per-epoch", 4]
     job = Job([*train, "--epochs", 1], tmp_path)
     assert job.wait() == 0, job.text()
