@@ -88,7 +88,7 @@ def test_kills(kills, sure, damaged, tmp_path, row):
         if outer:
             job = Job([*words, "cut"], tmp_path, output=job.output)
     status, odd = job.wait(3600), lost(tmp_path / "whole", cut, damaged=True)
-    passed = job.text().count("passes over")
+    passed = job.text().count("auto skips ")
     counts = [f"{count} {name}" for name, count in (*landed.items(), *done.items())]
     what = f"{done.total()} SIGKILLs ({', '.join(counts)}); {hurt} newest files damaged"
     said = f"{verdict(odd)}; {passed} files passed over; {orphans} ranks left 30 s after a launcher"
@@ -111,7 +111,7 @@ def reach(phase, job, seen, killed, rng):
         came = printed(GREETING) and job.is_there(lambda: [*there(WRITING[phase])], 300, 0.001)
     else:
         patterns = {"first steps": GREETING, "validation": f"step {STEPS} "}
-        came = printed(patterns.get(phase, r"\d/\d+  loss"))
+        came = printed(patterns.get(phase, r"\d/\d+  train loss"))
     most = {"start-up": 5, "first steps": 1, "validation": 0.5}
     time.sleep(rng.uniform(0, most.get(phase, 0.02 if phase in WRITING else 0.1)))
     return came
@@ -123,7 +123,7 @@ def in_phase(phase, cut, job):
         return [*cut.glob(WRITING[phase])]
     with contextlib.suppress(Exception):  # damaged
         saving, newest = [*cut.glob("*/*.tmp")], load(saved(cut))
-        ended = re.search(rf"(?m)^{newest['epoch']}/\d+  loss", job.text())
+        ended = re.search(rf"(?m)^{newest['epoch']}/\d+  train loss", job.text())
         return newest["step"] == 0 and not saving and not ended
 
 
@@ -234,7 +234,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, t
 
     job = Job([*words, cut], tmp_path)
     job.wait_for("2/2  step 5 ")
-    assert "Going on from" in job.text() and not marker.exists()
+    assert "Resuming " in job.text() and not marker.exists()
     kill(job.ranks()[1] if way != "plain" else job.process)
     began, status = time.monotonic(), job.wait()
     assert status in (1, -signal.SIGKILL), job.text()
@@ -243,7 +243,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, t
 
     job = Job([*words, cut], tmp_path)
     assert job.wait() == 0, job.text()
-    assert re.search(r"passes over .*/checkpoint.pt", job.text()) and not job.traceback()
+    assert re.search(r"auto skips .*/checkpoint.pt", job.text()) and not job.traceback()
     assert lost(whole, cut, damaged=True) == []
 
 

@@ -123,7 +123,7 @@ def taken(way, runs, more):
     job = Job([*start(way), *PROGRESS, runs, *more.split()], runs.parent)
     job.is_there(lambda: GREETING in job.text(), 240)
     job.end()
-    found = re.search(r"Going on from (\S+) \(epoch (\d+)", job.text())
+    found = re.search(r"Resuming (\S+) after (\d+) of", job.text())
     return [Path(found[1]).parent.name, Path(found[1]).name, int(found[2])] if found else [""]
 
 
@@ -192,7 +192,7 @@ def test_many(runs, tmp_path, row):
         words = [*start(way), *options, 1, "--timeout", 10, "--seed", seed, "--log-dir", crowd]
         job = Job(words, tmp_path)
         status, text = job.wait(300), job.text()
-        over, trained = text.count("passes over"), "1/1  loss" in text
+        over, trained = text.count("auto skips "), "1/1  train loss" in text
         anew = "--resume auto starts a new run" in text
         said = f"status {status}, {'trained anew' if anew and trained else 'not trained anew'}; "
         said += f"{over} checkpoints of others were read"
@@ -201,17 +201,20 @@ def test_many(runs, tmp_path, row):
     oldest = shutil.copytree(own, crowd / f"1999{own.name[4:]}")
     job = Job([*start("plain"), *options, 2, "--log-dir", crowd], tmp_path)
     status, text = job.wait(300), job.text()
-    on, over = f"Going on from {oldest / 'checkpoint.pt'}" in text, text.count("passes over")
+    on, over = f"Resuming {oldest / 'checkpoint.pt'}" in text, text.count("auto skips ")
     said = f"status {status}, {'went on' if on else 'did not go on'} from its own; "
     said += f"{over} checkpoints of others were read"
-    ok = status == 0 and on and not over and "2/2  loss" in text
+    ok = status == 0 and on and not over and "2/2  train loss" in text
     row(f"the oldest of {runs:,} runs is the one to go on from", said, ok)
     data = shutil.copytree(stage() / "data", tmp_path / "data")
     for path in [*data.glob("train/*/0.jpg")]:
         path.unlink()
     job = Job([*start("plain"), *options, 1, data], tmp_path)
     status, text = job.wait(), job.text()
-    named, trained = bool(re.search(r"data \(640 images, \w+, here 630", text)), "1/1  loss" in text
+    named, trained = (
+        bool(re.search(r"data \(640 images, \w+, here 630", text)),
+        "1/1  train loss" in text,
+    )
     said = f"status {status}, {'trained anew' if trained else 'not trained'}: the data are "
     said += "named" if named else "not named"
     row("other data whose classes have the same names", said, status == 0 and trained and named)

@@ -51,13 +51,13 @@ def test_files(count, tmp_path, row):
             while True:
                 job = Job([*words, "--resume", "auto", "--log-dir", runs, "--evaluate"], tmp_path)
                 assert job.wait() == 0, job.text()
-                (taken,) = map(Path, re.findall(r"Validation of (\S+), epoch", job.text()))
+                (taken,) = map(Path, re.findall(r"Validating (\S+), epoch", job.text()))
                 if taken.parent.name.startswith("good"):
                     break
                 same = not differences(load(taken), reference)
                 identical, wrong = identical + same, wrong + (not same)
                 taken.unlink()
-            refused += job.text().count("passes over")
+            refused += job.text().count("auto skips ")
         said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
         ok = not wrong and refused + identical == share
         row(f"{share} checkpoints {how}", f"{said}; the one before was taken", ok)
@@ -198,7 +198,7 @@ def survive(what, words, folder, room):
     whole = [load(path) for path in run.glob("*.pt")]  # or it raises
     give_back(run)
     again = Job([*words, room / "runs"], folder)
-    ended, on = again.wait(), "Going on from" in again.text()
+    ended, on = again.wait(), "Resuming " in again.text()
     said = f"status {status}: {lines[0]}; {len(whole)} checkpoints whole; --resume auto "
     said += f"went on to status {ended}" if on else "did not go on"
     ok = status == 1 and lines[1:] and whole and on and ended == 0 and not job.traceback()
@@ -283,7 +283,7 @@ def test_syscalls(script, name, when, number, uninterrupted, tmp_path, row):
     bad = [path.name for path in found if not whole(path)]
     again = Job([*start_saving(script), *SAVING, "runs"], tmp_path)
     ended, odd = again.wait(), bad or lost(uninterrupted(script), runs)
-    folders, over = len([*runs.iterdir()]), again.text().count("passes over")
+    folders, over = len([*runs.iterdir()]), again.text().count("auto skips ")
     said = f"{len(bad)} of {len(found)} files damaged" if bad else f"{len(found)} files whole"
     said += (
         f", {left} *.tmp left; went on to status {ended} in {folders} folder{'s' * (folders > 1)}"
