@@ -286,7 +286,7 @@ def read_run(root, folder, files, desired):
 
 def read_benchmarks(paths):
     """Returns ({name: content} of all benchmarks under `paths`, as benchmarks/common.py and
-    tests/chaos.py write them; warnings). Other JSON is another program's."""
+    tests/chaos/ write them; warnings). Other JSON is another program's."""
     found, warnings = {}, []
     for _, file in walk(paths):
         try:

@@ -10,7 +10,7 @@ import re
 import pytest
 import torch
 import torchmetrics.text
-from chaos_jobs import lost
+from chaos.checkpoints import lost
 from conftest import EARLY, checkpoint, command, events, needs_horovod, run, scalars, the_run
 from torch import nn
 from torchmetrics.functional import classification

@@ -1,11 +1,9 @@
-"""What the trials of chaos.py share: the scripts started, watched and killed, their checkpoints
-compared."""
+"""What the trials share: the scripts started, watched and killed."""
 
 import atexit
 import contextlib
 import functools
 import importlib.util
-import logging
 import os
 import re
 import shutil
@@ -16,58 +14,52 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-import PIL.Image
 import psutil
-import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+import pytest
+from conftest import BIN, ROOT, free_port, write_images
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it names the points that it purges
-
-from common import free_port  # noqa: E402
-
-BIN = Path(sys.executable).parent
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
 NET = "-a mobilenet_v3_small --image-size 32 --no-accel -j 1 -b 8 -p 1".split()
 GREETING = "Logs and checkpoints: "  # the last line before training
+WAYS = {  # to start, and a script of each
+    "plain": "imagenet_nd.py",
+    "own spawn": "imagenet_ddp.py",
+    "static": "imagenet_ddp.py",
+    "torchrun": "imagenet_ddp.py",
+    "launch": "imagenet_ddp_apex.py",
+    "horovodrun": "imagenet_horovod.py",
+}
 
 
-class Skip(Exception):
-    """Why the rest of a trial cannot be tried here."""
+def trials(cases, short=()):
+    """Returns pytest's parameters of a trial, tuples: `make chaos` tries `cases`, `make test-all`
+    those in `short`, which are some of them, or smaller."""
+    cases, short = [*cases], [*short]
+    marked = []
+    for case in dict.fromkeys([*cases, *short]):
+        marks = [pytest.mark.chaos] * (case in cases) + [pytest.mark.slow] * (case in short)
+        marked.append(pytest.param(*case, marks=marks))
+    return marked
 
 
 @functools.cache
 def stage():
     """Returns a folder with copies of the scripts, which stay as they are while the repository is
-    edited, and with `data`: ten classes of 64 + 16 images of one colour on noise."""
+    edited, and with `data`: ten classes of 64 + 16 images."""
     folder = Path(tempfile.mkdtemp(prefix="chaos_stage_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for script in ROOT.glob("imagenet_*.py"):
         shutil.copy(script, folder)
-    write_images(folder / "data", 64, 16, range(10))
+    classes = [f"class{label}" for label in range(10)]
+    write_images(folder / "data", 64, 16, classes, (32, 32))
     return folder
 
 
-def write_images(data, train, val, classes):
-    """Writes an ImageFolder of 32 x 32 pixels, with so many images in each class."""
-    rng = np.random.default_rng(0)
-    for part, images in (("train", train), ("val", val)):
-        for label in classes:
-            (data / part / f"class{label}").mkdir(parents=True)
-            for serial in range(images):
-                pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-                pixels[4:24, 4:24] = (25 * label, 255 - 25 * label, 60 * label % 256)
-                path = data / part / f"class{label}" / f"{serial}.jpg"
-                PIL.Image.fromarray(pixels).save(path, quality=90)
-
-
-def start(way, script="imagenet_ddp.py", ranks=2, *launcher):
+def start(way, script=None, ranks=2, *launcher):
     """Returns the words that start a script in one of six ways."""
-    path, python = stage() / script, sys.executable
+    path, python = stage() / (script or WAYS[way]), sys.executable
     if way == "horovodrun" and not importlib.util.find_spec("horovod"):
-        raise Skip("Horovod is not built: `make horovod`")
+        pytest.skip("Horovod is not built: `make horovod`")
     launch = [python, "-m", "torch.distributed.launch", f"--master_port={free_port()}"]
     static = ["torchrun", f"--master_port={free_port()}"]
     elastic = ["torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
@@ -165,6 +157,14 @@ class Job:
             time.sleep(0.1)
         return len(left)
 
+    def outcome(self, seconds):
+        """Waits for its end; returns (exit status, how many processes are left, both in words with
+        the first line that says why)."""
+        began, status = time.monotonic(), self.wait(seconds)
+        seconds, left = time.monotonic() - began, self.left()
+        line = [*self.errors(), "no line says so"][0][:100]
+        return status, left, f"status {status} after {seconds:.1f} s, {left} processes left: {line}"
+
     def end(self):
         """Kills what is left of it."""
         for process in self.processes():
@@ -190,80 +190,6 @@ def loaders(process):
 def kill(process, signum=signal.SIGKILL):
     with contextlib.suppress(psutil.Error):
         process.send_signal(signum)
-
-
-class Hostile:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
-def saved(folder, name="checkpoint.pt"):
-    """Returns the newest checkpoint of this name in a folder of runs, or None."""
-    found = [*folder.glob(f"*/{name}")]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def load(path):
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def differences(one, other, where=""):
-    """Returns where two checkpoints differ, to the bit; times, traffic and options aside."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        aside = r"args|seconds|traffic|waited"
-        keys = [key for key in {**one, **other} if not re.fullmatch(aside, str(key))]
-        pairs = [(one.get(key), other.get(key), f"{where}/{key}") for key in keys]
-        return [each for pair in pairs for each in differences(*pair)]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [each for n, pair in pairs for each in differences(*pair, f"{where}/{n}")]
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = one.dtype == other.dtype and torch.equal(one, other)
-    else:
-        same = type(one) is type(other) and one == other
-    return [] if same else [where]
-
-
-def logged(folder):
-    """Returns {(tag, step): values} of all points that the runs in a folder have logged."""
-    points = {}
-    for run in folder.iterdir():
-        log = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
-        for tag in log.Tags()["scalars"]:
-            for event in log.Scalars(tag):
-                points.setdefault((tag, event.step), set()).add(event.value)
-    return points
-
-
-def lost(whole, cut, damaged=False):
-    """Returns where the last and the best checkpoint of two folders of runs differ, and their logs:
-    a point is missing, or logged with another value. What is timed differs, but is logged with one
-    value, unless it is validation's, or the newest checkpoint was damaged after its epoch ended."""
-    odd = []
-    for name in "checkpoint.pt", "model_best.pt":
-        paths = saved(whole, name), saved(cut, name)
-        there = [load(path) if path else None for path in paths]
-        odd += [f"{name}{each}" for each in differences(*there)] if any(there) else [name]
-    points, found = logged(whole), logged(cut)
-    for tag, step in sorted({**points, **found}):
-        theirs, mine = points.get((tag, step), set()), found.get((tag, step), set())
-        same = mine == theirs
-        if re.match("Throughput|Time|Data|IO|Network", tag):
-            many = damaged or tag in ("Throughput/val", "Time/val")
-            same = theirs and mine and (many or len(mine) == 1)
-        odd += [] if same else [f"{tag} of {step}"]
-    return odd
-
-
-def verdict(odd):
-    """Returns an outcome in words: what lost() has found."""
-    equal = "checkpoint.pt, model_best.pt and log equal to the uninterrupted run's to the bit"
-    return f"{len(odd)} entries differ, as {', '.join(odd[:2])}" if odd else equal
 
 
 def mount(*words):

@@ -1,0 +1,264 @@
+"""Runs that start beside others, on other data or on several nodes; make_results.py on odd logs."""
+
+import itertools
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, free_port
+
+from chaos.checkpoints import load, lost, saved, verdict
+from chaos.hostile_logs import hostile_logs
+from chaos.jobs import GREETING, NET, WAYS, Job, kill, stage, start, trials
+
+pytestmark = pytest.mark.timeout(2 * 3600)
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_two_runs(tmp_path, row):
+    """Starts a second run on the checkpoint, and so in the folder, of one that is under way."""
+    words = [*start("own spawn"), *NET, "--epochs", 8, "--checkpoint-minutes", 0.02]
+    words += ["--resume", "auto", "--log-dir"]
+    assert Job([*words, "whole"], tmp_path).wait() == 0
+    first = Job([*words, "cut"], tmp_path)
+    first.is_there(lambda: saved(tmp_path / "cut"), 240)
+    stopped = first.processes()  # or it would end while the second asks again
+    for process in stopped:
+        kill(process, signal.SIGSTOP)
+    second = Job([*words, "cut"], tmp_path)
+    status, lines, under_way = second.wait(), second.errors(), first.process.poll() is None
+    for process in stopped:
+        kill(process, signal.SIGCONT)
+    ended, odd = first.wait(), lost(tmp_path / "whole", tmp_path / "cut")
+    said = f"second: status {status}: {(lines or ['no line'])[0]}; first: status {ended}, "
+    ok = status == 1 and len(lines) == 1 and under_way and ended == 0 and not odd
+    ok = ok and not first.traceback() and not second.traceback()
+    row("a second run in the folder of the first", said + verdict(odd), ok)
+
+
+# By which rank 1 differs.
+OTHERS = {
+    "one image less": [],
+    "another class for an image": [],
+    "--seed": ["--seed", 1],
+    "-b": ["-b", 4],
+    "--epochs": ["--epochs", 3],
+    "-a": ["-a", "squeezenet1_1"],
+    "--wd": ["--wd", 0.1],
+}
+LAUNCHED = "own spawn", "torchrun", "horovodrun"
+SOME = itertools.product(LAUNCHED, ("one image less", "-a"))
+
+
+@pytest.mark.parametrize(("way", "other"), trials(itertools.product(LAUNCHED, OTHERS), SOME))
+def test_differing(way, other, tmp_path, row):
+    """Starts a rank with other data or options: all ranks end before they train."""
+    data, odd = stage() / "data", OTHERS[other]
+    if not odd:
+        data = shutil.copytree(data, tmp_path / "data")
+        image = data / "train" / "class3" / "5.jpg"
+        image.rename(data / "train" / "class4" / "5b.jpg")
+        if other == "one image less":
+            (data / "train" / "class4" / "5b.jpg").unlink()
+    words = [sys.executable, stage() / WAYS[way], *NET, "--epochs", 2]
+    if way == "own spawn":  # as two nodes, each started by hand
+        url = ["--dist-url", f"tcp://127.0.0.1:{free_port()}", "--world-size", 2, "--rank"]
+        first = Job([*words, *url, 0], tmp_path)
+        job = Job([*words, *odd, *url, 1], tmp_path, IMAGENET_DIR=str(data))
+    else:
+        launcher = ["torchrun", f"--master_port={free_port()}", "--nproc_per_node=2"]
+        launcher = [*launcher, "--no-python"] if way == "torchrun" else start(way)[:3]
+        choose = 'export IMAGENET_DIR="$0"; set -- "$@" $ODD'
+        choose = f'if [ "$RANK$HOROVOD_RANK" = 1 ]; then {choose}; fi; exec "$@"'
+        options = " ".join(map(str, odd))
+        first = job = Job([*launcher, "sh", "-c", choose, data, *words], tmp_path, ODD=options)
+    status, ended = job.wait(120), first.wait(120)
+    lines = [line for line in job.errors() if "rank 1 differs from rank 0" in line]
+    trained = saved(tmp_path / "runs") or "  step " in first.text()
+    ok = status == 2 if way == "own spawn" else status not in (0, None)
+    ok = ok and ended not in (0, None) and len(lines) == 1 and not trained
+    said = f"status {status}: {(lines or ['no line says so'])[0]}"[:110]
+    ok = ok and not job.traceback() and not first.traceback()
+    row(f"{way}: rank 1 has {other.replace('-', 'another -', 1)}", said, ok)
+
+
+# ------------------------------------------------------------------------------- killed at once
+
+# How a run is resumed and killed; how it is started after that; and whether the first of these
+# starts makes a new folder. RUN is the folder of the run, RENAMED the same under another name.
+AUTO = "--resume auto"
+MOVES = {
+    "on two ranks": ("own spawn", AUTO, "own spawn", AUTO, False),
+    "on two ranks, then on one": ("own spawn", AUTO, "plain", AUTO, False),
+    "with -j 2": ("plain", f"-j 2 {AUTO}", "plain", AUTO, False),
+    "from its folder": ("plain", "--resume RUN", "plain", AUTO, False),
+    "from a file": ("plain", "--resume RUN/checkpoint.pt", "plain", AUTO, True),
+    "from the best": ("plain", "--resume RUN/model_best.pt", "plain", AUTO, True),
+    "with -b 4": ("plain", "-b 4 --resume RUN", "plain", "-b 4 --resume RUN", True),
+    "with -b 4, then as before": ("plain", "-b 4 --resume RUN", "plain", AUTO, True),
+    "from a renamed folder": ("plain", "--resume RENAMED", "plain", "--resume RENAMED", True),
+}
+PROGRESS = [*NET, "--global-batch", 8, "--steps-per-epoch", 40, "--checkpoint-minutes", 0]
+PROGRESS += ["--epochs", 9, "--log-dir"]
+
+
+def train(runs):
+    """Starts a run and ends it in its third epoch."""
+    job = Job([*start("plain"), *PROGRESS, runs], runs.parent)
+    job.wait_for("3/9  step 5 ")
+    kill(job.process, signal.SIGTERM)
+    assert job.wait() == 143, job.text()
+
+
+def taken(way, runs, more):
+    """Starts a run and kills it at once; returns [folder, file, epoch] that it resumed from."""
+    job = Job([*start(way), *PROGRESS, runs, *more.split()], runs.parent)
+    job.is_there(lambda: GREETING in job.text(), 240)
+    job.end()
+    found = re.search(r"Resuming (\S+) after (\d+) of", job.text())
+    return [Path(found[1]).parent.name, Path(found[1]).name, int(found[2])] if found else [""]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The folder of a run that ended in its third epoch, whose best is older, if it was taken."""
+    runs = tmp_path_factory.mktemp("ended") / "runs"
+    train(runs)
+    (run,) = runs.iterdir()
+    torch.save(load(run / "checkpoint.pt") | {"epoch": 1, "step": 0}, run / "model_best.pt")
+    return run
+
+
+@pytest.mark.parametrize("move", trials(itertools.product(MOVES), [*itertools.product(MOVES)][:1]))
+def test_progress(move, ended, tmp_path, row):
+    """Kills a resumed run before it has saved anything: whatever folder it was in, the next start
+    takes the newest checkpoint, not the best, which is older."""
+    way, more, back, again, makes = MOVES[move]
+    name, runs = "renamed" if "RENAMED" in more else ended.name, tmp_path / "runs"
+    shutil.copytree(ended, runs / name)
+    more, again = (re.sub("RUN|RENAMED", str(runs / name), each) for each in (more, again))
+    taken(way, runs, more)
+    new = [each for each in runs.iterdir() if each.name != name]
+    assert len(new) == makes and not [path for each in new for path in each.glob("*.pt")]
+    for year in ("", "1999", "2999") if makes else ("",):
+        what = f"gone on {move}, killed before its first save, started again"
+        if year:
+            new = [each.rename(runs / (year + each.name[4:])) for each in new]
+            what += f"; the new folder is of {year}"
+        took_up(row, what, taken(back, runs, again), name)
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_progress__begun_anew(ended, tmp_path, row):
+    runs = shutil.copytree(ended.parent, tmp_path / "runs")
+    train(runs)
+    (new,) = (each for each in runs.iterdir() if each.name != ended.name)
+    took_up(row, "a run begun anew, with equal options", taken("plain", runs, AUTO), new.name)
+
+
+def took_up(row, what, found, folder):
+    """Logs what a start resumed from, and whether it was the newest checkpoint in this folder."""
+    said = f"went on from {found[1]}, epoch {found[2]}" if found[1:] else "began anew"
+    row(what, said, found == [folder, "checkpoint.pt", 2])
+
+
+# ------------------------------------------------------------------------------- among many runs
+
+
+@pytest.mark.parametrize("runs", trials([(1000,)], [(100,)]))
+def test_many(runs, tmp_path, row):
+    """Has --resume auto choose among many runs with other options, whose checkpoints cannot be
+    read, and on other data."""
+    options = [*NET, "--steps-per-epoch", 4, "--resume", "auto", "--epochs"]
+    assert Job([*start("plain"), *options, 1], tmp_path).wait() == 0
+    (own,), crowd = (tmp_path / "runs").iterdir(), tmp_path / "crowd"
+    content = json.loads((own / "run.json").read_text())
+    for number in range(runs):
+        other = crowd / f"{own.name[:-8]}{number:08x}"
+        other.mkdir(parents=True)
+        options_of_it = content["options"] | {"seed": 1000 + number}
+        (other / "run.json").write_text(json.dumps(content | {"options": options_of_it}))
+        (other / "checkpoint.pt").write_bytes(b"junk")
+    for seed, way in (1, "plain"), (2, "own spawn"):
+        words = [*start(way), *options, 1, "--timeout", 10, "--seed", seed, "--log-dir", crowd]
+        job = Job(words, tmp_path)
+        status, text = job.wait(300), job.text()
+        over, trained = text.count("auto skips "), "1/1  train loss" in text
+        anew = "--resume auto starts a new run" in text
+        said = f"status {status}, {'trained anew' if anew and trained else 'not trained anew'}; "
+        said += f"{over} checkpoints of others were read"
+        ok = status == 0 and anew and trained and not over and not job.traceback()
+        row(f"{WAYS[way]} among {runs:,} runs with other options", said, ok)
+    oldest = shutil.copytree(own, crowd / f"1999{own.name[4:]}")
+    job = Job([*start("plain"), *options, 2, "--log-dir", crowd], tmp_path)
+    status, text = job.wait(300), job.text()
+    on, over = f"Resuming {oldest / 'checkpoint.pt'}" in text, text.count("auto skips ")
+    said = f"status {status}, {'went on' if on else 'did not go on'} from its own; "
+    said += f"{over} checkpoints of others were read"
+    ok = status == 0 and on and not over and "2/2  train loss" in text
+    row(f"the oldest of {runs:,} runs is the one to go on from", said, ok)
+    data = shutil.copytree(stage() / "data", tmp_path / "data")
+    for path in [*data.glob("train/*/0.jpg")]:
+        path.unlink()
+    job = Job([*start("plain"), *options, 1, data], tmp_path)
+    status, text = job.wait(), job.text()
+    named, trained = (
+        bool(re.search(r"data \(640 images, \w+, here 630", text)),
+        "1/1  train loss" in text,
+    )
+    said = f"status {status}, {'trained anew' if trained else 'not trained'}: the data are "
+    said += "named" if named else "not named"
+    row("other data whose classes have the same names", said, status == 0 and trained and named)
+
+
+# ------------------------------------------------------------------------- nodes, and odd logs
+
+
+def run_tests(file, chosen, folder, row):
+    """Runs tests of several hosts or of Slurm, which need root; each is a row."""
+    report = folder / "report.xml"
+    words = [sys.executable, "-m", "pytest", "-n", "0", "-m", "slow or not slow", "-k", chosen]
+    words += [f"--junitxml={report}", ROOT / "tests" / file]
+    subprocess.run(words, cwd=ROOT, check=False)
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        what, bracket, parameter = case.get("name").removeprefix("test_").partition("[")
+        what = what.replace("_", " ") + bracket + parameter
+        (outcome,) = [*case] or [None]
+        if outcome is None:
+            row(what, f"passed in {float(case.get('time')):.0f} s", True)
+        else:
+            skipped = outcome.tag == "skipped"
+            said = outcome.get("message", "").splitlines()[0][:200]
+            row(what, f"{outcome.tag}: {said}", None if skipped else False)
+
+
+@pytest.mark.chaos
+def test_nodes(tmp_path, row):
+    run_tests("test_nodes.py", "", tmp_path, row)
+
+
+@pytest.mark.chaos
+def test_slurm(tmp_path, row):
+    run_tests("test_slurm.py", "job", tmp_path, row)
+
+
+@pytest.mark.chaos
+def test_logs(tmp_path, row):
+    """Gives make_results.py malformed and malicious logs: it shows the others."""
+    for what, held in hostile_logs(tmp_path):
+        row(f"make_results.py: {what}", "named, or shown as text; others are shown", held)
+
+
+def test_hostile_logs(tmp_path):
+    """The same, in `make test`."""
+    found = hostile_logs(tmp_path)
+    assert found and not [what for what, held in found if not held]

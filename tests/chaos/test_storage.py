@@ -1,0 +1,349 @@
+"""Checkpoints that are damaged, forged or half written; disks that fill; limits of the system."""
+
+import contextlib
+import functools
+import itertools
+import os
+import pickle
+import random
+import re
+import shlex
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from chaos.checkpoints import Hostile, damage, differences, load, lost, saved, verdict
+from chaos.jobs import NET, Job, mount, stage, start, trials, unmount
+
+pytestmark = pytest.mark.timeout(3600)
+
+# ----------------------------------------------------------------------------------------- files
+
+SMALL = [*NET, "-a", "squeezenet1_1", "--image-size", 64, "--steps-per-epoch", 2, "--epochs", 1]
+
+
+@pytest.mark.parametrize("count", trials([(240,)], [(40,)]))
+def test_files(count, tmp_path, row):
+    """Damages checkpoints, of which --resume auto may take none."""
+    words = [*start("plain"), *SMALL]
+    job = Job(words, tmp_path)
+    assert job.wait() == 0, job.text()
+    good, rng = saved(tmp_path / "runs"), random.Random(0)
+    reference, hashed = load(good), good.parent.name.rpartition("_")[2]
+    shares = {"truncated": count // 2, "flipped": count // 4}
+    shares["flipped in the directory"] = count - sum(shares.values())
+    for how, share in shares.items():
+        refused = identical = wrong = number = 0
+        while number < share:
+            runs = tmp_path / "damaged"
+            shutil.rmtree(runs, ignore_errors=True)
+            for serial in range(min(30, share - number)):  # 30 runs whose newest is damaged
+                path = runs / f"run{serial}_{hashed}" / "checkpoint.pt"
+                path.parent.mkdir(parents=True)
+                shutil.copy(good, path)
+                damage(path, how, rng)
+                number += 1
+            (runs / f"good_{hashed}").mkdir()  # by name the oldest
+            shutil.copy(good, runs / f"good_{hashed}" / "checkpoint-1.pt")
+            while True:
+                job = Job([*words, "--resume", "auto", "--log-dir", runs, "--evaluate"], tmp_path)
+                assert job.wait() == 0, job.text()
+                (taken,) = map(Path, re.findall(r"Validating (\S+), epoch", job.text()))
+                if taken.parent.name.startswith("good"):
+                    break
+                same = not differences(load(taken), reference)
+                identical, wrong = identical + same, wrong + (not same)
+                taken.unlink()
+            refused += job.text().count("auto skips ")
+        said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
+        ok = not wrong and refused + identical == share
+        row(f"{share} checkpoints {how}", f"{said}; the one before was taken", ok)
+
+
+HOSTILE = [
+    *itertools.product(("zip", "old format of torch.save", "pickle"), ("--resume", "--weights"))
+]
+
+
+@pytest.mark.parametrize(("kind", "option"), trials(HOSTILE, HOSTILE))
+def test_files__hostile(kind, option, tmp_path, row):
+    """Gives the script files that would run a program if they were unpickled."""
+    path, owned = tmp_path / "hostile.pt", tmp_path / "owned"
+    content = {"arch": Hostile(str(owned)), "state_dict": {}}
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=kind == "zip")
+    job = Job([*start("plain"), *SMALL, option, path], tmp_path)
+    status, ran = job.wait(), owned.exists()
+    said = f"status {status}, {'run' if ran else 'not run'}: {job.errors()[-1:]}"[:120]
+    row(f"hostile {kind}, {option}", said, status == 2 and not ran)
+
+
+# -------------------------------------------------------------------------------------- handmade
+
+
+def rewrite(path, good, attributes=0, change=lambda content: content):
+    """Rewrites a checkpoint with its largest record changed, and with these attributes."""
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w") as new:
+        largest = max(old.infolist(), key=lambda record: record.file_size).filename
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, change(content) if name == largest else content)
+            new.getinfo(name).external_attr = attributes if name == largest else 0
+
+
+LIES = {
+    "says that it is a folder": (0x10,),  # PyTorch takes it for empty
+    "has half of its bytes": (0, lambda content: content[: len(content) // 2]),
+    "has a byte less": (0, lambda content: content[:-1]),
+    "has no bytes": (0, lambda content: b""),
+    "has twice its bytes": (0, lambda content: content * 2),
+}
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+def test_handmade(tmp_path, row):
+    """Offers a script forged checkpoints with the right checksums: a record that lies is refused,
+    no code is run, and no name in them reaches a library."""
+    train = [*start("plain"), *NET, "-j", 0, "--steps-per-epoch", 4]
+    job = Job([*train, "--epochs", 1], tmp_path)
+    assert job.wait() == 0, job.text()
+    good, path, owned = saved(tmp_path / "runs"), tmp_path / "handmade.pt", tmp_path / "owned"
+    content, train = load(good), [*train, "--epochs", 2, "--log-dir", "none", "--resume", path]
+
+    def offer(what, refused=True):
+        job = Job(train, tmp_path)
+        status, lines, ran = job.wait(120), job.errors(), owned.exists()
+        said = f"{'run' if ran else 'not run'}, status {status}: {(lines or ['no line'])[0]}"
+        ok = (status == 2 and len(lines) == 1) if refused else (status == 0 and not lines)
+        row(f"checkpoint with {what}", said[:160], ok and not ran and not job.traceback())
+
+    rewrite(path, good)
+    offer("its records written anew", refused=False)
+    for what, lie in LIES.items():
+        rewrite(path, good, *lie)
+        offer(f"a record that {what}")
+    for name in "args", "model_options", "optimizer", "partial":
+        torch.save(content | {name: Hostile(str(owned))}, path)
+        offer(f"code in {name}")
+    torch.save({"classifier.3.bias": Hostile(str(owned))}, tmp_path / "code.pt")
+    options = {"checkpoint_path": str(tmp_path / "code.pt"), "norm_layer": "os.system"}
+    torch.save(content | {"model_options": options}, path)
+    offer("names for the library that builds the model", refused=False)
+
+
+# ------------------------------------------------------------------------------------------ disk
+
+
+def take_names(run):
+    for name in "checkpoint.tmp", "model_best.tmp":
+        (run / name).unlink(missing_ok=True)
+        (run / name).mkdir()
+
+
+def free_names(run):
+    for path in run.glob("*.tmp"):
+        path.rmdir()
+
+
+def fill(run):
+    """Fills the disk; a run is two folders below its root."""
+    with open(run.parents[1] / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(2**12)):
+            pass
+
+
+def turn_read_only(run):
+    # Mounted over itself, since a remount is refused while the log is open for writing.
+    assert mount("--bind", run, run) and mount("-o", "remount,bind,ro", run)
+
+
+TAKEN = {  # how, and how it is given back
+    "temporary name taken by a folder": (take_names, free_names),
+    "full disk": (fill, lambda run: (run.parents[1] / "filler").unlink()),
+    "disk that turns read-only": (turn_read_only, unmount),
+}
+CLOSED, FULL = "stdout closed by `| head -1`", "stdout on a full disk"
+DISK = [*itertools.product([*TAKEN, CLOSED, FULL], ["own spawn"])]
+
+
+@pytest.mark.parametrize(("what", "way"), trials(DISK, [*DISK, ("full disk", "plain")]))
+def test_disk(what, way, tmp_path, row):
+    """Takes away what a run writes to: the names or the disk of its checkpoints, or its output."""
+    room = tmp_path / "room"
+    room.mkdir()
+    if "disk" in what and not mount("-t", "tmpfs", "-o", "size=90m", "tmpfs", room):
+        pytest.skip("no right to mount a disk")
+    words = [*start(way), *NET, "--epochs", 4, "--steps-per-epoch", 20]
+    words += ["--resume", "auto", "--checkpoint-minutes", 0.02, "--log-dir"]
+    try:
+        row(what, *(survive if what in TAKEN else ignore)(what, words, tmp_path, room))
+    finally:
+        unmount(room)
+
+
+def survive(what, words, folder, room):
+    """The run ends in one line, and resumes once it has its disk back."""
+    take, give_back = TAKEN[what]
+    job = Job([*words, room / "runs"], folder)
+    job.wait_for("2/4  step 5 ")
+    (run,) = room.glob("runs/*")
+    take(run)
+    status, lines = job.wait(120), [*job.errors(), "no line says so"]
+    whole = [load(path) for path in run.glob("*.pt")]  # or it raises
+    give_back(run)
+    again = Job([*words, room / "runs"], folder)
+    ended, on = again.wait(), "Resuming " in again.text()
+    said = f"status {status}: {lines[0]}; {len(whole)} checkpoints whole; --resume auto "
+    said += f"went on to status {ended}" if on else "did not go on"
+    ok = status == 1 and lines[1:] and whole and on and ended == 0 and not job.traceback()
+    return said, ok
+
+
+def ignore(what, words, folder, room):
+    """The run goes on without its output."""
+    words, output = [*words, "runs"], None
+    if what == FULL:
+        output = room / "output.txt"
+        fill(room / "runs" / "run")
+    else:
+        shell = f"{shlex.join(map(str, words))} 2> errors.txt | head -1; exit ${{PIPESTATUS[0]}}"
+        words = ["bash", "-c", shell]
+    status, path = Job(words, folder, output).wait(), saved(folder / "runs")
+    said = f"status {status}, epoch {load(path)['epoch'] if path else 0} of 4 saved"
+    return said, said == "status 0, epoch 4 of 4 saved"
+
+
+# ----------------------------------------------------------------------------- system calls
+
+# Runs a script whose n-th call of a function is the last thing that its process does.
+WRAPPER = """
+import io, os, runpy, signal, sys, torch
+name, when, number, *sys.argv = sys.argv[1:]
+module = torch if name == "save" else os
+whole, calls = getattr(module, name), [0]
+def cut_short(*args, **kwargs):
+    calls[0] += 1
+    last = calls[0] == int(number)
+    if last and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if last and when == "within":
+        content = io.BytesIO()
+        whole(args[0], content)
+        args[1].write(content.getvalue()[: len(content.getvalue()) // 2])
+        args[1].flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = whole(*args, **kwargs)
+    if last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(module, name, cut_short)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+CALLS = [("save", "within", number) for number in (1, 2, 4)]
+CALLS += [("replace", when, number) for when in ("before", "after") for number in (1, 2, 4)]
+CALLS += [("fsync", when, number) for when in ("before", "after") for number in (1, 6)]
+CALLS += [("link", "before", 4), ("link", "after", 4)]  # the first three have no file yet
+CUT = [("imagenet_nd.py", *call) for call in CALLS]
+CUT += [("imagenet_pipeline.py", *CALLS[each]) for each in (1, 3, 5, 8, -1)]
+SAVING = [*NET, "--ema", 0.9, "--epochs", 2, "--steps-per-epoch", 4, "--timeout", 20]
+SAVING += ["--resume", "auto", "--log-dir"]
+
+
+def start_saving(script):
+    return start("plain" if script == "imagenet_nd.py" else "static", script)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Returns a function of a script that gives the folder of its uninterrupted run."""
+
+    @functools.cache
+    def train(script):
+        folder = tmp_path_factory.mktemp("whole")
+        assert Job([*start_saving(script), *SAVING, "runs"], folder).wait() == 0
+        return folder / "runs"
+
+    return train
+
+
+@pytest.mark.parametrize(("script", "name", "when", "number"), trials(CUT, CUT[1:14:4]))
+def test_syscalls(script, name, when, number, uninterrupted, tmp_path, row):
+    """SIGKILLs rank 0 right before, after or within a call that saving makes; then resumes."""
+    wrapper, runs = tmp_path / "wrapper.py", tmp_path / "runs"
+    wrapper.write_text(WRAPPER)
+    words = [*start_saving(script)[:-1], wrapper, name, when, number, stage() / script]
+    status, found = Job([*words, *SAVING, "runs"], tmp_path).wait(), [*runs.glob("*/*.pt")]
+    left = len([*runs.glob("*/*.tmp")])
+    bad = [path.name for path in found if not whole(path)]
+    again = Job([*start_saving(script), *SAVING, "runs"], tmp_path)
+    ended, odd = again.wait(), bad or lost(uninterrupted(script), runs)
+    folders, over = len([*runs.iterdir()]), again.text().count("auto skips ")
+    said = f"{len(bad)} of {len(found)} files damaged" if bad else f"{len(found)} files whole"
+    said += (
+        f", {left} *.tmp left; went on to status {ended} in {folders} folder{'s' * (folders > 1)}"
+    )
+    ok = status not in (0, None) and not bad and not over and ended == 0 and not odd
+    call = f"torch.{name}()" if name == "save" else f"os.{name}()"
+    what = f"{script}: SIGKILL {when} {call} number {number}"
+    row(what, f"{said}; {verdict(odd)}", ok and not again.traceback())
+
+
+def whole(path):
+    """Returns whether a checkpoint's records match their checksums, and it loads."""
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None and bool(load(path))
+    return False
+
+
+# ---------------------------------------------------------------------------------------- limits
+
+# Root has no limit of processes. This user has none of its rights but to read its files.
+NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=+dac_override "
+NOBODY += "--ambient-caps=+dac_override"
+PRIVATE = "unshare --mount"  # whose mounts nobody else sees
+READ_ONLY = 'mount --bind . . && mount -o remount,bind,ro . && cd "$PWD" && unset IMAGENET_DIR'
+# Deleted once all is imported, since PyTorch's import needs a folder. $1 is Python, $2 the script.
+GONE = """mkdir gone && cd gone && set -- $1 -c '
+import os, runpy, sys, torch, torchvision
+os.rmdir("../gone")
+sys.argv[:] = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")' "${@:2}" """
+# By what the shell is started, what it does first, and options.
+LIMITS = {
+    "ulimit -n 64, -j 16": ("", "ulimit -n 64", ["-j", 16]),
+    "ulimit -n 64, -j 16, two ranks": ("", "ulimit -n 64", ["-j", 16]),
+    "ulimit -u 1": (NOBODY, "ulimit -u 1", []),
+    "ulimit -u 9, -j 16": (NOBODY, "ulimit -u 9", ["-j", 16]),
+    "ulimit -f 1 KB": ("", "exec > >(cat) 2>&1 && ulimit -f 1", []),
+    "ulimit -f 4 MB": ("", "exec > >(cat) 2>&1 && ulimit -f 4000", []),
+    "/dev/shm of 64 KB": (PRIVATE, "mount -t tmpfs -o size=64k tmpfs /dev/shm", []),
+    "no DIR, a folder that cannot be written": (PRIVATE, READ_ONLY, ["--log-dir", "../runs"]),
+    "a folder that is deleted": ("", GONE, []),
+}
+
+
+@pytest.mark.parametrize(
+    "what", trials(itertools.product(LIMITS), [*itertools.product(LIMITS)][::3])
+)
+def test_limits(what, tmp_path, row):
+    """Starts a run where something has run out: it ends in one line, before any time-out."""
+    before, shell, more = LIMITS[what]
+    if before and os.geteuid():
+        pytest.skip(f"{what} needs root")
+    ranks = 2 if "two ranks" in what else 1
+    words = [*before.split(), "bash", "-c", f'{shell} && exec "$@"', "-"]
+    words += [*start("own spawn" if ranks > 1 else "plain"), *NET, "--epochs", 1]
+    here = tmp_path / "here"
+    job = Job([*words, "--steps-per-epoch", 4, "--timeout", 15, *more], here)
+    status, lines, left = job.wait(120), job.errors(), job.left()
+    stood, traced = "Timeout (" in job.text(), "Traceback" in job.text()
+    said = f"{'a traceback; ' * traced}status {status}{', stood still' * stood}: "
+    said += f"{(lines or ['no line'])[0]}{f'; {left} processes left' if left else ''}"
+    ok = status in (1, 2) and 0 < len(lines) <= ranks and not (left or stood or traced)
+    row(what, said[:240], ok)
