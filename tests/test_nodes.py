@@ -1,131 +1,18 @@
-"""Several nodes for real: the commands of README.md and docs/, each on a host of its own.
-
-A host is a set of Linux namespaces: a network card, an address and a name of its own, and processes
-that see one another alone. All of it goes when its first process does, which reads from this one.
-"""
+"""Several nodes for real: the commands of README.md and docs/, each on a host of its own."""
 
 import json
 import os
-import re
-import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import BY_TORCHRUN, ROOT, checkpoint, environment, needs_horovod, run, scalars
+from hosts import Host, address, skip_without
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_clusters import action, pod
-
-TOOLS = ("ip", "unshare", "nsenter", "ps")
-# Every host knows all others by name, and has folders for sshd of its own.
-FIRST_PROCESS = """
-mount --bind "$0" /etc/hosts
-mount -t tmpfs none /run
-mkdir -p /run/sshd
-hostname "$1"
-ip link set lo up
-echo ready
-exec cat > /dev/null
-"""
-
-
-def address(number):
-    """Returns host 1's address, 192.168.100.11, or one that follows it."""
-    return f"192.168.100.{10 + number}"
-
-
-class Host:
-    """A host named host1, host2, ..., whose user works in a folder of its own."""
-
-    def __init__(self, name, folder):
-        self.name, self.folder = name, folder / name
-        self.folder.mkdir()
-        known = [f"{address(number)} host{number}\n" for number in range(1, 5)]
-        if not (folder / "hosts").exists():
-            (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(known))
-        kinds = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        first = ["sh", "-ec", FIRST_PROCESS, folder / "hosts", name]
-        pipes = {each: subprocess.PIPE for each in ("stdin", "stdout", "stderr")}
-        self.outer = subprocess.Popen(["unshare", *kinds, *first], **pipes, text=True)
-        if self.outer.stdout.readline() != "ready\n":
-            raise OSError(self.outer.communicate()[1])
-        children = Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
-        self.process = int(children.read_text())  # the first
-
-    def start(self, words, **more):
-        """Starts a command there, in the user's folder."""
-        return Job(self, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder, *words], more)
-
-    def command(self, line, **more):
-        """Runs a line to its end."""
-        job = self.start(shlex.split(line), **more)
-        assert job.wait(60) == 0, job.output()
-
-    def inside(self):
-        """Returns the words before a command that is to run there."""
-        kinds = ["--net", "--mount", "--uts", "--pid"]
-        return ["nsenter", "--target", str(self.process), *kinds]
-
-    def ranks(self):
-        """Returns the processes that train, with their options; not their launchers."""
-        listed = [*self.inside(), "ps", "-eo", "stat=,args=", "--cols", "200"]
-        lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-        found = [line for line in lines.splitlines() if re.search(r"imagenet_\w+\.py", line)]
-        return [line for line in found if not re.match("Z|.*(torchrun|launch|horovodrun) ", line)]
-
-    def kill(self):
-        """Kills all its processes but the first, as if it had been switched off and on."""
-        subprocess.run([*self.inside(), "sh", "-c", "kill -KILL -1"], check=False)
-
-    def remove(self):
-        self.outer.communicate()  # closes the first process' input
-
-
-class Job:
-    """A command under way on a host."""
-
-    def __init__(self, host, words, more):
-        serial = len([*host.folder.glob("*.out")])
-        self.paths = [host.folder / f"{serial}.{stream}" for stream in ("out", "err")]
-        with open(self.paths[0], "w") as out, open(self.paths[1], "w") as err:
-            self.process = subprocess.Popen(
-                [*host.inside(), *map(str, words)],
-                env=environment(PYTHONUNBUFFERED="1", **more),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-
-    def output(self):
-        return "".join(path.read_text(errors="replace") for path in self.paths)
-
-    def errors(self):
-        return self.paths[1].read_text(errors="replace")
-
-    def terminate(self):
-        """Sends SIGTERM to the command, a child of nsenter."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        os.kill(int(children.read_text()), signal.SIGTERM)
-
-    def wait(self, seconds):
-        """Returns the exit status."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"still running after {seconds:.0f} s:\n{self.output()}")
-
-    def says(self, pattern, seconds=120, times=1):
-        """Waits until the output has this pattern so many times."""
-        until = time.monotonic() + seconds
-        while len(re.findall(pattern, self.output())) < times:
-            assert self.process.poll() is None, f"ended without {pattern}:\n{self.output()}"
-            assert time.monotonic() < until, f"no {pattern} in {seconds} s:\n{self.output()}"
-            time.sleep(0.1)
 
 
 class Cluster:
@@ -163,13 +50,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def possible(tmp_path_factory):
     """Skips where there can be no such hosts."""
-    missing = [tool for tool in TOOLS if not shutil.which(tool)]
-    if sys.platform != "linux" or missing or os.geteuid():
-        pytest.skip(f"hosts of their own need Linux, root and {', '.join(missing or TOOLS)}")
-    try:
-        Host("trial", tmp_path_factory.mktemp("trial")).remove()
-    except OSError as error:
-        pytest.skip(f"no namespaces here: {error}")
+    skip_without(tmp_path_factory.mktemp("trial"))
 
 
 @pytest.fixture
