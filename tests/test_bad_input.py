@@ -11,6 +11,7 @@ import torch
 from conftest import (
     HOROVOD,
     ROOT,
+    Hostile,
     command,
     complaint,
     environment,
@@ -287,16 +288,6 @@ def trained(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     run([*command(ND), *TINY, images], folder)
     return next(folder.glob("runs/*/checkpoint.pt"))
-
-
-class Hostile:
-    """What a pickle that runs commands holds."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
 
 
 def test_checkpoints(trained, images, tmp_path, complaint_here):

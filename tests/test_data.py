@@ -25,7 +25,7 @@ import pytest
 import scipy.stats
 import torch
 import torchvision
-from conftest import ROOT, command, complaint, run, scalars, write_images
+from conftest import ROOT, Hostile, command, complaint, run, scalars, write_images
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -640,15 +640,10 @@ def test_the_message_says_what_to_do(fault, message, shards, tmp_path, complaint
 
 def test_nothing_in_an_index_is_run(shards, tmp_path, complaint_here):
     """NumPy would unpickle arrays of objects, if it were told to."""
-
-    class Hostile:
-        def __reduce__(self):
-            return open, (str(tmp_path / "run"), "w")
-
     folder = shutil.copytree(shards, tmp_path / "data")
-    index = folder / "train" / "index.npz"
+    index, hostile = folder / "train" / "index.npz", Hostile(tmp_path / "run")
     with np.load(index) as opened:
-        arrays = dict(opened) | {"classes": np.array([Hostile(), Hostile()], object)}
+        arrays = dict(opened) | {"classes": np.array([hostile, hostile], object)}
     with zipfile.ZipFile(index, "w") as archive:
         for name, array in arrays.items():  # np.savez() takes no array named file
             with archive.open(f"{name}.npy", "w") as entry:

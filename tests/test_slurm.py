@@ -199,22 +199,16 @@ CONF = """
 ClusterName=test
 SlurmctldHost=head
 SlurmUser=root
-AuthType=auth/munge
-CredType=cred/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-JobRequeue=1
-OverTimeLimit=0
 MailProg=/bin/true
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdParameters=config_overrides
 GresTypes=gpu
 NodeName=node1 NodeHostname=head Port=7001 CPUs=16 Gres=gpu:2

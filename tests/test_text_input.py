@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, command, environment, free_port, run, the_line, write_images
+from conftest import ROOT, Hostile, command, environment, free_port, run, the_line, write_images
 
 import text_nd
 
@@ -629,16 +629,6 @@ def test_what_is_imported_of_hugging_faces_is_offline(tmp_path):
     code = "import {0}, sys; assert 'huggingface_hub' not in sys.modules; {0}.transformers()"
     code += "; assert sys.modules['huggingface_hub'].constants.HF_HUB_OFFLINE"
     run([sys.executable, "-c", code.format("text_nd")], ROOT)
-
-
-class Hostile:
-    """What a pickle that runs commands holds."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
 
 
 def test_weights_that_are_a_pickle_are_not_run(another, pairs, tmp_path, complaint_here):
