@@ -1,189 +1,62 @@
-"""Several nodes for real: the commands of README.md and docs/, each on a host of its own.
-
-A host is a set of Linux namespaces: a network card, an address and a name of its own, and processes
-that see one another alone. All of it goes when its first process does, which reads from this one.
-"""
+"""Several nodes for real: the commands of README.md and docs/, each on a host of its own."""
 
 import json
 import os
-import re
-import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import BY_TORCHRUN, ROOT, checkpoint, environment, needs_horovod, run, scalars
+from hosts import Host, address, skip_without
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_clusters import action, pod
-
-TOOLS = ("ip", "unshare", "nsenter", "ps")
-# Every host knows all others by name, and has folders for sshd of its own.
-FIRST_PROCESS = """
-mount --bind "$0" /etc/hosts
-mount -t tmpfs none /run
-mkdir -p /run/sshd
-hostname "$1"
-ip link set lo up
-echo ready
-exec cat > /dev/null
-"""
-
-
-def address(number):
-    """Returns host 1's address, 192.168.100.11, or one that follows it."""
-    return f"192.168.100.{10 + number}"
-
-
-class Host:
-    """A host named host1, host2, ..., whose user works in a folder of its own."""
-
-    def __init__(self, name, folder):
-        self.name, self.folder = name, folder / name
-        self.folder.mkdir()
-        known = [f"{address(number)} host{number}\n" for number in range(1, 5)]
-        if not (folder / "hosts").exists():
-            (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(known))
-        kinds = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        first = ["sh", "-ec", FIRST_PROCESS, folder / "hosts", name]
-        pipes = {each: subprocess.PIPE for each in ("stdin", "stdout", "stderr")}
-        self.outer = subprocess.Popen(["unshare", *kinds, *first], **pipes, text=True)
-        if self.outer.stdout.readline() != "ready\n":
-            raise OSError(self.outer.communicate()[1])
-        children = Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
-        self.process = int(children.read_text())  # the first
-
-    def start(self, words, **more):
-        """Starts a command there, in the user's folder."""
-        return Job(self, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder, *words], more)
-
-    def command(self, line, **more):
-        """Runs a line to its end."""
-        job = self.start(shlex.split(line), **more)
-        assert job.wait(60) == 0, job.output()
-
-    def inside(self):
-        """Returns the words before a command that is to run there."""
-        kinds = ["--net", "--mount", "--uts", "--pid"]
-        return ["nsenter", "--target", str(self.process), *kinds]
-
-    def ranks(self):
-        """Returns the processes that train, with their options; not their launchers."""
-        listed = [*self.inside(), "ps", "-eo", "stat=,args=", "--cols", "200"]
-        lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-        found = [line for line in lines.splitlines() if re.search(r"imagenet_\w+\.py", line)]
-        return [line for line in found if not re.match("Z|.*(torchrun|launch|horovodrun) ", line)]
-
-    def kill(self):
-        """Kills all its processes but the first, as if it had been switched off and on."""
-        subprocess.run([*self.inside(), "sh", "-c", "kill -KILL -1"], check=False)
-
-    def remove(self):
-        self.outer.communicate()  # closes the first process' input
-
-
-class Job:
-    """A command under way on a host."""
-
-    def __init__(self, host, words, more):
-        serial = len([*host.folder.glob("*.out")])
-        self.paths = [host.folder / f"{serial}.{stream}" for stream in ("out", "err")]
-        with open(self.paths[0], "w") as out, open(self.paths[1], "w") as err:
-            self.process = subprocess.Popen(
-                [*host.inside(), *map(str, words)],
-                env=environment(PYTHONUNBUFFERED="1", **more),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-
-    def output(self):
-        return "".join(path.read_text(errors="replace") for path in self.paths)
-
-    def errors(self):
-        return self.paths[1].read_text(errors="replace")
-
-    def terminate(self):
-        """Sends SIGTERM to the command, a child of nsenter."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        os.kill(int(children.read_text()), signal.SIGTERM)
-
-    def wait(self, seconds):
-        """Returns the exit status."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"still running after {seconds:.0f} s:\n{self.output()}")
-
-    def says(self, pattern, seconds=120, times=1):
-        """Waits until the output has this pattern so many times."""
-        until = time.monotonic() + seconds
-        while len(re.findall(pattern, self.output())) < times:
-            assert self.process.poll() is None, f"ended without {pattern}:\n{self.output()}"
-            assert time.monotonic() < until, f"no {pattern} in {seconds} s:\n{self.output()}"
-            time.sleep(0.1)
 
 
 class Cluster:
     """Hosts on one network, whose switch is a host as well."""
 
-    def __init__(self, folder):
-        self.folder, self.hosts = folder, []
+    def __init__(self, folder, count):
         self.switch = Host("switch", folder)
-
-    def add(self):
-        if not self.hosts:
-            self.switch.command("ip link add bridge type bridge")
-            self.switch.command("ip link set bridge up")
-        number = len(self.hosts) + 1
-        host = Host(f"host{number}", self.folder)
-        self.hosts.append(host)
-        ends = f"port{number} netns {self.switch.process} type veth peer name eth0"
-        link = f"ip link add name {ends} netns {host.process}"
-        subprocess.run(link.split(), check=True, capture_output=True)
-        host.command(f"ip address add {address(number)}/24 dev eth0")
-        host.command("ip link set eth0 up")
-        self.plug(number, "up")
-        for script in ROOT.glob("imagenet_*.py"):
-            shutil.copy(script, host.folder)
+        self.hosts = [Host(f"host{number + 1}", folder) for number in range(count)]
+        self.switch.command("ip link add bridge type bridge")
+        self.switch.command("ip link set bridge up")
+        for number, host in enumerate(self.hosts, 1):
+            ends = f"port{number} netns {self.switch.process} type veth peer name eth0"
+            link = f"ip link add name {ends} netns {host.process}"
+            subprocess.run(link.split(), check=True, capture_output=True)
+            host.command(f"ip address add {address(number)}/24 dev eth0")
+            host.command("ip link set eth0 up")
+            self.plug(number, "up")
+            for script in ROOT.glob("imagenet_*.py"):
+                shutil.copy(script, host.folder)
 
     def plug(self, number, state):
         """Connects a host with the network (up), or cuts it off (down)."""
         self.switch.command(f"ip link set port{number} master bridge {state}")
 
-    def remove(self):
-        for host in (*self.hosts, self.switch):
-            host.remove()
-
 
 @pytest.fixture(scope="module")
 def possible(tmp_path_factory):
     """Skips where there can be no such hosts."""
-    missing = [tool for tool in TOOLS if not shutil.which(tool)]
-    if sys.platform != "linux" or missing or os.geteuid():
-        pytest.skip(f"hosts of their own need Linux, root and {', '.join(missing or TOOLS)}")
-    try:
-        Host("trial", tmp_path_factory.mktemp("trial")).remove()
-    except OSError as error:
-        pytest.skip(f"no namespaces here: {error}")
+    skip_without(tmp_path_factory.mktemp("trial"))
 
 
 @pytest.fixture
 def cluster(possible, tmp_path):
     """Returns a function that makes so many hosts."""
-    made = Cluster(tmp_path)
+    made = []
 
     def make(count):
-        for _ in range(count):
-            made.add()
-        return made
+        made.append(Cluster(tmp_path, count))
+        return made[0]
 
     yield make
-    made.remove()
+    for each in made:
+        for host in (*each.hosts, each.switch):
+            host.remove()
 
 
 # --------------------------------------------------------------------------------------- commands
@@ -199,26 +72,23 @@ def by_dist_url(data, nodes=2):
     return [[*words, "--rank", node, data] for node in range(nodes)]
 
 
-def by_launch(data):
-    words = [sys.executable, "-m", "torch.distributed.launch", "--nproc_per_node=1", "--nnodes=2"]
-    where = [f"--master_addr={address(1)}", "--master_port=8888"]
-    script = ["imagenet_ddp_apex.py", "--opt-level", "O0", data]
-    return [[*words, f"--node_rank={node}", *where, *script] for node in range(2)]
-
-
 def by_torchrun(data, nodes="2", restarts=0):
     words = ["torchrun", "--nproc_per_node=1", f"--nnodes={nodes}", f"--max-restarts={restarts}"]
     where = ["--rdzv-backend=c10d", "--rdzv-endpoint=host1:29400", "--rdzv-id=7"]
     return [[*words, *where, "imagenet_ddp.py", data]] * 2
 
 
-def by_static_torchrun(script):
+def by_node_rank(launcher, port, *script):
     def lines(data):
-        words = ["torchrun", "--nproc_per_node=1", "--nnodes=2", "--master_port=29500"]
-        words.append(f"--master_addr={address(1)}")
-        return [[*words, f"--node_rank={node}", script, data] for node in range(2)]
+        words = [*launcher, "--nproc_per_node=1", "--nnodes=2", f"--master_addr={address(1)}"]
+        words.append(f"--master_port={port}")
+        return [[*words, f"--node_rank={node}", *script, data] for node in range(2)]
 
     return lines
+
+
+LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
+by_launch = by_node_rank(LAUNCH, 8888, "imagenet_ddp_apex.py", "--opt-level", "O0")
 
 
 def by_horovodrun(data):
@@ -247,19 +117,15 @@ def ssh(tmp_path):
         for name in "host_key", "user_key":
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
             subprocess.run(words, check=True)
-        (folder / "sshd_config").write_text(
-            f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\n"
-            "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\n"
-        )
-        (folder / "ssh_config").write_text(
-            f"IdentityFile {folder}/user_key\nUserKnownHostsFile {os.devnull}\nLogLevel ERROR\n"
-        )
         # horovodrun calls the first `ssh` on PATH.
         (folder / "ssh").write_text(
-            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n'
+            f"#!/bin/sh\nexec {shutil.which('ssh')} -F none -i {folder}/user_key "
+            f'-o UserKnownHostsFile={os.devnull} -o LogLevel=ERROR "$@"\n'
         )
         (folder / "ssh").chmod(0o755)
-        words = [server, "-D", "-e", "-f", folder / "sshd_config"]
+        keys = f"HostKey={folder}/host_key", f"AuthorizedKeysFile={folder}/user_key.pub"
+        options = *keys, "PermitRootLogin=yes", "StrictModes=no", "UsePAM=no", "PidFile=none"
+        words = [server, "-D", "-e", "-f", os.devnull, *(f"-o{option}" for option in options)]
         for host in cluster.hosts:
             host.start(words).says("listening on 0.0.0.0")
         path = f"{folder}{os.pathsep}{environment()['PATH']}"
@@ -271,6 +137,7 @@ def ssh(tmp_path):
 # ---------------------------------------------------------------------------------------- parity
 
 GLOBAL_BATCH, STEPS = 16, 8
+NO_SPACES = pytest.mark.skipif(" " in sys.executable, reason="Horovod's ssh does not quote Python")
 OPTIONS = ["--epochs", 1, "--steps-per-epoch", STEPS, "--warmup-epochs", 0, "--lr", 0.5]
 
 
@@ -304,25 +171,20 @@ def test_dist_url(nodes, cluster, demo, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
-    [by_launch, by_torchrun, *map(by_static_torchrun, BY_TORCHRUN)],
-    ids=["launch", "torchrun", *BY_TORCHRUN],
+    [
+        pytest.param(by_launch, id="launch"),
+        pytest.param(by_torchrun, id="torchrun"),
+        *[pytest.param(by_node_rank(["torchrun"], 29500, each), id=each) for each in BY_TORCHRUN],
+        pytest.param(by_horovodrun, id="horovodrun", marks=[needs_horovod, NO_SPACES]),
+    ],
 )
-def test_launchers(lines, cluster, demo, expected):
+def test_launchers(lines, cluster, ssh, demo, expected):
     hosts = cluster(2)
+    reached = ssh(hosts) if lines is by_horovodrun else {}
     size = ["-b", GLOBAL_BATCH // 2, "--global-batch", GLOBAL_BATCH]
-    check(hosts, start(hosts, lines(demo), *OPTIONS, *size), expected)
-
-
-@pytest.mark.slow
-@needs_horovod
-@pytest.mark.skipif(" " in sys.executable, reason="over ssh Horovod does not quote Python's path")
-def test_horovodrun(cluster, ssh, demo, expected):
-    hosts = cluster(2)
-    reached = ssh(hosts)
-    jobs = start(hosts, by_horovodrun(demo), *OPTIONS, "-b", GLOBAL_BATCH // 2, **reached)
-    check(hosts, jobs, expected)
-    printed = [path.read_text() for path in hosts.hosts[1].folder.glob("*.err")]
-    assert "Accepted publickey" in "".join(printed)
+    check(hosts, start(hosts, lines(demo), *OPTIONS, *size, **reached), expected)
+    printed = "".join(path.read_text() for path in hosts.hosts[1].folder.glob("*.err"))
+    assert ("Accepted publickey" in printed) == bool(reached)
 
 
 # --------------------------------------------------------------------------------- a host is lost
@@ -335,6 +197,7 @@ AT_WORK = r"1/90  step 20 "
 @pytest.mark.parametrize(
     "lines",
     [by_dist_url, by_launch, by_torchrun, pytest.param(by_horovodrun, marks=needs_horovod)],
+    ids=["dist_url", "launch", "torchrun", "horovodrun"],
 )
 def test_host_that_is_cut_off(lines, cluster, ssh, demo):
     """All ranks end, and the host that can be seen says that another does not answer."""
@@ -431,15 +294,18 @@ def test_pods(file, cluster, demo, tmp_path):
     pods, path = cluster(2), ROOT / "kubernetes" / file
     by_torchrun = file == "torchrun.yaml"
 
-    def start_all(logs, *more):
-        jobs = []
-        for index, host in enumerate(pods.hosts):
-            words, env = pod(path, index, demo, tmp_path / logs)
-            words = [word.replace("--nproc_per_node=8", "--nproc_per_node=1") for word in words]
-            words = [word for word in words if not word.startswith("--amp")]  # slow on CPUs
-            few = ["--epochs", 2, "--steps-per-epoch", 30, "-b", 8, "-j", 0, *more]
-            jobs.append(host.start([*words, *CPU, *few], **env))
-        return jobs
+    def start_all(logs):
+        pairs = [pod(path, index, demo, tmp_path / logs) for index in range(2)]
+        lines = [
+            [
+                word.replace("--nproc_per_node=8", "--nproc_per_node=1")
+                for word in words
+                if not word.startswith("--amp")  # slow on CPUs
+            ]
+            for words, _ in pairs
+        ]
+        few = ["--epochs", 2, "--steps-per-epoch", 30, "-b", 8, "-j", 0]
+        return start(pods, lines, *few, **pairs[0][1])
 
     def end_all(jobs):
         return [job.wait(300) for job in jobs]
@@ -460,6 +326,5 @@ def test_pods(file, cluster, demo, tmp_path):
     assert "Resuming " in jobs[0].output()
     assert end_all(start_all("whole")) == [0, 0]
     paths = [checkpoint(tmp_path / logs) for logs in ("drained", "whole")]
-    one, other = (torch.load(each, weights_only=True)["state_dict"] for each in paths)
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    pair = (torch.load(each, weights_only=True)["state_dict"] for each in paths)
+    torch.testing.assert_close(*pair, rtol=0, atol=0)
