@@ -32,6 +32,8 @@ def start(words):
         run = nd.build_run(nd.parse_args([*words, "--timeout", "0"]))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Begins the schedule, which takes the steps of an epoch from the data that train() changes.
+    run.batches = itertools.chain([next(run.batches)], run.batches)
     return run
 
 
