@@ -78,7 +78,7 @@ def main(doc, measure, file, options, added=""):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             measure(args, Path(scratch))
     except (BadInput, OSError) as error:  # Pillow names the file
-        parser.error(first_line(error))
+        parser.error(str(error))
 
 
 # -------------------------------------------------------------------------------------- the scripts
