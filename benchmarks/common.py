@@ -1,9 +1,10 @@
-"""What the benchmarks share: options, the scripts' loader, what a measurement was made with, its
-rounds, its file and table."""
+"""What the benchmarks share: options and main(), the scripts' loader and Run, processes, rounds;
+what a measurement was made with, its file and table."""
 
 import argparse
 import contextlib
 import datetime
+import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -28,8 +30,14 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from imagenet_nd import BadInput, Place, cores_per_rank, device_name  # noqa: E402
+from imagenet_nd import BadInput, Place, cores_per_rank, device_name, first_line  # noqa: E402
 from reporting.tables import benchmark_table  # noqa: E402
+
+LOGS = ROOT / "logs" / "benchmarks"
+UNMEASURED, OUT_OF_TIME = "not measured", "out of time"
+
+
+# ------------------------------------------------------------------------------------------ options
 
 
 def whole(text, least=0):
@@ -44,10 +52,36 @@ def count(text):
     return whole(text, 1)
 
 
-def option_parser(doc):
-    """Returns a parser whose errors are one line."""
+def option(*flags, default=None, help="", **more):
+    """Returns an option of main(), whose help ends in its default."""
+    shown = " ".join(map(str, default)) if isinstance(default, list) else default
+    if default is not None:
+        help = f"{help} ({shown})".strip()
+    return flags, {"default": default, "help": help, **more}
+
+
+DIR = option("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
+ONLY = option("--only", nargs="+", metavar="NAME", help="rows with these words, beside the first")
+
+
+def main(doc, measure, file, options, added=""):
+    """A program: measure(args, scratch) with these options and --out, to whose name it may have
+    something added; a mistake is one line."""
     doc = doc.split("\n\n")[0]
-    return argparse.ArgumentParser(description=doc, usage=argparse.SUPPRESS, allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=doc, usage=argparse.SUPPRESS, allow_abbrev=False)
+    for flags, more in options:
+        parser.add_argument(*flags, **more)
+    out = f"(logs/benchmarks/{file}.json{added and f', {added} added to the name'})"
+    parser.add_argument("--out", type=Path, default=LOGS / f"{file}.json", help=out)
+    args = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            measure(args, Path(scratch))
+    except (BadInput, OSError) as error:  # Pillow names the file
+        parser.error(str(error))
+
+
+# -------------------------------------------------------------------------------------- the scripts
 
 
 def loader_of(script, words):
@@ -88,6 +122,8 @@ def start(script, words):
         run = module.build_run(module.parse_args([*map(str, words), "--timeout", "0"]))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
+    run.batches = itertools.chain([next(run.batches)], run.batches)
     return module, run
 
 
@@ -105,50 +141,7 @@ def kill_workers():
         child.kill()
 
 
-def about(*packages):
-    """Returns what repeats and explains a measurement: command, date, hardware, versions, commit.
-
-    Packages are beside torch, torchvision, numpy and pillow; NAME also finds NAME-cuda120 or
-    NAME-cu12. Those that are not installed are left out.
-    """
-    git = ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    except OSError:  # no git
-        commit = ""
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    return {
-        "command": [Path(sys.executable).name, *map(portable, sys.argv)],
-        "date": datetime.date.today().isoformat(),
-        "processor": device_name(torch.device("cpu")),
-        **({"accelerator": device_name(gpu)} if gpu else {}),
-        "cores": cores_per_rank(Place(None)),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **versions("torch", "torchvision", "numpy", "pillow", *packages),
-        "commit": commit,
-    }
-
-
-def portable(word):
-    """Returns a word of the command without this machine's folders: paths in the repository from
-    its root on, of others the last name."""
-    option, equals, path = word.rpartition("=")
-    if word == sys.argv[0]:
-        path = os.path.abspath(path)
-    if not os.path.isabs(path):
-        return word
-    inside = Path(path).is_relative_to(ROOT)
-    return f"{option}{equals}{Path(path).relative_to(ROOT) if inside else Path(path).name}"
-
-
-def versions(*packages):
-    """Returns {name: version} of those that are installed, in the order given."""
-    installed = {}
-    for each in importlib.metadata.distributions():
-        name = re.sub(r"-cu(da)?\d+$", "", re.sub(r"[-_.]+", "-", each.name).lower())
-        installed[name] = each.version
-    return {name: installed[name] for name in packages if name in installed}
+# ------------------------------------------------------------------------------------- images, rows
 
 
 def pick_images(folder, count):
@@ -186,26 +179,175 @@ def select(ways, words, baseline):
     }
 
 
+# ---------------------------------------------------------------------------------------- processes
+
+
+class Server:
+    """A process of its own, in which make(*given) returns a function, which is called with whatever
+    is asked. It ends when nothing more is, or with the first error."""
+
+    def __init__(self, make, *given, kind=None):
+        # A GPU's driver does not survive a fork; without one, nothing need be imported again.
+        kind = kind or ("spawn" if torch.accelerator.is_available() else "fork")
+        context = multiprocessing.get_context(kind)
+        self.connection, theirs = context.Pipe()
+        given = theirs, self.connection, make, given
+        self.process = context.Process(target=serve, args=given)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, *words, seconds=None):
+        """Returns (what the function returned, ""), or (None, why there is nothing)."""
+        try:
+            self.connection.send(words)
+            if self.connection.poll(seconds):
+                return self.connection.recv()
+            self.process.kill()  # since compiling cannot be stopped
+            return None, OUT_OF_TIME
+        except (EOFError, OSError):
+            self.process.join(10)
+            return None, f"its process ended with status {self.process.exitcode}"
+
+    def stop(self):
+        """Ends the process."""
+        self.connection.close()
+        self.process.join(10)
+        self.process.kill()
+        self.process.join()
+
+
+def serve(connection, theirs, make, given):
+    """The process of a Server."""
+    theirs.close()  # a copy, by which this process would outlive the other
+    function = None
+    try:
+        while True:
+            words = connection.recv()
+            with contextlib.redirect_stdout(io.StringIO()):
+                function = function or make(*given)
+                answer = function(*words)
+            connection.send((answer, ""))
+    except EOFError:
+        pass  # nothing more is asked
+    except (Exception, SystemExit) as error:  # whatever it is, the others go on
+        connection.send((None, reason(error)))
+    kill_workers()
+
+
+def reason(error):
+    """Returns why something cannot be measured, in a line."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name} is not installed"
+    kind = "" if isinstance(error, BadInput) else f"{type(error).__name__}: "
+    return kind + first_line(error)
+
+
+def measure_apart(makes, rounds):
+    """Returns rows: what each of {name: (make, *given)} returns in every round, after one to warm
+    up, in a Server of its own; or why there are none."""
+    rows, servers = {}, {}
+
+    def ask(name):
+        value, why = servers[name].ask()
+        if why:
+            raise BadInput(f"{name}: {why}")
+        return value
+
+    try:
+        for name, given in makes.items():
+            print(f"warming up: {name}", file=sys.stderr, flush=True)
+            servers[name] = Server(*given)
+            _, why = servers[name].ask()
+            rows[name] = {"name": name, "values": []} | ({UNMEASURED: why} if why else {})
+        ready = [name for name, row in rows.items() if UNMEASURED not in row]
+        ways = {name: functools.partial(ask, name) for name in ready}
+        for name, values in interleave(ways, rounds).items():
+            rows[name]["values"] = values
+    finally:
+        for server in reversed(servers.values()):  # which have copies of those before
+            server.stop()
+    return list(rows.values())
+
+
 def interleave(ways, rounds):
     """Returns {name: what it returned in each round}. Every way runs once a round, in turn, so that
     the noise of a shared machine hits all alike."""
     values = {name: [] for name in ways}
     for serial in range(1, rounds + 1):
         for name, way in ways.items():
-            values[name].append(way())
-            line = f"round {serial}/{rounds}: {name}: {values[name][-1]:,.4g}"
+            value = way()
+            values[name].append(value)
+            first = value[0] if isinstance(value, tuple) else value
+            line = f"round {serial}/{rounds}: {name}: {first:,.4g}"
             print(line, file=sys.stderr, flush=True)
     return values
 
 
-def write(path, title, unit, rows, baseline, about, facts):
-    """Prints the table of RESULTS.md, and writes the JSON file that make_results.py makes it from.
+# --------------------------------------------------------------------------------- the file
+
+
+def about(*packages):
+    """Returns what repeats and explains a measurement: command, date, hardware, versions, commit.
+
+    Packages are beside torch, torchvision, numpy and pillow; NAME also finds NAME-cuda120 or
+    NAME-cu12. Those that are not installed are left out.
+    """
+    git = ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git
+        commit = ""
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    return {
+        "command": [Path(sys.executable).name, *map(portable, sys.argv)],
+        "date": datetime.date.today().isoformat(),
+        "processor": device_name(torch.device("cpu")),
+        **({"accelerator": device_name(gpu)} if gpu else {}),
+        "cores": cores_per_rank(Place(None)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **versions("torch", "torchvision", "numpy", "pillow", *packages),
+        "commit": commit,
+        # torch's limit, such as "avx2".
+        **{name: os.environ[name] for name in os.environ if name == "ATEN_CPU_CAPABILITY"},
+    }
+
+
+def portable(word):
+    """Returns a word of the command without this machine's folders: paths in the repository from
+    its root on, of others the last name."""
+    option, equals, path = word.rpartition("=")
+    if word == sys.argv[0]:
+        path = os.path.abspath(path)
+    if not os.path.isabs(path):
+        return word
+    inside = Path(path).is_relative_to(ROOT)
+    return f"{option}{equals}{Path(path).relative_to(ROOT) if inside else Path(path).name}"
+
+
+def versions(*packages):
+    """Returns {name: version} of those that are installed, in the order given."""
+    installed = {}
+    for each in importlib.metadata.distributions():
+        name = re.sub(r"-cu(da)?\d+$", "", re.sub(r"[-_.]+", "-", each.name).lower())
+        installed[name] = each.version
+    return {name: installed[name] for name in packages if name in installed}
+
+
+def beside(path, words):
+    """Returns the path of a file of results with these words added to its name."""
+    return path.with_name(f"{path.stem}_{words}.json")
+
+
+def write(path, title, unit, rows, baseline, facts, *packages):
+    """Prints the table of RESULTS.md, and writes the JSON file that make_results.py makes it from,
+    with about(*packages).
 
     A row is {"name": str, "values": [float, ...] in `unit`, and further columns: str or float};
     facts are {name: a number or a few words}, of what was measured.
     """
     content = {"title": title, "unit": unit, "baseline": baseline, "facts": facts}
-    content |= {"about": about, "rows": rows}
+    content |= {"about": about(*packages), "rows": rows}
     print(f"{title}:\n\n{benchmark_table(content)}", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -13,12 +13,9 @@ says so. Close other programs first: on two cores each of them counts; the proce
 of all processes and threads of a way, suffers less from them.
 """
 
-import collections
-import contextlib
 import functools
 import importlib.util
 import itertools
-import multiprocessing
 import os
 import statistics
 import subprocess
@@ -30,7 +27,7 @@ from pathlib import Path
 import common
 import psutil
 import torch
-from common import ROOT, count, whole
+from common import DIR, ONLY, ROOT, UNMEASURED, count, option, whole
 from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
@@ -39,7 +36,7 @@ import imagenet_nd as nd
 SIZE = 224  # pixels
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in pytorch/examples
 BASELINE = "pytorch/examples"
-UNMEASURED, USED = "not measured", "processor time, ms per image"
+USED = "processor time, ms per image"
 AHEAD = 2  # batches that DALI makes before they are asked for: its default
 SETTLING = 0.5  # s
 FFCV_QUALITY = 90  # of the JPEGs that it writes anew
@@ -230,104 +227,61 @@ def processor_seconds():
     return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children()))
 
 
-def serve(connection, theirs, way, folder, args):
-    """Warms up; then measures a pass whenever the connection asks for one, until its end.
+def make(way, folder, args):
+    """Returns a function that measures a pass, and returns (images/s, ms of processor time per
+    image, dtypes of the images). The clock starts when what was loaded ahead is used up."""
+    load, epochs = way(folder, args), itertools.count()
 
-    Sends (type of the images, why it cannot be measured); then (images/s, ms of processor time per
-    image) of each pass. The clock starts when what was loaded ahead is used up.
-    """
-    theirs.close()  # a copy, by which this process would outlive the other
-    try:
-        load = way(folder, args)
-        kinds = {str(batch[0].dtype).removeprefix("torch.") for batch in load(0)}
-    except Exception as error:  # whatever it is, the others go on
-        missing = isinstance(error, ModuleNotFoundError) and f"{error.name} is not installed"
-        connection.send(("", missing or nd.first_line(error)))
-        return
-    connection.send((" ".join(kinds), ""))
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        for epoch in itertools.count(1):
-            connection.recv()
-            used, images, ahead = processor_seconds(), 0, 0
-            for number, batch in enumerate(load(epoch)):
-                images += len(batch[1])
-                if number < 2 * args.workers + 1:
-                    started, ahead = time.perf_counter(), images
-            images_per_second = (images - ahead) / (time.perf_counter() - started)
-            time.sleep(SETTLING)  # what is fetched ahead for the next pass would slow the next way
-            connection.send((images_per_second, 1e3 * (processor_seconds() - used) / images))
-    common.kill_workers()
+    def measure_pass():
+        used, images, ahead, dtypes = processor_seconds(), 0, 0, {}
+        for number, batch in enumerate(load(next(epochs))):
+            images += len(batch[1])
+            dtypes[str(batch[0].dtype).removeprefix("torch.")] = None
+            if number < 2 * args.workers + 1:
+                started, ahead = time.perf_counter(), images
+        images_per_second = (images - ahead) / (time.perf_counter() - started)
+        time.sleep(SETTLING)  # what is fetched ahead for the next pass would slow the next way
+        milliseconds = 1e3 * (processor_seconds() - used) / images
+        return images_per_second, milliseconds, " ".join(dtypes)
+
+    return measure_pass
 
 
-def measure(ways, folder, args):
-    """Returns rows: images/s of every round, or why there are none."""
-    # Forked, so that nothing is imported again, before anything here has started a thread.
-    context = multiprocessing.get_context("fork")
-    connections, processes, rows, used = {}, [], {}, collections.defaultdict(list)
-
-    def ask(name):
-        connections[name].send("a pass")
-        images_per_second, milliseconds = connections[name].recv()
-        used[name].append(milliseconds)
-        return images_per_second
-
-    try:
-        for name, way in ways.items():
-            print(f"warming up: {name}", file=sys.stderr, flush=True)
-            connections[name], theirs = context.Pipe()
-            given = theirs, connections[name], way, folder, args
-            processes.append(context.Process(target=serve, args=given))
-            processes[-1].start()
-            theirs.close()
-            kind, why = connections[name].recv()
-            rows[name] = {"name": name, "values": [], USED: "", "batches": kind, UNMEASURED: why}
-        ready = [name for name, row in rows.items() if not row[UNMEASURED]]
-        asks = {name: functools.partial(ask, name) for name in ready}
-        measured = common.interleave(asks, args.rounds)
-    finally:
-        for process, connection in reversed([*zip(processes, connections.values(), strict=True)]):
-            connection.close()  # the last first, which has copies of those before
-            process.join()
-    for name in ready:
-        rows[name] |= {"values": measured[name], USED: statistics.median(used[name])}
-    return list(rows.values())
-
-
-def main():
+def measure(args, scratch):
     """Measures all ways, writes the table."""
-    parser = common.option_parser(__doc__)
-    add = parser.add_argument
-    add("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
-    add("-j", "--workers", type=whole, default=2, help="loader processes of a way (%(default)s)")
-    add("-b", "--batch-size", type=count, default=64, help="(%(default)s)")
-    add("--images", type=count, default=1920, help="in a pass (%(default)s)")
-    add("--rounds", type=count, default=5, help="(%(default)s)")
-    add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the baseline")
-    add("--checkout", type=Path, metavar="FOLDER", help="measure this other commit of the project")
-    add("--out", type=Path, default=ROOT / "logs" / "benchmarks" / "data_loading.json")
-    args = parser.parse_args()
-    try:
-        least = (2 * args.workers + 4) * args.batch_size
-        if args.images < least:
-            raise nd.BadInput(f"--images {args.images}: {least} or more tell something")
-        others = rows_of_a_checkout(args.checkout.resolve()) if args.checkout else {}
-        ways = common.select(WAYS | others, args.only, BASELINE)
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            args.scratch = Path(scratch)
-            folder = args.scratch / "images"
-            common.link_images(args.dir, args.images, folder)
-            rows = measure(ways, folder, args)
-    except nd.BadInput as error:
-        parser.error(str(error))
-    title = f"Data loading, {args.workers} workers"
+    least = (2 * args.workers + 4) * args.batch_size
+    if args.images < least:
+        raise nd.BadInput(f"--images {args.images}: {least} or more tell something")
+    others = rows_of_a_checkout(args.checkout.resolve()) if args.checkout else {}
+    ways = common.select(WAYS | others, args.only, BASELINE)
+    args.scratch, folder = scratch, scratch / "images"
+    common.link_images(args.dir, args.images, folder)
+    makes = {name: (make, way, folder, args) for name, way in ways.items()}
+    rows = []
+    for row in common.measure_apart(makes, args.rounds):
+        passes, why = row["values"], row.get(UNMEASURED, "")
+        row |= {"values": [each[0] for each in passes], USED: "", "batches": ""}
+        if passes:
+            row |= {USED: statistics.median(each[1] for each in passes), "batches": passes[0][2]}
+        rows.append(row | {UNMEASURED: why})
+    title, held = f"Data loading, {args.workers} workers", os.environ.get("ATEN_CPU_CAPABILITY")
+    title += f", held to {held.upper()}" if held else ""  # torch's; DALI and Pillow have no switch
     facts = {"workers": args.workers, "images": args.images, "batch": args.batch_size}
     facts["ffcv_quality"] = FFCV_QUALITY
-    about = common.about("timm", "nvidia-dali", "nvidia-nvimgcodec", "ffcv")
-    if held := os.environ.get("ATEN_CPU_CAPABILITY"):  # torch's; DALI and Pillow have no switch
-        title += f", held to {held.upper()}"
-        about["ATEN_CPU_CAPABILITY"] = held
-    common.write(args.out, title, "images/s", rows, BASELINE, about, facts)
+    packages = "timm nvidia-dali nvidia-nvimgcodec ffcv".split()
+    common.write(args.out, title, "images/s", rows, BASELINE, facts, *packages)
 
+
+OPTIONS = [
+    DIR,
+    option("-j", "--workers", type=whole, default=2, help="loader processes of a way"),
+    option("-b", "--batch-size", type=count, default=64),
+    option("--images", type=count, default=1920, help="in a pass"),
+    option("--rounds", type=count, default=5),
+    ONLY,
+    option("--checkout", type=Path, metavar="FOLDER", help="another commit of the project, too"),
+]
+main = functools.partial(common.main, __doc__, measure, "data_loading", OPTIONS)
 
 if __name__ == "__main__":
     main()

@@ -8,23 +8,24 @@ core: the time is the processor's. The error is the mean difference, in grey lev
 whole image decoded by Pillow, cropped, and resized in float64 with antialiasing.
 """
 
+import functools
 import io
 import sys
 import time
-from pathlib import Path
 
+import common
 import numpy as np
 import PIL.ExifTags
 import PIL.Image
 import torch
 import torchvision
-from common import ROOT, about, count, interleave, option_parser, pick_images, select, write
+from common import DIR, ONLY, UNMEASURED, count, option
 from torchvision import transforms
 
 import imagenet_nd as nd
 
 SIZE = 224  # pixels
-BASELINE = "Pillow"
+BASELINE, ERROR = "Pillow", "error, grey levels"
 
 
 def resize(image):
@@ -40,77 +41,65 @@ def cut(image, box):
     return image[top : top + height, left : left + width]
 
 
-# A maker returns a function of (bytes of a JPEG, uint8 (N,); box) that gives (SIZE, SIZE, 3) uint8.
+# ------------------------------------------------------------------------------------- the decoders
+# Each takes the bytes of a JPEG, uint8 (N,), and a box, and returns uint8 (SIZE, SIZE, 3).
 
 
-def pillow():
-    def decode(encoded, box):
-        top, left, height, width = box
-        image = PIL.Image.open(io.BytesIO(encoded)).convert("RGB")
-        image = image.crop((left, top, left + width, top + height))
-        return np.asarray(image.resize((SIZE, SIZE), PIL.Image.BILINEAR))
-
-    return decode
+def pillow(encoded, box):
+    top, left, height, width = box
+    image = PIL.Image.open(io.BytesIO(encoded)).convert("RGB")
+    image = image.crop((left, top, left + width, top + height))
+    return np.asarray(image.resize((SIZE, SIZE), PIL.Image.BILINEAR))
 
 
-def pillow_draft():
-    def decode(encoded, box):
-        top, left, height, width = box
-        image = PIL.Image.open(io.BytesIO(encoded))
-        whole = image.width, image.height
-        # An eighth, quarter or half of the image, so that the crop still has SIZE pixels.
-        image.draft("RGB", (SIZE * image.width // width + 1, SIZE * image.height // height + 1))
-        x, y = image.width / whole[0], image.height / whole[1]
-        part = left * x, top * y, (left + width) * x, (top + height) * y
-        image = image.convert("RGB").resize((SIZE, SIZE), PIL.Image.BILINEAR, box=part)
-        return np.asarray(image)
-
-    return decode
+def pillow_draft(encoded, box):
+    top, left, height, width = box
+    image = PIL.Image.open(io.BytesIO(encoded))
+    whole = image.width, image.height
+    # An eighth, quarter or half of the image, so that the crop still has SIZE pixels.
+    image.draft("RGB", (SIZE * image.width // width + 1, SIZE * image.height // height + 1))
+    x, y = image.width / whole[0], image.height / whole[1]
+    part = left * x, top * y, (left + width) * x, (top + height) * y
+    return np.asarray(image.convert("RGB").resize((SIZE, SIZE), PIL.Image.BILINEAR, box=part))
 
 
-def pillow_gap():
-    def decode(encoded, box):
-        top, left, height, width = box
-        image = PIL.Image.open(io.BytesIO(encoded)).convert("RGB")
-        part = left, top, left + width, top + height
-        size = SIZE, SIZE
-        return np.asarray(image.resize(size, PIL.Image.BILINEAR, box=part, reducing_gap=2))
+def pillow_gap(encoded, box):
+    top, left, height, width = box
+    image = PIL.Image.open(io.BytesIO(encoded)).convert("RGB")
+    part, size = (left, top, left + width, top + height), (SIZE, SIZE)
+    return np.asarray(image.resize(size, PIL.Image.BILINEAR, box=part, reducing_gap=2))
 
-    return decode
+
+# The others are made, since they may not be installed, and some are objects.
+
+
+def whole_by(decode):
+    """Returns a decoder: all of the image by decode(encoded), uint8 (H, W, 3), cut and resized."""
+    return lambda encoded, box: resize(cut(decode(encoded), box))
 
 
 def torchvision_io():
-    rgb = torchvision.io.ImageReadMode.RGB
-
-    def decode(encoded, box):
-        image = torchvision.io.decode_jpeg(torch.from_numpy(encoded), rgb)
-        return resize(cut(image.permute(1, 2, 0), box))
-
-    return decode
+    decode, rgb = torchvision.io.decode_jpeg, torchvision.io.ImageReadMode.RGB
+    return whole_by(lambda encoded: decode(torch.from_numpy(encoded), rgb).permute(1, 2, 0))
 
 
 def torchcodec():
     from torchcodec.decoders import decode_jpeg
 
-    def decode(encoded, box):
-        return resize(cut(decode_jpeg(torch.from_numpy(encoded)).permute(1, 2, 0), box))
-
-    return decode
+    return whole_by(lambda encoded: decode_jpeg(torch.from_numpy(encoded)).permute(1, 2, 0))
 
 
 def simplejpeg():
     from simplejpeg import decode_jpeg
 
-    return lambda encoded, box: resize(cut(decode_jpeg(encoded), box))
+    return whole_by(decode_jpeg)
 
 
 def pyturbojpeg():
     from turbojpeg import TJPF_RGB, TurboJPEG
 
-    library = TurboJPEG()
-    return lambda encoded, box: resize(
-        cut(library.decode(encoded.tobytes(), pixel_format=TJPF_RGB), box)
-    )
+    decode = TurboJPEG().decode
+    return whole_by(lambda encoded: decode(encoded.tobytes(), pixel_format=TJPF_RGB))
 
 
 def opencv():
@@ -146,9 +135,9 @@ def nvimagecodec():
 
 
 DECODERS = {
-    BASELINE: pillow,
-    "Pillow, draft": pillow_draft,
-    "Pillow, resize(box=, reducing_gap=2)": pillow_gap,
+    BASELINE: lambda: pillow,
+    "Pillow, draft": lambda: pillow_draft,
+    "Pillow, resize(box=, reducing_gap=2)": lambda: pillow_gap,
     "OpenCV, INTER_AREA": opencv,
     "torchvision.io": torchvision_io,
     "torchcodec": torchcodec,
@@ -156,6 +145,9 @@ DECODERS = {
     "simplejpeg": simplejpeg,
     "nvImageCodec, CPU, the crop alone": nvimagecodec,
 }
+
+
+# --------------------------------------------------------------------------------------- measuring
 
 
 def reference(encoded, box):
@@ -183,72 +175,50 @@ def read_jpegs(paths):
     return jpegs, np.mean(pixels)
 
 
-def measure(makers, jpegs, rounds):
-    """Returns rows: images/s of every round, after one to warm up, and the error; or why not."""
-    rows, ways = {}, {}
-    exact = [reference(*each) for each in jpegs]
+def images_per_second(decode, jpegs):
+    """Returns the images per second of processor time in which all are decoded."""
+    started = time.process_time()
+    for each in jpegs:
+        decode(*each)
+    return len(jpegs) / (time.process_time() - started)
+
+
+def measure(args, _):
+    """Measures all decoders after one round to warm up, with their errors; writes the table."""
+    torch.set_num_threads(1)
+    makers = common.select(DECODERS, args.only, BASELINE)
+    jpegs, pixels = read_jpegs(common.pick_images(args.dir, args.images))
+    exact, rows, ways = [reference(*each) for each in jpegs], {}, {}
     for name, make in makers.items():
-        row = rows[name] = {
-            "name": name,
-            "values": [],
-            "error, grey levels": "",
-            "not measured": "",
-        }
+        print(f"warming up: {name}", file=sys.stderr, flush=True)
+        row = rows[name] = {"name": name, "values": [], ERROR: "", UNMEASURED: ""}
         try:
             decode = make()
-            print(f"warming up: {name}", file=sys.stderr, flush=True)
-            errors = [
-                np.abs(decode(*each) - right).mean()
-                for each, right in zip(jpegs, exact, strict=True)
-            ]
+            pairs = zip(jpegs, exact, strict=True)
+            row[ERROR] = float(
+                np.mean([abs(decode(*each) - right).mean() for each, right in pairs])
+            )
         except (ImportError, OSError, RuntimeError, ValueError) as error:
-            missing = isinstance(error, ModuleNotFoundError) and f"{error.name} is not installed"
-            row["not measured"] = missing or nd.first_line(error)
-            continue
-        row["error, grey levels"] = float(np.mean(errors))
-        ways[name] = images_per_second(decode, jpegs)
-    for name, values in interleave(ways, rounds).items():
+            row[UNMEASURED] = common.reason(error)
+        else:
+            ways[name] = functools.partial(images_per_second, decode, jpegs)
+    for name, values in common.interleave(ways, args.rounds).items():
         rows[name]["values"] = values
-    return list(rows.values())
-
-
-def images_per_second(decode, jpegs):
-    """Returns a function that decodes all and returns the images per second of processor time."""
-
-    def way():
-        started = time.process_time()
-        for each in jpegs:
-            decode(*each)
-        return len(jpegs) / (time.process_time() - started)
-
-    return way
-
-
-def main():
-    """Measures all decoders, writes the table."""
-    parser = option_parser(__doc__)
-    add = parser.add_argument
-    add("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
-    add("--images", type=count, default=240, help="(%(default)s)")
-    add("--rounds", type=count, default=5, help="(%(default)s)")
-    add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the baseline")
-    add("--out", type=Path, default=ROOT / "logs" / "benchmarks" / "decoders.json")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        makers = select(DECODERS, args.only, BASELINE)
-        jpegs, pixels = read_jpegs(pick_images(args.dir, args.images))
-        rows = measure(makers, jpegs, args.rounds)
-    except (nd.BadInput, OSError) as error:  # Pillow names the file
-        parser.error(nd.first_line(error))
     kilobytes = np.mean([len(encoded) for encoded, _ in jpegs]) / 1000
     facts = {"images": len(jpegs), "mean_kB": round(kilobytes)}
     facts["mean_megapixels"] = round(pixels / 1e6, 2)
-    packages = ("torchcodec", "simplejpeg", "pyturbojpeg", "opencv-python-headless")
-    versions = about(*packages, "nvidia-nvimgcodec")
-    title = f"Decoding, cropping and resizing to {SIZE} pixels"
-    write(args.out, title, "images/s per core", rows, BASELINE, versions, facts)
+    packages = "torchcodec simplejpeg pyturbojpeg opencv-python-headless nvidia-nvimgcodec".split()
+    title, rows = f"Decoding, cropping and resizing to {SIZE} pixels", list(rows.values())
+    common.write(args.out, title, "images/s per core", rows, BASELINE, facts, *packages)
 
+
+OPTIONS = [
+    DIR,
+    option("--images", type=count, default=240),
+    option("--rounds", type=count, default=5),
+    ONLY,
+]
+main = functools.partial(common.main, __doc__, measure, "decoders", OPTIONS)
 
 if __name__ == "__main__":
     main()

@@ -6,29 +6,25 @@
 Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16, also with all of
 a recipe that the device computes, and imagenet_ddp_apex.py at every opt level, with and without
 --channels-last and --compile. What matters most comes first; what is not done after --minutes is
-recorded as not measured, and so is what fails.
+recorded as not measured, and so is what fails. No GPU has run it yet: tests do, on the CPU.
 """
 
-import contextlib
+import functools
 import gc
-import io
-import multiprocessing
 import os
 import re
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import common
 import torch
-from common import count
+from common import ONLY, count, option
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
 from training import CLASSES, synchronize
 
-from imagenet_nd import first_line
+from imagenet_nd import BadInput
 
 RECIPE = "--mixup 0.2 --cutmix 1 --label-smoothing 0.1 --norm-wd 0 --clip-grad 1 --ema 0.9989"
 PRECISIONS = {
@@ -37,7 +33,6 @@ PRECISIONS = {
     **{level: ("imagenet_ddp_apex", ["--opt-level", level]) for level in ("O2", "O1", "O3", "O0")},
 }
 MODES = ("off", "default", "reduce-overhead")
-UNMEASURED, OUT_OF_TIME = "not measured", "out of time"
 WARM_UP_STEPS = 5  # cuDNN tries its algorithms in the first, CUDA graphs are recorded by the third
 BLOCKS = 3  # measured, one after the other
 IMAGES_PER_BLOCK = 2560  # a second of an H200
@@ -127,22 +122,10 @@ def name_of(job):
     return " ".join([f"{PRECISIONS[job['precision']][0]}.py", *options_of(job)])
 
 
-# -------------------------------------------------------------------------- in a process of its own
+# --------------------------------------------------------------------------------------- measuring
 
 
-def serve(connection, args, scratch):
-    """Measures what the connection asks for, until there is nothing more."""
-    while True:
-        job = connection.recv()
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                measured = train(job, args, scratch)
-        except (Exception, SystemExit) as error:  # whatever it is, the others go on
-            measured = {UNMEASURED: f"{type(error).__name__}: {first_line(error)}"}
-        connection.send(measured)
-
-
-def train(job, args, scratch):
+def train(args, scratch, job):
     """Returns a training's row."""
     gc.collect()  # the model before
     torch.compiler.reset()  # or the next batch size would be compiled as a variable one
@@ -170,77 +153,49 @@ def train(job, args, scratch):
     return {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
 
 
-class Worker:
-    """The process that measures; the next job starts another one when a job has failed."""
-
-    def __init__(self, *given):
-        self.given, self.process = given, None
-
-    def ask(self, job, seconds):
-        """Returns what `serve` measures, if it takes no longer than that."""
-        if self.process is None:
-            # Not forked, as CUDA needs; and killed, if need be, since compiling cannot be stopped.
-            spawn = multiprocessing.get_context("spawn")
-            self.connection, theirs = spawn.Pipe()
-            self.process = spawn.Process(target=serve, args=(theirs, *self.given))
-            self.process.start()
-            theirs.close()
-        try:
-            self.connection.send(job)
-            answered = self.connection.poll(seconds)
-            measured = self.connection.recv() if answered else {UNMEASURED: OUT_OF_TIME}
-        except (EOFError, OSError):
-            self.process.join(10)
-            measured = {UNMEASURED: f"its process ended with status {self.process.exitcode}"}
-        if UNMEASURED in measured:
-            self.stop()
-        return measured
-
-    def stop(self):
-        """Ends the process, whatever it does."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-            self.process = None
+def start(args, scratch):
+    """Returns a Server to be asked for jobs."""
+    return common.Server(functools.partial, train, args, scratch, kind="spawn")
 
 
-# --------------------------------------------------------------------------------------------- main
-
-
-def main():
+def measure(args, scratch):
     """Measures until the time is up, writes what there is."""
-    parser = common.option_parser(__doc__)
-    add = parser.add_argument
-    add("-a", "--arch", default="resnet50", help="any torchvision classifier (%(default)s)")
-    add("-b", "--batch-size", type=count, nargs="+", help="images per step (256 1024)")
-    add("--image-size", type=count, help="pixels (default: the architecture's own)")
-    add("--steps", type=count, help=f"of each of {BLOCKS} blocks ({IMAGES_PER_BLOCK} images)")
-    add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the first")
-    add("--minutes", type=float, default=7.5, help="when to end (%(default)s)")
-    add("--out", type=Path, default=common.ROOT / "logs" / "benchmarks" / "gpu.json")
-    args = parser.parse_args()
     if not torch.cuda.is_available() and not (args.batch_size and args.image_size):
         small = "to try it on the CPU, add --arch resnet18 -b 4 --image-size 32 --minutes 1"
-        parser.error(f"PyTorch finds no CUDA GPU here; {small}")
+        raise BadInput(f"PyTorch finds no CUDA GPU here; {small}")
     args.batch_size = args.batch_size or [256, 1024]
-    # Worker.stop() leaves semaphores to Python's tracker, which says so.
+    # A process that is killed leaves semaphores to Python's tracker, which says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
-    deadline, rows = time.monotonic() + 60 * args.minutes, []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        worker = Worker(args, scratch)
-        try:
-            for job in jobs_of(args):
-                seconds = deadline - time.monotonic()
-                print(f"{seconds:4.0f} s left: {name_of(job)}", file=sys.stderr, flush=True)
-                measured = worker.ask(job, seconds) if seconds > 0 else {UNMEASURED: OUT_OF_TIME}
-                rows.append({"name": name_of(job), "values": [], **measured})
-        finally:
-            worker.stop()
+    deadline, rows, server = time.monotonic() + 60 * args.minutes, [], None
+    try:
+        for job in jobs_of(args):
+            seconds, measured, why = deadline - time.monotonic(), {}, common.OUT_OF_TIME
+            print(f"{seconds:4.0f} s left: {name_of(job)}", file=sys.stderr, flush=True)
+            if seconds > 0:
+                server = server or start(args, scratch)
+                measured, why = server.ask(job, seconds=seconds)
+            row = {"name": name_of(job), "values": []}
+            rows.append(row | (measured or {common.UNMEASURED: why}))
+            if server and why:  # its process is over
+                server = server.stop()
+    finally:
+        if server:
+            server.stop()
     what = f"{args.image_size} pixels" if args.image_size else "its own size"
     title = f"Training {args.arch} on synthetic images of {what}, one device"
     facts = {"minutes": args.minutes}
-    common.write(args.out, title, "images/s", rows, rows[0]["name"], common.about(), facts)
+    common.write(args.out, title, "images/s", rows, rows[0]["name"], facts)
 
+
+OPTIONS = [
+    option("-a", "--arch", default="resnet50", help="any torchvision classifier"),
+    option("-b", "--batch-size", type=count, nargs="+", help="images per step (256 1024)"),
+    option("--image-size", type=count, help="pixels (default: the architecture's own)"),
+    option("--steps", type=count, help=f"of each of {BLOCKS} blocks ({IMAGES_PER_BLOCK} images)"),
+    ONLY,
+    option("--minutes", type=float, default=7.5, help="when to end"),
+]
+main = functools.partial(common.main, __doc__, measure, "gpu", OPTIONS)
 
 if __name__ == "__main__":
     main()

@@ -8,10 +8,12 @@ what autograd keeps of a forward pass under autocast to bfloat16, at the largest
 Libraries' workspaces and the allocator's gaps come on top. Writes logs/benchmarks/.
 """
 
+import functools
 from pathlib import Path
 
 import common
 import torch
+from common import ROOT, count, option
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import imagenet_nd as nd
@@ -19,7 +21,7 @@ import imagenet_nd as nd
 COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights, gradients, state
 
 
-def measure(file, gpus):
+def memory(file, gpus):
     """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
     args = nd.parse_args([f"@{file}"])
     place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
@@ -45,24 +47,23 @@ def measure(file, gpus):
     state = weights * (COPIES[args.optimizer] + bool(args.ema))
     total = (state + sum(each.nbytes() for each in kept.values())) / 1e9
     name = f"{Path(file).stem}, {gpus} GPU{'s' if gpus > 1 else ''}"
-    row = {"name": name, "values": [total]}
-    row |= {"images a GPU": str(batch), "parts": str(parts), "state, GB": state / 1e9}
-    return row
+    row = {"name": name, "values": [total], "images a GPU": str(batch), "parts": str(parts)}
+    return row | {"state, GB": state / 1e9}
 
 
-def main():
+def measure(args, _):
     """Counts, prints and writes."""
-    parser = common.option_parser(__doc__)
-    files = sorted((common.ROOT / "recipes").glob("*.txt"))
-    parser.add_argument("recipes", nargs="*", default=files, help="option files (all of recipes/)")
-    parser.add_argument("--gpus", nargs="+", type=common.count, default=[1, 8, 64])
-    path = common.ROOT / "logs" / "benchmarks" / "recipe_memory.json"
-    parser.add_argument("--out", type=Path, default=path, help="JSON file (logs/benchmarks/)")
-    args = parser.parse_args()
-    rows = [measure(file, gpus) for file in args.recipes for gpus in args.gpus]
+    files = args.files or sorted((ROOT / "recipes").glob("*.txt"))
+    rows = [memory(file, gpus) for file in files for gpus in args.gpus]
     title = "Memory that recipes need on a GPU"
-    common.write(args.out, title, "GB", rows, rows[0]["name"], common.about("timm"), {})
+    common.write(args.out, title, "GB", rows, rows[0]["name"], {}, "timm")
 
+
+OPTIONS = [
+    option("files", metavar="FILE", nargs="*", help="option files (default: recipes/*.txt)"),
+    option("--gpus", nargs="+", type=count, default=[1, 8, 64]),
+]
+main = functools.partial(common.main, __doc__, measure, "recipe_memory", OPTIONS)
 
 if __name__ == "__main__":
     main()

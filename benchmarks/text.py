@@ -18,19 +18,17 @@ import itertools
 import json
 import os
 import platform
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import common
 import numpy as np
 import torch
 import torch.distributed as dist
-from common import ROOT, BadInput, count, option_parser, write
-from parallel import EXCHANGES, TORCHRUN, hosts, launch, losses_and_times
+import ways
+from common import ROOT, UNMEASURED, BadInput, count, option
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from ways import EXCHANGES, STANDALONE, Kind, expected, losses_and_times
 
 import text_nd
 
@@ -109,17 +107,11 @@ def there(args):
 # ------------------------------------------------------------------------------------- exchange
 
 
-def expected(way, ranks, megabytes):
-    """Returns the MB a step that rank 0's card sends, and as much receives: it gathers from all
-    others and scatters to them, or is one of a ring."""
-    return megabytes * ((ranks - 1) if way == "gather" else 2 * (ranks - 1) / ranks)
-
-
 def on_hosts(names, words, way, args, scratch):
     """Trains by one way on a rank a host; returns (losses, ms of the steps, MB a step over rank 0's
     card by the log, MB of the gradients)."""
     script = [ROOT / "text_exchange.py", "--task", "rte", "--exchange", way, *there(args), *words]
-    runs, _ = launch(names, script, scratch)
+    runs, _ = ways.launch(names, script, scratch)
     (run,) = runs.iterdir()
     log = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     sent = [
@@ -140,7 +132,7 @@ def exchange(args, scratch):
     sizes += ["--global-batch", BATCH, "--epochs", epochs, "--steps-per-epoch", steps]
     sizes.append(make_rte(scratch / "rte"))
     (ranks,) = args.ranks
-    with hosts(ranks) as names:
+    with ways.hosts(ranks) as names:
         first = None
         for way in args.only or WAYS:
             losses, times, sent, megabytes = on_hosts(names, sizes, way, args, scratch)
@@ -164,7 +156,7 @@ def traffic(args, scratch):
     (ranks,) = args.ranks
     words = ["-a", folder, "--from-scratch", "--max-length", 8, *ASSIGNED.split()]
     words += ["--global-batch", ranks, "--epochs", 1, "--steps-per-epoch", args.steps, data]
-    with hosts(ranks) as names:
+    with ways.hosts(ranks) as names:
         for way in args.only or ("gather", "all_reduce", "ring"):
             *_, sent, megabytes = on_hosts(names, words, way, args, scratch)
             row = {"name": way, "values": [sent], "gradients, MB": megabytes, "ranks": str(ranks)}
@@ -177,36 +169,6 @@ def traffic(args, scratch):
 
 
 # ----------------------------------------------------------------------------- within the scripts
-
-
-def measured(function, script, ranks, words, scratch, **more):
-    """Runs function(module, run, **more) on each rank of a script, which its launcher starts;
-    returns what rank 0 returned."""
-    out = scratch / "measured.json"
-    out.unlink(missing_ok=True)
-    spec = {"function": function, "script": script, "more": more, "out": str(out)}
-    spec["words"] = [*map(str, words), "--log-dir", str(scratch / "runs")]
-    start = [TORCHRUN, "--standalone", f"--nproc_per_node={ranks}"]
-    if script == "text_horovod":
-        start = [TORCHRUN.with_name("horovodrun"), "-np", ranks, sys.executable]
-    path = f"{TORCHRUN.parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    words = [*start, Path(__file__).resolve(), "rank", json.dumps(spec)]
-    done = subprocess.run([*map(str, words)], cwd=scratch, env=env, capture_output=True, text=True)
-    if done.returncode or not out.exists():
-        raise BadInput(f"{script} on {ranks} ranks: {(done.stdout + done.stderr)[-2000:]}")
-    return json.loads(out.read_text())
-
-
-def be_rank(text):
-    """One of the processes of measured()."""
-    spec = json.loads(text)
-    module, run = common.start(spec["script"], spec["words"])
-    result = globals()[spec["function"]](module, run, **spec["more"])
-    if run.place.rank == 0:
-        Path(spec["out"]).write_text(json.dumps(result))
-    module.cleanup()
-    os._exit(0)
 
 
 def one_step(module, run, batch):
@@ -254,12 +216,13 @@ def albert(args, scratch):
         if precision == "bfloat16" and emulated:
             why = "bfloat16 is emulated here"
         more = {"batches": args.batch, "steps": args.steps}
-        found = {} if why else measured("rates", script, ranks, [*size, *words], scratch, **more)
+        given = rates, script, ranks, [*size, *words], scratch
+        found = {} if why else ways.within(*given, **more)[0]
         for batch in args.batch:
             row = {"name": f"{way}, {ranks} ranks, {precision}, batch {batch}"}
             row |= {"values": found.get(str(batch), []), "way": way, "ranks": str(ranks)}
             row |= {"precision": precision, "batch": str(batch)}
-            yield {**row, "not measured": why} if why else row
+            yield {**row, UNMEASURED: why} if why else row
 
 
 def gathered(module, run):
@@ -298,17 +261,14 @@ def gathers(args, scratch):
             make_model(folder, kind)
         words = ["--task", "rte", "-a", folder, "--from-scratch", "--max-length", 8, "-b", 2]
         words += [*([] if again else ["--no-reshard-after-forward"]), *there(args), data]
-        counts, whole, tensors = measured("gathered", "text_fsdp", args.ranks[0], words, scratch)
+        found = ways.within(gathered, "text_fsdp", args.ranks[0], words, scratch)
+        counts, whole, tensors = found[0]
         if len(counts) < 2:
             raise BadInput("FSDP2 gathers by functions of other names than gathered() has")
         calls, megabytes = counts["gathers"]
         row = {"name": f"{kind}, {'' if again else 'not '}resharded"}
-        row |= {
-            "values": [megabytes / whole],
-            "gathers a step": str(calls),
-            "MB gathered": megabytes,
-        }
-        row |= {"model, MB": whole, "tensors": str(tensors)}
+        row |= {"values": [megabytes / whole], "gathers a step": str(calls)}
+        row |= {"MB gathered": megabytes, "model, MB": whole, "tensors": str(tensors)}
         yield row | {"reductions a step": str(counts["reductions"][0])}
 
 
@@ -328,15 +288,10 @@ def stages(args, scratch):
     for dropout, name in itertools.product((0, *[DROPOUT] * args.rounds), STAGES):
         script, ranks = STAGES[name]
         runs = Path(tempfile.mkdtemp(dir=scratch))
-        words = [TORCHRUN, "--standalone", f"--nproc_per_node={ranks}", ROOT / script]
-        words += [*LANGUAGE.split(), "--dropout", dropout, *there(args), "--log-dir", runs]
+        words = [*STANDALONE, f"--nproc_per_node={ranks}", ROOT / script, *LANGUAGE.split()]
+        words += ["--dropout", dropout, *there(args), "--log-dir", runs]
         words += ["--global-batch", LINES, "--epochs", 1, "--steps-per-epoch", args.steps + 2]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        env.pop("TEXT_DIR", None)  # the demo
-        more = {"cwd": scratch, "env": env, "capture_output": True, "text": True}
-        done = subprocess.run([*map(str, words)], **more)
-        if done.returncode:
-            raise BadInput(f"{name}: {(done.stdout + done.stderr)[-2000:]}")
+        ways.run(name, scratch, *words)
         found = losses_and_times(runs)
         if dropout:
             times[name] += found[1]
@@ -370,89 +325,77 @@ def ngrams(args, scratch):
 
 # ----------------------------------------------------------------------------------------- main
 
-KINDS = {  # title, unit, defaults of further options
-    "exchange": (
-        "BERT on RTE by each way to average gradients",
-        "ms a step",
+
+def load():
+    """Returns how many processes the machine runs, as a fact."""
+    return {"load": round(os.getloadavg()[0], 1)}
+
+
+def of_language(args):
+    """Returns the facts of stages."""
+    report = text_nd.parse_args(LANGUAGE.split())
+    facts = {"layers": report.layers, "width": report.hidden_size, "batch": LINES}
+    facts |= {"tokens": report.max_length, "dropout": DROPOUT}
+    return facts | {"batches": args.steps, "runs": args.rounds} | load()
+
+
+KINDS = {
+    "exchange": Kind(
+        *(exchange, "BERT on RTE by each way to average gradients", "ms a step"),
         {"steps": 40, "ranks": [4], "max_length": 32, "hidden_size": 256},
+        lambda a: (
+            {"layers": a.layers, "width": a.hidden_size, "ranks": a.ranks[0]}
+            | {"global_batch": BATCH, "tokens": a.max_length, "steps": a.steps}
+            | load()
+        ),
     ),
-    "traffic": (
-        "Bytes of bert-base's gradients",
-        "MB/step",
+    "traffic": Kind(
+        *(traffic, "Bytes of bert-base's gradients", "MB/step"),
         {"steps": 3, "ranks": [4], "batch": [64, 32, 16]},
+        lambda a: (
+            {"model": "bert-base-cased", "ranks": a.ranks[0], "steps": a.steps}
+            | {"rows": RTE_ROWS[0]}
+            | load()
+        ),
     ),
-    "albert": (
-        "ALBERT by batch, precision and ranks",
-        "sequences/s",
-        {"steps": 4, "ranks": [1, 2], "batch": [2, 8, 32, 64], "max_length": 64},
+    "albert": Kind(
+        *(albert, "ALBERT by batch, precision and ranks", "sequences/s"),
+        {"steps": 4, "ranks": [1, 2], "batch": [2, 8, 32, 64], "max_length": 64}
+        | {"hidden_size": 128},
+        lambda a: (
+            {"calls": a.layers, "width": a.hidden_size, "tokens": a.max_length}
+            | {"steps": a.steps}
+            | load()
+        ),
+        accel=True,
+        several=True,
     ),
-    "gathers": (
-        "What FSDP2 gathers in a step",
-        "times the model's bytes",
+    "gathers": Kind(
+        *(gathers, "What FSDP2 gathers in a step", "times the model's bytes"),
         {"ranks": [2], "steps": 1},
+        lambda a: {"ranks": a.ranks[0], "steps": a.steps} | load(),
+        accel=True,
     ),
-    "stages": ("A language model in two stages", "ms a batch", {"steps": 50, "ranks": [2]}),
-    "ngrams": ("The demo's text by counts alone", "nats a byte", {"steps": 1, "ranks": [1]}),
+    "stages": Kind(
+        *(stages, "A language model in two stages", "ms a batch"),
+        {"steps": 50, "ranks": [2]},
+        of_language,
+    ),
+    "ngrams": Kind(
+        *(ngrams, "The demo's text by counts alone", "nats a byte"),
+        {"steps": 1, "ranks": [1]},
+        lambda a: {"python": platform.python_version(), "validation_share": 0.1},
+    ),
 }
-
-
-def facts_of(args):
-    """Returns those of a kind; load is how many processes the machine runs."""
-    width, tokens, steps = args.hidden_size, args.max_length, args.steps
-    ranks, report = args.ranks[0], text_nd.parse_args(LANGUAGE.split())
-    small = {"layers": args.layers, "width": width, "ranks": ranks, "global_batch": BATCH}
-    language = {"layers": report.layers, "width": report.hidden_size, "batch": LINES}
-    language |= {"tokens": report.max_length, "dropout": DROPOUT}
-    whole = {"model": "bert-base-cased", "ranks": ranks}
-    facts = {
-        "exchange": {**small, "tokens": tokens, "steps": steps},
-        "traffic": {**whole, "steps": steps, "rows": RTE_ROWS[0]},
-        "albert": {"calls": args.layers, "width": width, "tokens": tokens, "steps": steps},
-        "gathers": {"ranks": ranks, "steps": steps},
-        "stages": {**language, "batches": steps, "runs": args.rounds},
-        "ngrams": {"python": platform.python_version(), "validation_share": 0.1},
-    }[args.kind]
-    return facts | ({} if args.kind == "ngrams" else {"load": round(os.getloadavg()[0], 1)})
-
-
-def main():
-    """Measures one kind."""
-    parser = option_parser(__doc__)
-    add = parser.add_argument
-    add("kind", choices=KINDS)
-    add("--batch", nargs="+", type=count, help="default: the kind's")
-    add("--ranks", nargs="+", type=count, help="default: the kind's")
-    add("--steps", type=count, help="that are measured (default: the kind's)")
-    add("--rounds", type=count, default=2, help="of stages (%(default)s)")
-    add("--layers", type=count, default=4, help="of exchange and albert (%(default)s)")
-    add("--hidden-size", type=count, help="default: the kind's, or 128")
-    add("--heads", type=count, default=4, help="(%(default)s)")
-    add("--max-length", type=count, help="tokens (default: the kind's)")
-    add("--accel", action="store_true", help="on GPUs, a rank each")
-    add("--only", nargs="+", choices=WAYS, help="ways of exchange and traffic")
-    add("--out", type=Path, help="(logs/benchmarks/text_KIND.json)")
-    args = parser.parse_args()
-    title, unit, defaults = KINDS[args.kind]
-    for name, value in ({"hidden_size": 128} | defaults).items():
-        setattr(args, name, getattr(args, name) or value)
-    if args.accel and args.kind not in ("albert", "gathers"):
-        parser.error(f"--accel: {args.kind} is measured on the CPU")
-    if args.kind not in ("albert",) and len(args.ranks) > 1:
-        parser.error(f"--ranks: {args.kind} takes one number")
-    about = common.about("transformers", "tokenizers")
-    facts = facts_of(args)
-    out = args.out or ROOT / "logs" / "benchmarks" / f"text_{args.kind}.json"
-    try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            rows = []
-            for row in globals()[args.kind](args, Path(scratch)):
-                median = np.median(row["values"]) if row["values"] else row["not measured"]
-                print(f"{row['name']}: {median:.4}", unit, file=sys.stderr, flush=True)
-                rows.append(row)
-            write(out, title, unit, rows, rows[0]["name"], about, facts)
-    except BadInput as error:
-        parser.error(str(error))
-
+OPTIONS = [
+    option("--rounds", type=count, default=2, help="of stages"),
+    option("--layers", type=count, default=4, help="of exchange and albert"),
+    option("--hidden-size", type=count, help="default: the kind's"),
+    option("--heads", type=count, default=4),
+    option("--max-length", type=count, help="tokens (default: the kind's)"),
+    option("--only", nargs="+", choices=WAYS, help="ways of exchange and traffic"),
+]
+main = functools.partial(ways.main, __doc__, KINDS, "text_KIND", OPTIONS)
 
 if __name__ == "__main__":
-    be_rank(sys.argv[2]) if sys.argv[1:2] == ["rank"] else main()
+    main()

@@ -8,6 +8,7 @@ with the scripts but their options. Images have 32 pixels, nothing is repeated, 
 is mixed as on one GPU; the learning rate is the recipe's for 64 images.
 """
 
+import functools
 import itertools
 import shlex
 import subprocess
@@ -15,8 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import common
 import torch
-from common import ROOT, BadInput, about, count, interleave, option_parser, write
+from common import ROOT, BadInput, count, interleave, option, write
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
@@ -114,33 +116,29 @@ def evaluate(model, val, device):
     return 100 * correct / len(val.dataset)
 
 
-def main():
+def measure(args, _):
     """Trains in both ways, a seed after the other; writes the table."""
-    parser = option_parser(__doc__)
-    add = parser.add_argument
-    add("--dir", default=ROOT / "cifar10", type=Path, help="CIFAR-10 as JPEG files (%(default)s)")
-    add("--epochs", type=count, default=2, help="(%(default)s)")
-    add("--steps", type=count, default=500, help="of an epoch (%(default)s)")
-    add("--seeds", type=count, default=4, help="(%(default)s)")
-    out = ROOT / "logs" / "benchmarks" / "torchvision_recipe.json"
-    add("--out", type=Path, default=out, help="(%(default)s)")
-    args = parser.parse_args()
+    if not all((args.dir / split).is_dir() for split in ("train", "val")):
+        raise BadInput(f"{args.dir} has no train/ and val/: give --dir a folder that has")
     words = [RECIPE, *shlex.split(SIZES), "--epochs", str(args.epochs)]
 
     def way(train):
         seeds = itertools.count()
         return lambda: train(args.dir, words, args.steps, next(seeds))
 
-    try:
-        if not all((args.dir / split).is_dir() for split in ("train", "val")):
-            raise BadInput(f"{args.dir} has no train/ and val/: give --dir a folder that has")
-        values = interleave({"these scripts": way(ours), "plain loop": way(theirs)}, args.seeds)
-    except BadInput as error:
-        parser.error(str(error))
+    values = interleave({"these scripts": way(ours), "plain loop": way(theirs)}, args.seeds)
     rows = [{"name": name, "values": values[name]} for name in values]
     facts = {"epochs": args.epochs, "steps": args.steps, "options": SIZES}
-    write(args.out, "torchvision's second recipe", "%", rows, "", about(), facts)
+    write(args.out, "torchvision's second recipe", "%", rows, "", facts)
 
+
+OPTIONS = [
+    option("--dir", default=ROOT / "cifar10", type=Path, help="CIFAR-10 as JPEG files"),
+    option("--epochs", type=count, default=2),
+    option("--steps", type=count, default=500, help="of an epoch"),
+    option("--seeds", type=count, default=4),
+]
+main = functools.partial(common.main, __doc__, measure, "torchvision_recipe", OPTIONS)
 
 if __name__ == "__main__":
     main()

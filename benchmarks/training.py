@@ -16,21 +16,18 @@ import functools
 import importlib
 import io
 import itertools
-import multiprocessing
 import os
 import statistics
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import common
 import torch
 import torchvision
-from common import count, start, whole
+from common import ONLY, count, option, whole
 from torch import nn
 
-from imagenet_nd import BadInput, Place, cores_per_rank, first_line
+from imagenet_nd import Place, cores_per_rank
 
 try:
     import timm.data
@@ -200,7 +197,7 @@ def ours(name, options, arch, folder, args, scratch):
     """Returns train(steps), of a script, and its module and Run."""
     words = ["-a", arch, "-b", args.batch_size, "-j", args.workers, "--log-dir", scratch]
     words += ["--image-size", args.image_size, "--num-classes", CLASSES, "--warmup-epochs", 0]
-    script, run = start(name, [*words, *options, *([folder] if folder else ["--dummy"])])
+    script, run = common.start(name, [*words, *options, *([folder] if folder else ["--dummy"])])
     return functools.partial(common.train_steps, script, run), script, run
 
 
@@ -248,58 +245,15 @@ def rows_of(args):
     return [PLAIN, *(row for row in rows if any(each in row for each in args.only or [""]))]
 
 
-def make(row, arch, folder, args, scratch):
-    """Returns train(steps) of a row."""
+def make(row, arch, folder, args, scratch, threads):
+    """Returns a function that measures a round of a row."""
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     if row in (PLAIN, TIMM):
-        return (plain if row == PLAIN else timm_loop)(arch, folder, args, device)
-    script, *options = row.split()
-    return ours(script.removesuffix(".py"), options, arch, folder, args, scratch)[0]
-
-
-def serve(connection, args, threads, *given):
-    """Makes a row's training, and measures a round of it for each message; sends images/s, and
-    before them why they cannot be had, or nothing."""
-    try:
-        way = rate(make(*given), args, threads)
-        way()
-    except Exception as error:  # whatever it is, the others go on
-        connection.send(first_line(error))
-        return
-    connection.send("")
-    while connection.recv():
-        connection.send(way())
-    common.kill_workers()
-
-
-def measure(arch, folder, args, scratch, threads):
-    """Returns rows: images/s of every round, after one to warm up; or why there are none."""
-    # A GPU's driver does not survive a fork; without one, nothing need be imported again.
-    kind = "spawn" if torch.accelerator.is_available() else "fork"
-    context, connections, processes, failed = multiprocessing.get_context(kind), {}, [], {}
-    for row in rows_of(args):
-        print(f"warming up: {row}", file=sys.stderr, flush=True)
-        connection, theirs = context.Pipe()
-        given = (theirs, args, threads, row, arch, folder, args, scratch)
-        processes.append(context.Process(target=serve, args=given))
-        processes[-1].start()
-        if why := connection.recv():
-            failed[row] = why
-        else:
-            connections[row] = connection
-
-    def ask(row):
-        connections[row].send("a round")
-        return connections[row].recv()
-
-    ways = {row: functools.partial(ask, row) for row in connections}
-    measured = common.interleave(ways, args.rounds)
-    for connection in connections.values():
-        connection.send("")
-    for process in processes:
-        process.join()
-    rows = [{"name": row, "values": values} for row, values in measured.items()]
-    return rows + [{"name": row, "values": [], "not measured": failed[row]} for row in failed]
+        train = (plain if row == PLAIN else timm_loop)(arch, folder, args, device)
+    else:
+        script, *options = row.split()
+        train = ours(script.removesuffix(".py"), options, arch, folder, args, scratch)[0]
+    return rate(train, args, threads)
 
 
 def measure_overhead(arch, args, scratch, threads):
@@ -336,26 +290,8 @@ def measure_overhead(arch, args, scratch, threads):
     return rows
 
 
-# --------------------------------------------------------------------------------------------- main
-
-
-def main():
-    """Measures every architecture on every kind of images, or the overhead."""
-    parser = common.option_parser(__doc__)
-    add = parser.add_argument
-    add("dir", metavar="DIR", nargs="?", type=Path, help="has train/<class>/*.JPEG (else: none)")
-    add("-a", "--arch", nargs="+", default=["resnet18", "resnet50"], help="(resnet18 resnet50)")
-    add("-b", "--batch-size", type=count, default=32, help="images per step (%(default)s)")
-    add("-j", "--workers", type=whole, help="loader processes of each way (else: cores, to 16)")
-    add("--image-size", type=count, default=224, help="pixels (%(default)s)")
-    add("--steps", type=count, help="per round (50 on a GPU, 4 on the CPU, 10 for --overhead)")
-    add("--rounds", type=count, help="(5, and 15 for --overhead)")
-    add("--only", nargs="+", metavar="NAME", help="rows with these words, beside the plain loop")
-    add("--overhead", action="store_true", help="measure what the loop adds to its three lines")
-    file = "(logs/benchmarks/training.json, the architecture and images added to the name)"
-    default = common.ROOT / "logs" / "benchmarks" / "training.json"
-    add("--out", type=Path, default=default, help=file)
-    args = parser.parse_args()
+def measure(args, scratch):
+    """Measures every architecture on every kind of images, or the overhead; writes the tables."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "IMAGENET_DIR"):
         os.environ.pop(name, None)  # nobody has launched this process
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # or DataParallel would use all GPUs
@@ -366,28 +302,41 @@ def main():
     args.rounds = args.rounds or (15 if args.overhead else 5)
     same = f"{args.batch_size} images of {args.image_size} pixels per step"
     facts = {"rounds": args.rounds, "steps": args.steps, "threads": threads}
-    about = common.about("nvidia-nvimgcodec", "timm", "horovod")
+    images = scratch / "images"
+    if args.dir:
+        common.link_images(args.dir, needed(args) * args.batch_size, images)
     sources = SOURCES[: 2 if args.dir and not args.overhead else 1]
-    try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            images = Path(scratch) / "images"
-            if args.dir:
-                common.link_images(args.dir, needed(args) * args.batch_size, images)
-            for arch, source in itertools.product(args.arch, sources):
-                if args.overhead:
-                    what, baseline = "overhead", BARE
-                    title = f"The scripts' loop around {arch}, {same}"
-                    rows = measure_overhead(arch, args, scratch, threads)
-                else:
-                    what, baseline = source.split()[0].lower(), PLAIN
-                    title = f"Training {arch} on {source}, {same}"
-                    folder = images if source == "JPEGs" else None
-                    rows = measure(arch, folder, args, scratch, threads)
-                out = args.out.with_name(f"{args.out.stem}_{arch}_{what}.json")
-                common.write(out, title, "images/s", rows, baseline, about, facts)
-    except BadInput as error:
-        parser.error(str(error))
+    for arch, source in itertools.product(args.arch, sources):
+        if args.overhead:
+            what, baseline = "overhead", BARE
+            title = f"The scripts' loop around {arch}, {same}"
+            rows = measure_overhead(arch, args, scratch, threads)
+        else:
+            what, baseline = source.split()[0].lower(), PLAIN
+            title = f"Training {arch} on {source}, {same}"
+            given = arch, images if source == "JPEGs" else None, args, scratch, threads
+            makes = {row: (make, row, *given) for row in rows_of(args)}
+            rows = common.measure_apart(makes, args.rounds)
+        out, packages = common.beside(args.out, f"{arch}_{what}"), "nvidia-nvimgcodec timm horovod"
+        common.write(out, title, "images/s", rows, baseline, facts, *packages.split())
 
+
+OPTIONS = [
+    option(
+        "dir", metavar="DIR", nargs="?", type=Path, help="has train/<class>/*.JPEG (else: none)"
+    ),
+    option("-a", "--arch", nargs="+", default=["resnet18", "resnet50"]),
+    option("-b", "--batch-size", type=count, default=32, help="images per step"),
+    option("-j", "--workers", type=whole, help="loader processes of each way (else: cores, to 16)"),
+    option("--image-size", type=count, default=224, help="pixels"),
+    option("--steps", type=count, help="per round (50 on a GPU, 4 on the CPU, 10 for --overhead)"),
+    option("--rounds", type=count, help="(5, and 15 for --overhead)"),
+    ONLY,
+    option("--overhead", action="store_true", help="measure what the loop adds to its three lines"),
+]
+main = functools.partial(
+    common.main, __doc__, measure, "training", OPTIONS, "the architecture and images"
+)
 
 if __name__ == "__main__":
     main()

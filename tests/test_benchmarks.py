@@ -3,6 +3,7 @@
 What they measure is not tested: it belongs to quiet machines.
 """
 
+import importlib
 import json
 import math
 import os
@@ -21,13 +22,15 @@ from conftest import EMULATED, EMULATES, HOROVOD, ROOT, needs_bfloat16, run, wri
 from reporting.logs import read_benchmarks
 from reporting.tables import benchmark_table, significant
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 import bottleneck  # noqa: E402
 import common  # noqa: E402
 import gpu  # noqa: E402
 import recipe_memory  # noqa: E402
+import studies  # noqa: E402
 import text as of_text  # noqa: E402
 import training  # noqa: E402
+import ways  # noqa: E402
 
 LOGS = ROOT / "logs" / "benchmarks"
 slow = pytest.mark.slow
@@ -270,6 +273,17 @@ def test_bad_input_is_one_line(words, message, demo, tmp_path, complaint_here):
     assert message in complaint_here(f"{program}.py", *words)
 
 
+@pytest.mark.parametrize("study", studies.STUDIES)
+def test_scripts_take_the_commands_of_a_study(study, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    commands = studies.read_commands(studies.STUDIES[study])
+    assert len({*map(tuple, commands)}) == len(commands) > 1
+    for words in commands:
+        assert not re.search(r"[{}$]", " ".join(words))
+        (at,) = [number for number, word in enumerate(words) if word.endswith(".py")]
+        importlib.import_module(words[at].removesuffix(".py")).parse_args(words[at + 1 :])
+
+
 def test_ways_take_turns():
     calls = []
     ways = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
@@ -315,7 +329,7 @@ def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
     """As counted over a forward pass that is computed, and by formula."""
     recipe = tmp_path / "x.txt"
     recipe.write_text("-a resnet18 --image-size 64 -b 4 --global-batch 8 --ema 0.9")
-    row = recipe_memory.measure(recipe, gpus)
+    row = recipe_memory.memory(recipe, gpus)
     batch = 4 if gpus == 1 else 2
     assert (row["images a GPU"], row["parts"]) == (str(batch), str(8 // gpus // batch))
     model, kept = torchvision.models.resnet18(), {}
@@ -339,20 +353,29 @@ def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
 
 @slow
 @needs_bfloat16
-def test_gpu_worker_outlives_failures_and_keeps_the_deadline(tmp_path):
+def test_a_server_names_failures_and_keeps_the_deadline(tmp_path):
+    """As gpu.py has it, in a process that is not forked; the next job has another."""
     args = SimpleNamespace(arch="resnet18", image_size=32, steps=2)
     job = {"precision": "O1", "channels_last": True, "mode": "off", "batch": 2}
-    worker = gpu.Worker(args, str(tmp_path))
-    try:
-        assert worker.ask(job | {"precision": "O9"}, 60) == {"not measured": "KeyError: 'O9'"}
-        assert len(worker.ask(job, 120)["values"]) == gpu.BLOCKS
-        worker.process.kill()
-        died = worker.ask(job, 60)
-        assert died == {"not measured": "its process ended with status -9"}
-        assert worker.ask(job, 0.1) == {"not measured": "out of time"}
-        assert worker.process is None
-    finally:
-        worker.stop()
+
+    def ask(job, seconds, before=lambda server: None):
+        server = gpu.start(args, str(tmp_path))
+        try:
+            first = server.ask(job, seconds=seconds)
+            return first, before(server)
+        finally:
+            server.stop()
+            assert server.process.exitcode is not None
+
+    def killed(server):
+        server.process.kill()
+        return server.ask(job, seconds=60)
+
+    assert ask(job | {"precision": "O9"}, 60)[0] == (None, "KeyError: 'O9'")
+    (measured, why), died = ask(job, 120, killed)
+    assert (len(measured["values"]), why) == (gpu.BLOCKS, "")
+    assert died == (None, "its process ended with status -9")
+    assert ask(job, 0.1)[0] == (None, "out of time")
 
 
 def test_gpu_measures_first_what_matters_most():
@@ -424,8 +447,8 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
         weights = [*model.parameters()]
         assert (len(weights), sum(each.numel() for each in weights)) == (tensors, numbers)
     size = 433.24724
-    assert of_text.expected("gather", 4, size) == pytest.approx(1299.74, abs=0.01)
-    assert of_text.expected("ring", 4, size) == pytest.approx(649.87, abs=0.01)
+    assert ways.expected("gather", 4, size) == pytest.approx(1299.74, abs=0.01)
+    assert ways.expected("ring", 4, size) == pytest.approx(649.87, abs=0.01)
 
 
 def test_ngrams_are_those_of_the_text(monkeypatch):
