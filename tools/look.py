@@ -232,7 +232,8 @@ def classes(args):
         share = 100 * right[label] / images[label]
         nd.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
-    nd.print_line("most often confused:")
+    if wrong.any():
+        nd.print_line("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:

@@ -25,16 +25,6 @@ def damage(path, how, rng):
     path.write_bytes(content)
 
 
-class Hostile:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
 def saved(folder, name="checkpoint.pt"):
     """Returns the newest checkpoint of this name in a folder of runs, or None."""
     found = [*folder.glob(f"*/{name}")]

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Hostile
 
-from chaos.checkpoints import Hostile, damage, differences, load, lost, saved, verdict
+from chaos.checkpoints import damage, differences, load, lost, saved, verdict
 from chaos.jobs import NET, Job, mount, stage, start, trials, unmount
 
 pytestmark = pytest.mark.timeout(3600)
@@ -72,7 +73,7 @@ HOSTILE = [
 def test_files__hostile(kind, option, tmp_path, row):
     """Gives the script files that would run a program if they were unpickled."""
     path, owned = tmp_path / "hostile.pt", tmp_path / "owned"
-    content = {"arch": Hostile(str(owned)), "state_dict": {}}
+    content = {"arch": Hostile(owned), "state_dict": {}}
     if kind == "pickle":
         path.write_bytes(pickle.dumps(content))
     else:
@@ -129,9 +130,9 @@ def test_handmade(tmp_path, row):
         rewrite(path, good, *lie)
         offer(f"a record that {what}")
     for name in "args", "model_options", "optimizer", "partial":
-        torch.save(content | {name: Hostile(str(owned))}, path)
+        torch.save(content | {name: Hostile(owned)}, path)
         offer(f"code in {name}")
-    torch.save({"classifier.3.bias": Hostile(str(owned))}, tmp_path / "code.pt")
+    torch.save({"classifier.3.bias": Hostile(owned)}, tmp_path / "code.pt")
     options = {"checkpoint_path": str(tmp_path / "code.pt"), "norm_layer": "os.system"}
     torch.save(content | {"model_options": options}, path)
     offer("names for the library that builds the model", refused=False)
