@@ -297,8 +297,8 @@ def check_task_options(args, parser):
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
         parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
-    timms = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
-    if not re.fullmatch("|".join(["off", *POLICIES, timms]), args.auto_augment):
+    theirs = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
+    if not re.fullmatch("|".join(["off", *POLICIES, theirs]), args.auto_augment):
         parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
     begun = args.pretrained or args.weights or args.resume not in (None, "auto")
     grows = args.compile and args.compile_mode != "default" and args.start_size
@@ -592,8 +592,8 @@ class Images(torch.utils.data.Dataset):
         if args.auto_augment in POLICIES:
             self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
         elif args.auto_augment != "off":
-            timms = importlib.import_module("timm.data.auto_augment")
-            self.policy = timms.rand_augment_transform(args.auto_augment, {"img_mean": mean})
+            theirs = importlib.import_module("timm.data.auto_augment")
+            self.policy = theirs.rand_augment_transform(args.auto_augment, {"img_mean": mean})
             for op in self.policy.ops:  # Pillow refuses 0 bits, so 1 is used
                 if op.name.startswith("Posterize"):
                     op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
@@ -1093,8 +1093,8 @@ def make_parser():
     add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
     warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
     add("--warmup-epochs", type=non_negative, help=warmup)
-    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
-    add("--optimizer", choices=names.split(), help=timms + " takes the --lr of adamw")
+    names, source = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
+    add("--optimizer", choices=names.split(), help=source + " takes the --lr of adamw")
     add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
     add("--wd", "--weight-decay", type=non_negative, help="weight decay")
     add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")

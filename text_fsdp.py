@@ -1124,8 +1124,8 @@ def make_parser():
     add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
     warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
     add("--warmup-epochs", type=non_negative, help=warmup)
-    names, timms = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
-    add("--optimizer", choices=names.split(), help=timms + " takes the --lr of adamw")
+    names, source = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
+    add("--optimizer", choices=names.split(), help=source + " takes the --lr of adamw")
     add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
     add("--wd", "--weight-decay", type=non_negative, help="weight decay")
     add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")

@@ -156,9 +156,7 @@ def test_an_option_file_does_not_take_the_place_of_auto(tmp_path, monkeypatch):
     does, script = "printf '%s\\0' \"$@\" > words", "imagenet_fsdp.py"
     assert batch(script, tmp_path, does, more=["@one.txt", "@two.txt"]) == 0
     said = (tmp_path / "output").read_text()
-    assert said == (
-        "train.sbatch: @two.txt: its --resume or --log-dir is ignored, as given here\n"
-    )
+    assert said == ("train.sbatch: @two.txt: its --resume or --log-dir is ignored, as given here\n")
     words = (tmp_path / "words").read_text().split("\0")[:-1]
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(script.removesuffix(".py"))
