@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from chaos_jobs import lost
+from chaos.checkpoints import lost
 from conftest import EARLY, checkpoint, command, needs_bfloat16, run, scalars
 
 LR, MOMENTUM, WD = 0.1, 0.9, 1e-2

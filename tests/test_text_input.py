@@ -158,7 +158,12 @@ TEXTS = {  # of a language model: what is wrong => train.txt, val.txt, options, 
     "UTF-16": (TEXT.encode("utf-16"), TEXT, "words", "'utf-8' codec can't"),
     "a mark alone": ("\ufeff", TEXT, "words", "train.txt has 0 tokens"),
     "a mark, folder": ("\ufeff", TEXT, "FOLDER", "train.txt has 0"),
-    "unknown words": (TEXT, "ein Hund\n" * 9, "words", "val.txt: more than half of its words are"),
+    "unknown words": (
+        TEXT,
+        "ein Hund\n" * 9,
+        "words",
+        "val.txt: more than half of its words do not",
+    ),
     "a folder without": (TEXT, TEXT, "EMPTY", "has no tokenizer"),
 }
 
@@ -448,7 +453,7 @@ def test_a_tokenizer_in_python(another, pairs, complaint_here):
 def test_a_decoder(another, pairs, complaint_here):
     """It would read its last token, wherever padding stands."""
     edit(another / "config.json", pad_token_id=None)
-    assert "it has no token for padding" in complaint_here(ND, *RTE, another, pairs)
+    assert "it has no padding token" in complaint_here(ND, *RTE, another, pairs)
 
 
 def test_positions_that_are_left_out(another, tmp_path, complaint_here):

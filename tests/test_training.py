@@ -229,14 +229,14 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     assert re.search(rf"stopped by SIGTERM.* step {marker['step']}\b", output)
     # One device keeps the global batch, accumulated of two. --desired-acc ends it with its epoch.
     output = run([*command(ND), *words, "--desired-acc", "0.001"], tmp_path)
-    assert re.search(rf"Resuming .* at epoch 0 step {marker['step']}\b", output)
+    assert f" after 0 of 3 epochs and {marker['step']} steps\n" in output
     assert "images x devices x accumulated = 8 x 1 x 2 = global batch 16" in output
     assert "target reached after " in output
     assert the_run(tmp_path / "runs") == first
     third = [*command("imagenet_ddp_apex.py"), *RUN, *level("apex"), "-b", "16"]
     third += ["--resume", first / "checkpoint.pt", "--log-dir", "third", demo]
     output = run(third, tmp_path)
-    assert re.search(r"Resuming .*\(epoch 1 step 0, of 16\) at epoch 0 step 4\b", output)
+    assert f"Resuming {first / 'checkpoint.pt'} after 1 of 3 epochs\n" in output
     assert "batch-size (8, here 16)" in output, "options that differ are printed"
     losses = scalars(tmp_path / "runs", "Loss/step") | scalars(tmp_path / "third", "Loss/step")
     assert losses == pytest.approx(scalars(whole[0] / "runs", "Loss/step"), rel=1e-5)
@@ -289,14 +289,14 @@ def test_resume_auto_takes_the_newest_folder_of_the_same_run(whole, copied, demo
     (other / "checkpoint.pt").write_text("to be read by nobody")
     words = [*command(ND), *RUN, "-b", "16", "--resume", "auto"]
     output = run([*words, demo], tmp_path)
-    assert f"Resuming runs/{first.name}/checkpoint.pt (epoch 3" in output
+    assert f"Resuming runs/{first.name}/checkpoint.pt after 3 of 3 epochs\n" in output
     assert "skips" not in output
     again.mkdir()  # begun again with equal options: the newer one, although its epoch is lower
     shutil.copy(checkpoint(whole[0] / "runs", "checkpoint-2.pt"), again / "checkpoint-1.pt")
     (again / "checkpoint.pt").write_text("damaged")
     os.utime(again / "checkpoint-1.pt", (1, 1))  # a clock that was set back
     output = run([*words, demo], tmp_path)
-    assert f"Resuming runs/{again.name}/checkpoint-1.pt (epoch 1" in output
+    assert f"Resuming runs/{again.name}/checkpoint-1.pt after 1 of 3 epochs\n" in output
     assert f"skips runs/{again.name}/checkpoint.pt cannot be loaded" in output
     assert f"Logs and checkpoints: runs/{again.name}\n" in output
     data = shutil.copytree(demo, tmp_path / "moved")
@@ -477,7 +477,7 @@ def test_a_spent_budget_ends_in_mid_epoch(whole, again, tmp_path):
     for tag in "Loss/train", "Loss/val", "Top1/val", "Throughput/train", "Lr":
         assert len(logged[tag]) == 3 and len(set(logged[tag])) == 1, tag
     output = again(*words, "1", "--resume", "auto")
-    assert "at epoch 1 step 3" in output and "all epochs are done" in output
+    assert " after 1 of 3 epochs and 3 steps\n" in output and "all epochs are done" in output
     assert list(scalars(tmp_path / "runs", "Loss/step")) == list(range(10, 21))
 
 
@@ -629,16 +629,19 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
     theirs = {f"module.{name}": each for name, each in saved["state_dict"].items()}
     torch.save({"epoch": 3, "arch": "vit_b_16", "state_dict": theirs}, tmp_path / "theirs.pt")
     top1, top5 = (scalars(whole[0] / "runs", f"Top{top}/val")[3] for top in (1, 5))
-    net, held = "-a vit_b_16 -b 50 -j 0 --no-accel".split(), f"{path}, epoch 3, at 32 of "
+    net, held = (
+        "-a vit_b_16 -b 50 -j 0 --no-accel".split(),
+        f"{path}, epoch 3: crops of 32 pixels, resized to ",
+    )
     size = ["--image-size", "32"]
     for script, words, what in (
         ("imagenet_dp.py", ["--resume", path], f"{held}37"),
         ("imagenet_dp.py", ["--resume", path, "--val-resize", "48"], f"{held}48"),
-        (ND, ["--weights", "theirs.pt", *size], "theirs.pt, at 32 of 37"),
-        (ND, [*size, "--val-resize", "50"], "random weights, at 32 of 50"),
+        (ND, ["--weights", "theirs.pt", *size], "theirs.pt: crops of 32 pixels, resized to 37"),
+        (ND, [*size, "--val-resize", "50"], "random weights: crops of 32 pixels, resized to 50"),
     ):
         output = run([*command(script), *net, "--evaluate", *words, demo], tmp_path)
-        assert f"Validation of {what} pixels\n" in output
+        assert f"Validating {what}\n" in output
         assert not re.search("Resuming|learning rate|other options", output)
         same = f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in output
         assert same == what.endswith("37")
@@ -714,7 +717,9 @@ def test_a_batch_that_does_not_fit_is_named_with_one_that_does(whole, demo, tmp_
     words = [sys.executable, "imagenet_ddp.py", "--nproc-per-node", "2", *RUN]
     output = run([*words, "-b", "8", demo], tmp_path, status=2)
     assert "Traceback" not in output
-    line = "error: no memory at -b 8: (.*) trains the same curve, but for BatchNorm's statistics\n"
+    line = (
+        "error: no memory at -b 8: (.*) trains the same curve, except for BatchNorm's statistics\n"
+    )
     (named,) = re.findall(line, output)
     assert named == "-b 4 --global-batch 16"
     run([*words, *named.split(), "--log-dir", "named", demo], tmp_path)
