@@ -264,7 +264,7 @@ def test_nodes_that_leave_and_join(cluster, demo):
     for job in first, second:
         job.terminate()
     assert first.wait(60) and second.wait(60)
-    assert first.output().count("Resuming from") == 4
+    assert first.output().count("Resuming ") == 4
 
     found = [*events(hosts.hosts[0].folder)]
     steps = {step for step, _ in found}

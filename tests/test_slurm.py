@@ -308,7 +308,7 @@ def test_job_goes_on_after_its_time_limit(script, slurm, demo, tmp_path):
             assert slurm.job(number)["JobState"] == "COMPLETED", outputs[way][-5000:]
         interrupted = int(slurm.job(jobs["short"])["Restarts"])
     assert "stopped by SIGUSR1" in outputs["short"]
-    assert "Resuming from" in outputs["short"]
+    assert "Resuming " in outputs["short"]
     assert "stopped by" not in outputs["long"]
     saved = [next(folders[way].glob("runs/*/checkpoint.pt")) for way in jobs]
     assert not (saved[0].parent / "PREEMPTED").exists()
