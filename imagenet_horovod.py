@@ -1895,6 +1895,7 @@ def describe(run, metadata):
         "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
         "steps_per_epoch": run.data.steps,
+        "gradient_bytes": sum(w.nbytes for w in run.model.parameters() if w.requires_grad),
         "data": os.path.abspath(args.dir or "demo"),
         **{name: size for name, size in sizes.items() if isinstance(size, int)},
         "place": place._asdict() | {"device": str(place.device)},

@@ -171,6 +171,7 @@ def test_an_option_file_does_not_take_the_place_of_auto(tmp_path, monkeypatch):
         ("SIGUSR1", 1, True),  # torchrun's own status
         ("SIGTERM", 143, False),  # of scancel
         ("SIGUSR1", 0, False),  # another run's marker
+        ("SIGUSR1", 2, False),  # the same, and a mistake of the user
         (None, 1, False),  # an error; a marker is there from before
     ],
 )
