@@ -144,6 +144,8 @@ def test_log_and_output_agree(whole, demo):
     header = "images x devices x accumulated = 16 x 1 x 1 = global batch 16; --lr 2.0 linear"
     assert f"\n{header} -> peak learning rate 0.125\n" in output
     about, end = record(logs, "about"), record(logs, "end")
+    weights = torch.load(logs / "checkpoint.pt", weights_only=True)["state_dict"].values()
+    assert about["gradient_bytes"] == sum(weight.nbytes for weight in weights), "ViT has no buffers"
     assert about["options"]["batch_size"] == about["global_batch"] == 16
     assert about["torch"] == torch.__version__
     assert about["command"].endswith(f" -b 16 {demo}"), "one line, to be copied"
