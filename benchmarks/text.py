@@ -197,8 +197,8 @@ def albert(args, scratch):
     size = ["--task", "cola", "-a", "albert", "--layers", args.layers]
     size += ["--hidden-size", args.hidden_size, "--heads", args.heads]
     size += ["--max-length", args.max_length, *there(args)]
-    apex = importlib.import_module("imagenet_ddp_apex")
-    emulated = not args.accel and apex._emulates_bfloat16(torch.device("cpu"))
+    units = torch.cpu.get_capabilities()
+    emulated = not args.accel and not any(units[name] for name in units if "bf16" in name)
     cells = [
         ("text_ddp", "float32", []),
         ("text_ddp", "bfloat16", ["--amp", "bfloat16"]),
