@@ -11,6 +11,7 @@ exchange: each rank has a network namespace of its own, so that the kernel's cou
 
 import functools
 import itertools
+import os
 import sys
 import tempfile
 import time
@@ -142,6 +143,7 @@ def memory(args, scratch):
 
 def idle(module, run):
     """Returns the percentages of each step in which this rank's stage computed nothing."""
+    torch.set_num_threads(os.cpu_count())  # as in logs/: a stage may compute on all cores
     busy, found = [0.0], []
 
     def timed(function):
