@@ -189,7 +189,7 @@ def add_task_options(parser):
     add = parser.add_argument_group("data").add_argument
     folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
     add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
-    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, to 16)")
+    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
     add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
     add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
     add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
@@ -1029,7 +1029,7 @@ def make_parser():
     add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
     names = ("--accumulation", "--batches-per-allreduce")
     add(*names, type=positive_int, default=1, help="batches per device and step")
-    total = "batch size of all devices, cut to at most -b (default: devices x -b x accumulation)"
+    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
     add("--global-batch", type=positive_int, help=total)
     add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
     rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"

@@ -1284,7 +1284,7 @@ def make_parser():
     add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
     names = ("--accumulation", "--batches-per-allreduce")
     add(*names, type=positive_int, default=1, help="batches per device and step")
-    total = "batch size of all devices, cut to at most -b (default: devices x -b x accumulation)"
+    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
     add("--global-batch", type=positive_int, help=total)
     add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
     rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"

@@ -16,7 +16,6 @@ import os
 import platform
 import random
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +27,10 @@ import torch
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import find_bottleneck  # noqa: E402
+from find_bottleneck import kill_workers, train_steps  # noqa: E402, F401
 
 from imagenet_nd import BadInput, Place, cores_per_rank, device_name, first_line  # noqa: E402
 from reporting.tables import benchmark_table  # noqa: E402
@@ -112,33 +114,12 @@ def free_port():
 
 
 def start(script, words):
-    """Returns (a script's module, its Run), set up with these options and no time-out; signals do
-    what they do in every program."""
+    """Returns (a script's module, its Run with these options, by find_bottleneck.start())."""
     if script == "imagenet_ddp" and "RANK" not in os.environ:  # as torchrun would
         alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         os.environ.update(alone, MASTER_PORT=str(free_port()))
     module = importlib.import_module(script)
-    with contextlib.redirect_stdout(io.StringIO()):
-        run = module.build_run(module.parse_args([*map(str, words), "--timeout", "0"]))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
-    run.batches = itertools.chain([next(run.batches)], run.batches)
-    return module, run
-
-
-def train_steps(module, run, steps):
-    """Trains so many more steps, by the script's own loop, which takes them for the whole epoch."""
-    data, run.data = run.data, run.data._replace(steps=run.step + steps)
-    module.train_one_epoch(run)
-    run.data = data
-
-
-def kill_workers():
-    """Ends the loaders' processes, which ignore signals and may wait to hand over a batch."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler raises
-    for child in multiprocessing.active_children():
-        child.kill()
+    return module, find_bottleneck.start(module, words)
 
 
 # ------------------------------------------------------------------------------------- images, rows

@@ -23,8 +23,8 @@ from reporting.logs import read_benchmarks
 from reporting.tables import benchmark_table, significant
 
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
-import bottleneck  # noqa: E402
 import common  # noqa: E402
+import find_bottleneck  # noqa: E402
 import gpu  # noqa: E402
 import recipe_memory  # noqa: E402
 import studies  # noqa: E402
@@ -232,7 +232,7 @@ def test_a_program_measures(words, count, rows, demo, tmp_path):
 def test_bottleneck_measures_loader_model_and_both(tmp_path):
     images = write_images(tmp_path / "images", train=40)
     words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --steps 2".split()
-    lines = run([sys.executable, bottleneck.__file__, *words, images], tmp_path).splitlines()
+    lines = run([sys.executable, find_bottleneck.__file__, *words, images], tmp_path).splitlines()
     assert re.fullmatch(r"images/s: loader [\d,]+ \(-j 1\), model [\d,]+, both [\d,]+", lines[0])
     assert re.match(r"The (model|loader) limits; -j \d+ would do", lines[1])
     assert [path.name for path in tmp_path.iterdir()] == ["images"], "no logs are left"
@@ -251,8 +251,8 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("decoders DEMO --only TensorFlow", "--only TensorFlow: no row has that in its name"),
         ("decoders BROKEN", "1.jpg"),
         ("torchvision_recipe --dir ABSENT", "ABSENT has no train/ and val/: give --dir"),
-        ("bottleneck -a resnet19 EMPTY", "no such classifier"),
-        (f"bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
+        ("find_bottleneck -a resnet19 EMPTY", "no such classifier"),
+        (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
         ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
         ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),
         ("text ngrams --ranks 1 2 --out ABSENT", "--ranks: ngrams takes one number"),
@@ -315,13 +315,13 @@ def test_images_are_picked_again_where_there_are_too_few(demo):
 
 
 def test_bottleneck_advises():
-    model = bottleneck.advice(loader=2000, model=500, workers=4, cores=8)
+    model = find_bottleneck.advice(loader=2000, model=500, workers=4, cores=8)
     assert model == "The model limits; -j 2 would do."  # 500 images/s a core, and a tenth to spare
-    assert bottleneck.advice(1000, 1400, 4, 8) == "The loader limits; -j 7 would do."
-    more = bottleneck.advice(1000, 2400, 4, 8)
+    assert find_bottleneck.advice(1000, 1400, 4, 8) == "The loader limits; -j 7 would do."
+    more = find_bottleneck.advice(1000, 2400, 4, 8)
     assert "-j 11 would do on as many cores, here are 8: tools/make_shards.py" in more
     # Processes beyond the cores load nothing more.
-    assert bottleneck.advice(1000, 500, 8, 2) == "The model limits; -j 2 would do."
+    assert find_bottleneck.advice(1000, 500, 8, 2) == "The model limits; -j 2 would do."
 
 
 @pytest.mark.parametrize("gpus", [1, 4])

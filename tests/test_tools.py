@@ -370,3 +370,9 @@ def test_a_profile_leaves_the_run_as_it_is_that_it_goes_on_from(demo, tmp_path):
     assert "at epoch 1 step 0" in output and "Trace of ten steps" in output
     after = content_of(tmp_path / "runs")
     assert {name: after.pop(name) for name in before} == before and len(after) == 1
+
+
+@pytest.mark.parametrize("folder", ["tools", "benchmarks"])
+def test_no_program_is_taken_for_a_package(folder, tmp_path):
+    """A program's folder comes first where it imports: pandas, for one, asks for `bottleneck`."""
+    run([sys.executable, "-c", "import pandas"], tmp_path, env={"PYTHONPATH": str(ROOT / folder)})

@@ -10,7 +10,7 @@ from conftest import events
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it names the points that it purges
 
 
-def damage(path, how, rng):
+def damage_at_random(path, how, rng):
     """Truncates, empties or flips one bit of a file; other names of the same file keep theirs."""
     content = bytearray(path.read_bytes())
     if how == "emptied":

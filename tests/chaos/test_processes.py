@@ -15,7 +15,7 @@ import pytest
 from conftest import BY_TORCHRUN, EMULATED, EMULATES
 from torch.utils.tensorboard import SummaryWriter
 
-from chaos.checkpoints import damage, load, lost, saved, verdict
+from chaos.checkpoints import damage_at_random, load, lost, saved, verdict
 from chaos.jobs import GREETING, NET, Job, kill, loaders, stage, start, trials
 
 pytestmark = pytest.mark.timeout(3 * 3600)
@@ -83,7 +83,7 @@ def test_kills(kills, sure, damaged, tmp_path, row):
             job.end()
         due = hurt < damaged and done.total() >= (hurt + 1) * kills // (damaged + 1)
         if due and saved(cut, "checkpoint-1.pt"):
-            damage(saved(cut), ("truncated", "flipped", "emptied")[hurt % 3], rng)
+            damage_at_random(saved(cut), ("truncated", "flipped", "emptied")[hurt % 3], rng)
             hurt += 1
         if outer:
             job = Job([*words, "cut"], tmp_path, output=job.output)
@@ -239,7 +239,7 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, t
     began, status = time.monotonic(), job.wait()
     assert status in (1, -signal.SIGKILL), job.text()
     assert not job.left() and time.monotonic() < began + 60
-    damage(marker.parent / "checkpoint.pt", "truncated", random.Random(0))
+    damage_at_random(marker.parent / "checkpoint.pt", "truncated", random.Random(0))
 
     job = Job([*words, cut], tmp_path)
     assert job.wait() == 0, job.text()

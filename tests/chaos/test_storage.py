@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import Hostile
 
-from chaos.checkpoints import damage, differences, load, lost, saved, verdict
+from chaos.checkpoints import damage_at_random, differences, load, lost, saved, verdict
 from chaos.jobs import NET, Job, mount, stage, start, trials, unmount
 
 pytestmark = pytest.mark.timeout(3600)
@@ -45,7 +45,7 @@ def test_files(count, tmp_path, row):
                 path = runs / f"run{serial}_{hashed}" / "checkpoint.pt"
                 path.parent.mkdir(parents=True)
                 shutil.copy(good, path)
-                damage(path, how, rng)
+                damage_at_random(path, how, rng)
                 number += 1
             (runs / f"good_{hashed}").mkdir()  # by name the oldest
             shutil.copy(good, runs / f"good_{hashed}" / "checkpoint-1.pt")

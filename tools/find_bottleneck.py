@@ -1,13 +1,12 @@
 """Is it the loader or the model that limits training on one device? Images/s of each, and of both.
 
-    python tools/bottleneck.py DIR                                # with the scripts' defaults
-    python tools/bottleneck.py -a resnet50 -b 128 -j 8 --amp bfloat16 --channels-last DIR
+    python tools/find_bottleneck.py DIR                                # with the scripts' defaults
+    python tools/find_bottleneck.py -a resnet50 -b 128 -j 8 --amp bfloat16 --channels-last DIR
 
 All options but --steps are those of imagenet_nd.py, whose own loop is measured on DIR, then its
 loader alone, then the model, on synthetic images. Close other programs first.
 """
 
-import argparse
 import contextlib
 import io
 import itertools
@@ -20,29 +19,36 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from commandline import make_parser, one_line
+
 import imagenet_nd as nd
 
 WARM_UP = 3  # steps in which kernels are chosen and compiled
 
 
-def start(words):
-    """Returns a Run of imagenet_nd.py with these options and no time-out; signals do what they do
-    in every program."""
+def start(script, words):
+    """Returns the Run of a script, a module, with these options and no time-out; signals do what
+    they do in every program."""
     with contextlib.redirect_stdout(io.StringIO()):
-        run = nd.build_run(nd.parse_args([*words, "--timeout", "0"]))
+        run = script.build_run(script.parse_args([*map(str, words), "--timeout", "0"]))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Begins the schedule, which takes the steps of an epoch from the data that train() changes.
+    # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
     run.batches = itertools.chain([next(run.batches)], run.batches)
     return run
 
 
-def train(run, steps):
-    """Trains so many steps of the epoch, by the script's own loop, which takes them for all."""
+def train_steps(script, run, steps):
+    """Trains so many more steps, by the script's own loop, which takes them for the whole epoch."""
     data, run.data = run.data, run.data._replace(steps=run.step + steps)
-    with contextlib.redirect_stdout(io.StringIO()):
-        nd.train_one_epoch(run)
+    script.train_one_epoch(run)
     run.data = data
+
+
+def train(run, steps):
+    """Trains so many steps, and prints nothing."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        train_steps(nd, run, steps)
 
 
 def load(run, steps):
@@ -70,14 +76,14 @@ def images_per_second(work, run, steps):
 def measure(words, steps, folder):
     """Returns images/s of (loader, model, both), and the number of loader processes."""
     words = [*words, "--log-dir", folder]
-    run = start(words)
+    run = start(nd, words)
     workers = run.data.workers
     needed = 2 * (steps + WARM_UP + 2 * workers)
     if run.data.steps < needed:
         raise nd.BadInput(f"{needed} steps of {run.data.steps} in an epoch: lower --steps or -b")
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
     kill_workers()
-    run = start([*words, "--dummy"])
+    run = start(nd, [*words, "--dummy"])
     return loader, images_per_second(train, run, steps), both, workers
 
 
@@ -95,18 +101,16 @@ def advice(loader, model, workers, cores):
 
 def main():
     """Measures, prints the three rates and the advice."""
-    about = __doc__.split("\n\n")[0]
-    parser = argparse.ArgumentParser(description=about, usage=argparse.SUPPRESS, allow_abbrev=False)
+    parser = make_parser(__doc__)
     text = "measured of each, after a few to warm up (%(default)s)"
     parser.add_argument("--steps", type=int, default=30, help=text)
     args, words = parser.parse_known_args()
     if args.steps < 1:
         parser.error(f"--steps {args.steps}: 1 or more")
     try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            loader, model, both, workers = measure(words, args.steps, folder)
-    except nd.BadInput as error:
-        parser.error(str(error))
+        with one_line(parser, nd.BadInput, OSError):
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                loader, model, both, workers = measure(words, args.steps, folder)
     finally:
         kill_workers()
     cores = nd.cores_per_rank(nd.Place(None))
