@@ -1698,7 +1698,7 @@ STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
-    """Sums all ranks' sums and flags of a step, and acts on those of the step before. These have
+    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
     been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
     all take the same decisions. The host is never more than one step ahead."""
     cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
