@@ -148,7 +148,7 @@ tests/test_training.py -k newest_folder
   another set of data is the same run => args.precision, "data": data} => args.precision, "data": "other"}
 tests/test_training.py -k two_starts
   a folder that is held is not waited for => ".lock", timeout=60) => ".lock", timeout=0)
-tests/test_training.py -k statistics
+tests/test_best.py -k images
   statistics not synced => sync_statistics(run)\n    meter = => meter =
 tests/test_training.py -k "flags or wait"
   waits of all ranks => flags = [sum(run.data_waits) / run.place.ranks, => flags = [sum(run.data_waits),
@@ -157,7 +157,7 @@ tests/test_training.py -k "evaluate_gives or at_its_sizes"
   evaluated at the architecture's own size => theirs.get("image_size") or (64 => (64
   evaluated with another resize => or theirs.get("val_resize") => or None
   evaluated at the checkpoint's size in spite of another => and args.evaluate and not typed else {} => and args.evaluate else {}
-tests/test_training.py -k killed_nine
+tests/test_training.py -k killed_nine -m slow
   an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
 tests/test_data.py -k "fails or failing"
   a read is tried once less => [1, 5, 20] => [1, 5]

@@ -161,17 +161,16 @@ def test_options(script, options, words, images, complaint_here):
     [
         ("--zero-init", "zero_init_residual"),
         ("-a vit_b_16 --image-size 100", "Input shape indivisible by patch size!"),
-        ("-a vit_b_16 --val-size 48", "Wrong image height! Expected 32 but got 48!"),
+        ("-a vit_b_16 --val-size 48 --evaluate", "Wrong image height! Expected 32 but got 48!"),
         ("-a alexnet", "Output size is too small"),
         ("-a inception_v3 --image-size 64", "Kernel size can't be greater than actual input size"),
         ("-a resnet18 -b 1", "Expected more than 1 value per channel when training"),
         ("--num-classes 1", "Target 1 is out of bounds"),
     ],
 )
-def test_a_model_that_does_not_fit(options, words, images, tmp_path):
+def test_a_model_that_does_not_fit(options, words, images, complaint_here):
     """The images, the batch or the classes: as the library says it, in one line."""
-    train = [*command(ND), *TINY, *options.split(), images]
-    assert words in complaint(train, tmp_path, only=False)
+    assert words in complaint_here(ND, *TINY, *options.split(), images, only=False, begun=True)
 
 
 @pytest.mark.parametrize(
@@ -445,11 +444,10 @@ def test_port_in_use(script, images, complaint_here):
         ({}, "127.0.0.1 port 1: [Errno 111] Connection refused"),
     ],
 )
-def test_a_peer_that_does_not_come(change, words, images, tmp_path):
+def test_a_peer_that_does_not_come(change, words, images, complaint_here):
     """It is asked for again until --timeout; then one line of status 1, and no stack of C++."""
     env = LAUNCHER | {"RANK": "1"} | change
-    train = [*command(APEX), *TINY, "--timeout", "2", images]
-    assert words in complaint(train, tmp_path, status=1, env=env)
+    assert words in complaint_here(APEX, *TINY, "--timeout", "2", images, status=1, **env)
 
 
 def test_a_node_whose_first_does_not_come(images, tmp_path):
@@ -475,14 +473,10 @@ def test_ranks_that_differ(images, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_global_batch_that_does_not_divide_names_the_counts_that_fit(images, tmp_path):
-    words = [*TINY, images, "--global-batch", "9"]
-    ranks = start_ranks(DDP, tmp_path, words, words)
-    printed = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert ranks[0].returncode == 2, printed
-    assert ranks[1].returncode, "which may see no more than that rank 0 is gone"
-    line = the_line(printed[0])
-    assert "2 devices cannot share a global batch of 9" in line and line.endswith(": 1, 3, 9")
+def test_global_batch_that_does_not_divide_names_the_counts_that_fit():
+    args, place = nd.parse_args(["--global-batch", "9"]), nd.Place(torch.device("cpu"))
+    with pytest.raises(nd.BadInput, match="2 devices cannot share a global batch of 9.*: 1, 3, 9$"):
+        nd.split_batch(args, place._replace(ranks=2, data_ranks=2), args.global_batch)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 import torchvision
-from conftest import checkpoint, command, needs_bfloat16, needs_horovod, run
+from conftest import checkpoint, command, needs_bfloat16, needs_horovod, run, scalars
 from test_text_reference import gpt, reading, validate
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -55,6 +55,10 @@ def test_images(script, demo, tmp_path):
     top1 = 100 * (output.argmax(1) == classes).double().mean().item()
     # Of 320 images one may be another's in bfloat16, in which O2 validates.
     assert best == pytest.approx(top1, abs=0.32 if "apex" in script else 1e-3)
+    # Rank 0's statistics, on all ranks.
+    loss = torch.nn.functional.cross_entropy(output, classes).item()
+    logged = scalars(tmp_path / "runs", "Loss/val")[1]
+    assert logged == pytest.approx(loss, rel=0.05 if "apex" in script else 1e-5)
     assert saved["best_acc1"] == pytest.approx(best, abs=1e-3) and best > 60
 
 

@@ -450,24 +450,16 @@ def test_a_long_thin_image_is_validated_in_little_memory():
     assert answer is True and megabytes < 200
 
 
-@pytest.fixture(params=["folder", "shards"])
-def damaged(request, pictures, tmp_path):
-    """Returns the pictures in a folder or in shards, of which one in each split is cut off, and the
-    file that has it."""
+@pytest.mark.parametrize(("kind", "workers"), [("folder", 2), ("shards", 0)])
+def test_an_image_that_cannot_be_decoded_ends_the_run(kind, workers, pictures, tmp_path):
+    """In one line that names it, in val/ alike; nothing trains without it in silence."""
     folder = shutil.copytree(pictures, tmp_path / "data")
     paths = {split: folder / split / "b" / "7.jpg" for split in ("train", "val")}
     for path in paths.values():
         path.write_bytes(path.read_bytes()[:300])
-    if request.param == "shards":
+    if kind == "shards":
         make_shards(folder, folder := tmp_path / "shards")
         paths = {split: folder / split / "000000.tar" for split in paths}
-    return folder, paths
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_image_that_cannot_be_decoded_ends_the_run(workers, damaged, tmp_path):
-    """In one line that names it, in val/ alike; nothing trains without it in silence."""
-    folder, paths = damaged
     words = [*command("imagenet_nd.py"), *TINY, "-b", 10, "-j", workers, folder]
     for split, more in ("train", []), ("val", ["--evaluate"]):
         line = complaint([*words, *more], tmp_path, only=False)

@@ -284,9 +284,8 @@ def test_nodes_that_leave_and_join(cluster, demo):
 # -------------------------------------------------------------------------------------- Kubernetes
 
 
-@pytest.mark.parametrize(
-    "file", ["train.yaml", pytest.param("torchrun.yaml", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["train.yaml", "torchrun.yaml"])
 def test_pods(file, cluster, demo, tmp_path):
     """The commands of a manifest on two pods whose names come five seconds late. One is drained:
     both have saved, and end as podFailurePolicy expects. Started again, they end with the weights

@@ -232,10 +232,10 @@ def test_under_o2_masters_are_averaged(demo, tmp_path):
 # ------------------------------------------------------------------------------------ option files
 
 
-@pytest.mark.parametrize("path", (ROOT / "recipes").glob("*.txt"), ids=lambda path: path.stem)
-def test_option_files_are_taken(path):
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "recipes").glob("*.txt")))
+def test_option_files_are_taken(name):
     """Learning rates are for the global batch that is given, which devices and groups divide."""
-    args = nd.parse_args([f"@{path}"])
+    args = nd.parse_args([f"@{ROOT / 'recipes' / name}"])
     for share in args.batch_size, args.mix_group:
         assert args.global_batch % (share or 2) == 0
     with torch.device("meta"):

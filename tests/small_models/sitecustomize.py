@@ -3,11 +3,14 @@ are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the 
 $SIGTERM_AT=7, or $SIGKILL_AT, has a process that trains send itself this signal at the seventh
 event: it begins to train or to validate, or has read the sums of a step."""
 
+import gc
 import importlib.abc
 import importlib.util
 import os
 import signal
 import sys
+
+gc.set_threshold(100_000)  # a fifth of the time that importing torch and torchvision takes
 
 
 class SmallViT(importlib.abc.MetaPathFinder):
