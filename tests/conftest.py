@@ -15,10 +15,12 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 from pathlib import Path
 
+import forked
 import PIL.Image
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -35,6 +37,7 @@ SCRIPTS = sorted(path.name for path in ROOT.glob("imagenet_*.py"))
 TEXT_SCRIPTS = sorted(path.name for path in ROOT.glob("text_*.py"))
 BY_TORCHRUN = "imagenet_exchange.py", "imagenet_fsdp.py", "imagenet_pipeline.py"
 BIN = Path(sys.executable).parent
+SMALL = str(ROOT / "tests" / "small_models")
 sys.path.insert(0, str(ROOT))
 
 try:
@@ -92,23 +95,23 @@ def environment(**more):
     led = "IMAGENET_DIR TEXT_DIR RANK WORLD_SIZE LOCAL_RANK PYTHONPATH PYTEST_CURRENT_TEST".split()
     env = {name: value for name, value in ENVIRON.items() if name not in led}
     env |= {"PATH": f"{BIN}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
-    return {**env, "PYTHONPATH": str(ROOT / "tests" / "small_models"), **more}
+    return {**env, "PYTHONPATH": SMALL, **more}
 
 
 def run(words, cwd, status=0, env=(), timeout=300):
     """Runs a command; returns its output, having checked its exit status (None = any)."""
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env=environment(**dict(env)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout,
-    )
-    assert status is None or done.returncode == status, done.stdout
-    return done.stdout
+    words, env = [str(word) for word in words], environment(**dict(env))
+    with tempfile.NamedTemporaryFile("r+", encoding="utf-8") as file:
+        script = words[0] == sys.executable and Path(words[1]).parent == ROOT
+        if script and env["PYTHONPATH"] == SMALL:
+            forked.start_server(environment())
+            ended = forked.run(words, cwd, env, file.name, timeout)
+        else:
+            rest = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+            ended = subprocess.run(words, cwd=cwd, env=env, timeout=timeout, **rest).returncode
+        output = file.read()
+    assert status is None or ended == status, output
+    return output
 
 
 def start(words, cwd, **env):

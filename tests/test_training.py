@@ -509,7 +509,6 @@ def test_signals_and_kills_around_validation(whole, again, tmp_path):
         torch.testing.assert_close(*(each["state_dict"] for each in pair), rtol=0, atol=0)
 
 
-@pytest.mark.slow
 def test_the_log_of_a_run_that_was_killed_nine_times(whole, again, tmp_path):
     """In steps, saving, validation, and as an epoch was logged: no point twice with another value,
     but for validation's own time, and no gap."""
