@@ -17,6 +17,7 @@ import argparse
 import difflib
 import re
 import shlex
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -97,6 +98,7 @@ def main():
             parser.error(
                 f"--show {args.show}: nothing is called so; did you mean {', '.join(near)}?"
             )
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` has read enough
         print(shown)
         return
     out, paths = args.out or Path("."), {}

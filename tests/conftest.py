@@ -109,6 +109,7 @@ def run(words, cwd, status=0, env=(), timeout=300):
         else:
             rest = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
             ended = subprocess.run(words, cwd=cwd, env=env, timeout=timeout, **rest).returncode
+        file.seek(0)
         output = file.read()
     assert status is None or ended == status, output
     return output
