@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib
 import io
 import json
@@ -40,6 +41,7 @@ BIN = Path(sys.executable).parent
 SMALL = str(ROOT / "tests" / "small_models")
 sys.path.insert(0, str(ROOT))
 
+gc.set_threshold(100_000)  # as in small_models/
 try:
     importlib.import_module("horovod.torch")
     HOROVOD = True

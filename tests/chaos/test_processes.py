@@ -210,10 +210,11 @@ def test_horovod(tmp_path, row):
     row("gone on from that by --resume auto", verdict(odd), not odd)
 
 
-OF_RANKS = [("own spawn", "imagenet_ddp.py"), *(("torchrun", script) for script in BY_TORCHRUN)]
+ENDED = [("plain", "imagenet_nd.py"), ("own spawn", "imagenet_ddp.py")]
+ENDED += [("torchrun", script) for script in BY_TORCHRUN]
 
 
-@pytest.mark.parametrize(("way", "script"), [("plain", "imagenet_nd.py"), *trials([], OF_RANKS)])
+@pytest.mark.parametrize(("way", "script"), trials([], ENDED))
 def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, tmp_path):
     """A run is ended by SIGTERM, resumed, killed, its newest checkpoint damaged, resumed again."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
