@@ -7,7 +7,6 @@ import datetime
 import functools
 import importlib
 import importlib.metadata
-import inspect
 import io
 import itertools
 import json
@@ -20,7 +19,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import torch
@@ -32,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import find_bottleneck  # noqa: E402
 from find_bottleneck import kill_workers, train_steps  # noqa: E402, F401
 
+import imagenet_nd as nd  # noqa: E402
 from imagenet_nd import BadInput, Place, cores_per_rank, device_name, first_line  # noqa: E402
 from reporting.tables import benchmark_table  # noqa: E402
 
@@ -86,22 +85,14 @@ def main(doc, measure, file, options, added=""):
 # -------------------------------------------------------------------------------------- the scripts
 
 
-def loader_of(script, words):
+def loader_of(words):
     """Returns a function of a pass's number that gives its training batches: images and targets,
-    by the loader of imagenet_nd.py, the module `script`, with these options; no model, no device.
-
-    It may be that of another checkout: up to commit 7e0ce2a, there was no Run before the loader.
-    """
-    args = script.parse_args([str(word) for word in words])
-    place = script.Place(torch.device("cpu"))
-    sizes = script.split_batch(args, place)
-    data = script.open_data(args, place, script.list_sources(args, place), sizes)
-    if "over" in inspect.signature(script.schedule_batches).parameters:
-        schedule = script.schedule_batches(args, place, data, threading.Event(), 0, 0)
-    else:
-        schedule = script.schedule_batches(script.Run(args, place, data, {}))
+    by the loader of imagenet_nd.py with these options; no model, no device."""
+    args, place = nd.parse_args([str(word) for word in words]), nd.Place(torch.device("cpu"))
+    data = nd.open_data(args, place, nd.list_sources(args, place), nd.split_batch(args, place))
+    schedule = nd.schedule_batches(nd.Run(args, place, data, {}))
     training = (job for job in schedule if job[0] == "train")
-    batches = script.load_batches(args, place, data, training)
+    batches = nd.load_batches(args, place, data, training)
 
     return lambda serial: itertools.islice(batches, data.steps)
 

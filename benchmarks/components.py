@@ -15,8 +15,6 @@ import time
 import common
 from common import DIR, ONLY, count, option
 
-import imagenet_nd as nd
-
 PLAIN = "all off"
 KINDS = {
     "loader": (
@@ -36,7 +34,7 @@ def make(kind, words, scratch, args):
     words = [*words, "-b", args.batch_size, "--log-dir", scratch / "runs"]
     if kind == "loader":
         steps = args.loader_steps
-        begin = common.loader_of(nd, [*words, "-j", 1, scratch / "images"])
+        begin = common.loader_of([*words, "-j", 1, scratch / "images"])
         batches = itertools.chain.from_iterable(map(begin, itertools.count()))
 
         def work(steps):

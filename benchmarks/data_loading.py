@@ -2,7 +2,6 @@
 
     python benchmarks/data_loading.py DIR                      # has train/<class>/*.JPEG
     python benchmarks/data_loading.py DIR --only DALI timm     # these, and the baseline
-    python benchmarks/data_loading.py DIR --checkout FOLDER    # and another commit of this project
     ATEN_CPU_CAPABILITY=avx2 python benchmarks/data_loading.py DIR --out OUT  # without AVX-512
 
 All ways read the same --images random training images of DIR (the same ones again where it has
@@ -94,7 +93,7 @@ def preset_tensor_v2(folder, args):
 # ------------------------------------------------------------------------------------- this project
 
 
-def this_project(folder, args, shards=None, decoder="", checkout=ROOT):
+def this_project(folder, args, shards=None, decoder=""):
     """The scripts' own loader, of files, or of what tools/make_shards.py makes with options."""
     if decoder == "Pillow":
         sys.modules["nvidia.nvimgcodec"] = None  # its import fails, here and in loader workers
@@ -102,23 +101,13 @@ def this_project(folder, args, shards=None, decoder="", checkout=ROOT):
         raise nd.BadInput("nvImageCodec is not installed: the scripts take Pillow")
     if shards is not None:
         out = Path(tempfile.mkdtemp(dir=args.scratch)) / "shards"
-        make = [sys.executable, checkout / "tools" / "make_shards.py", folder, out, *shards]
+        make = [sys.executable, ROOT / "tools" / "make_shards.py", folder, out, *shards]
         made = subprocess.run(make, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
         if made.returncode:
             raise nd.BadInput(made.stderr.splitlines()[-1])
         folder = out
     words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE, "--epochs", 10_000]
-    spec = importlib.util.spec_from_file_location("imagenet_nd", checkout / "imagenet_nd.py")
-    script = sys.modules["imagenet_nd"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return common.loader_of(script, [*words, "--log-dir", args.scratch / "runs", folder])
-
-
-def rows_of_a_checkout(checkout):
-    """Returns the ways of another commit of this project, named after its folder."""
-    ways = {f"{checkout.name}, {name}": shards for name, shards in STORED.items()}
-    other = functools.partial(this_project, checkout=checkout)
-    return {name: functools.partial(other, shards=shards) for name, shards in ways.items()}
+    return common.loader_of([*words, "--log-dir", args.scratch / "runs", folder])
 
 
 # ------------------------------------------------------------------------------------------ others
@@ -252,8 +241,7 @@ def measure(args, scratch):
     least = (2 * args.workers + 4) * args.batch_size
     if args.images < least:
         raise nd.BadInput(f"--images {args.images}: {least} or more tell something")
-    others = rows_of_a_checkout(args.checkout.resolve()) if args.checkout else {}
-    ways = common.select(WAYS | others, args.only, BASELINE)
+    ways = common.select(WAYS, args.only, BASELINE)
     args.scratch, folder = scratch, scratch / "images"
     common.link_images(args.dir, args.images, folder)
     makes = {name: (make, way, folder, args) for name, way in ways.items()}
@@ -279,7 +267,6 @@ OPTIONS = [
     option("--images", type=count, default=1920, help="in a pass"),
     option("--rounds", type=count, default=5),
     ONLY,
-    option("--checkout", type=Path, metavar="FOLDER", help="another commit of the project, too"),
 ]
 main = functools.partial(common.main, __doc__, measure, "data_loading", OPTIONS)
 
