@@ -234,11 +234,9 @@ def where(run):
 
 
 def trials_of(bench):
-    """Returns {kind, tried, passed} of each kind of trials of tests/chaos/. "omissions" try the
-    comparison, not the runs."""
+    """Returns {kind, tried, passed} of each kind of trials of tests/chaos/."""
     kinds = [kind for each in bench.values() for kind in each.get("trials", {}).items()]
     passed = {name: [row[2] for row in rows if row[2] is not None] for name, rows in kinds}
-    passed.pop("omissions", None)
     return [
         {"kind": name, "tried": len(each), "passed": sum(each)} for name, each in passed.items()
     ]

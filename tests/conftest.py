@@ -246,6 +246,11 @@ def checkpoint(log_dir, name="checkpoint.pt"):
     return the_run(log_dir) / name
 
 
+def load(path):
+    """Returns a checkpoint, read as anyone would who does not trust it."""
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
 class Hostile:
     """Makes a file where it is unpickled: what a pickle that runs commands holds."""
 

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import itertools
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -284,9 +285,19 @@ def test_damaged_checkpoints(trained, images, tmp_path, complaint_here):
     for content in b"", whole[: len(whole) // 2], whole[:-1], flipped, b"weights":
         path.write_bytes(content)
         assert "bad.pt cannot be loaded: " in complaint_here(*resume, path)
-    for content in [1, 2], {"arch": "squeezenet1_1"}, {"arch": Hostile(tmp_path / "run")}:
+    for content in [1, 2], {"arch": "squeezenet1_1"}:
         torch.save(content, path)
         assert "bad.pt" in complaint_here(*resume, path)
+    hostile = {"arch": Hostile(tmp_path / "run"), "state_dict": {}}
+    for option in "--resume", "--weights":
+        for write in (
+            lambda: torch.save(hostile, path),
+            lambda: torch.save(hostile, path, _use_new_zipfile_serialization=False),
+            lambda: path.write_bytes(pickle.dumps(hostile, protocol=2)),
+        ):
+            write()
+            line = complaint_here(*resume[:-1], option, path, only=False)
+            assert "bad.pt cannot be loaded: no checkpoint, or one with Python" in line
     assert not (tmp_path / "run").exists(), "nothing in the file is run"
     assert path.stat().st_size > 0
     saved = torch.load(good, weights_only=True)

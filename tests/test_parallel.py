@@ -4,7 +4,6 @@ import copy
 import importlib
 import itertools
 import re
-import subprocess
 from types import SimpleNamespace
 from unittest import mock
 
@@ -17,11 +16,11 @@ from conftest import (
     EARLY,
     checkpoint,
     command,
-    environment,
     free_port,
     needs_bfloat16,
     run,
     scalars,
+    start_ranks,
     the_run,
     write_images,
 )
@@ -288,15 +287,9 @@ def test_four_ranks_refuse(script, options, complaint, complaint_here):
 )
 def test_ranks_started_otherwise_are_refused(script, pair, name, demo, tmp_path):
     """By hand, as on two nodes: they would wait for each other."""
-    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    words, started = [*command(script), *VIT, "-b", "8", demo], []
-    for rank, options in enumerate(pair):
-        more = environment(**env, RANK=str(rank))
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        line = [*map(str, words), *options]
-        started.append(subprocess.Popen(line, cwd=tmp_path, env=more, **pipes))
-    printed = [each.communicate(timeout=120)[0] for each in started]
-    assert started[1].returncode == 2, printed[1]
+    ranks = start_ranks(script, tmp_path, *([*VIT, "-b", "8", demo, *each] for each in pair))
+    printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert ranks[1].returncode == 2, printed[1]
     assert f"rank 1 differs from rank 0 in {name} (" in printed[1]
 
 

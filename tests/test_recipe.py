@@ -13,6 +13,7 @@ from conftest import (
     ROOT,
     checkpoint,
     command,
+    load,
     needs_bfloat16,
     needs_horovod,
     record,
@@ -29,7 +30,7 @@ ALL = "--flip alternate --auto-augment trivial --random-erase 0.5 --repeated-aug
 ALL = f"{ALL} --cutmix 1 --min-crop 0.2 --start-size 16 --image-size 24 --val-size 32 --epochs 5"
 
 
-def load(pictures, words, **more):  # noqa: F811
+def read_training(pictures, words, **more):  # noqa: F811
     """Returns [(epoch, images, target)] of a rank's training, as the model gets them."""
     args = nd.parse_args(words)
     group = args.mix_group or 12 // args.repeated_aug
@@ -46,12 +47,12 @@ def load(pictures, words, **more):  # noqa: F811
 def test_augmented_and_mixed_images_are_the_same_whoever_loads_them(ranks, workers, pictures):  # noqa: F811
     """To the bit, and from mid-epoch too."""
     words = ALL.split()
-    expected = load(pictures, words)
+    expected = read_training(pictures, words)
     sizes = [images.shape[2] for _, images, _ in expected]
     assert sizes == [16] * 16 + [24] * 4, "steps of 16 pixels between: none here"
     for step in 0, 2:
         found = [
-            load(pictures, words, rank=rank, ranks=ranks, workers=workers, step=step)
+            read_training(pictures, words, rank=rank, ranks=ranks, workers=workers, step=step)
             for rank in range(ranks)
         ]
         for (epoch, images, target), *theirs in zip(expected[step:], *found, strict=True):
@@ -176,23 +177,19 @@ def test_same_loss_curve_with_all_of_the_recipe(way, reference, demo, tmp_path):
     assert scalars(reference, "Loss/val")[2] < 2.2, "it must learn, or equality says little"
 
 
-def load_weights(path):
-    return torch.load(path, weights_only=True)
-
-
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_average_is_exact_after_a_restart_and_best_in_model_best(reference, demo, tmp_path):
-    whole = load_weights(checkpoint(reference))
+    whole = load(checkpoint(reference))
     first = checkpoint(reference, "checkpoint-1.pt")
-    assert load_weights(first)["epoch"] == 1
+    assert load(first)["epoch"] == 1
     train(ND, tmp_path / "again", "--resume", first, demo, epochs=2)
-    again = load_weights(checkpoint(tmp_path / "again"))
+    again = load(checkpoint(tmp_path / "again"))
     assert same(again["ema"], whole["ema"]) and same(again["state_dict"], whole["state_dict"])
     assert not same(whole["ema"], whole["state_dict"])
-    best = load_weights(checkpoint(reference, "model_best.pt"))
+    best = load(checkpoint(reference, "model_best.pt"))
     logged = scalars(reference, "Top1/val")
     words = ["-e", "--resume", checkpoint(reference, "model_best.pt"), demo]
     output = run([*command("imagenet_nd.py"), *VIT[:2], "--no-accel", *words], tmp_path)
@@ -207,8 +204,7 @@ def test_what_is_saved_during_validation_is_what_is_trained(demo, tmp_path):
     often = ["--checkpoint-minutes", "0.0001", "--lr", "0.5"]
     run([*command("imagenet_ddp.py", 2), *often, *words], tmp_path)
     end, before = (
-        load_weights(checkpoint(tmp_path / "runs", name))
-        for name in ("checkpoint.pt", "checkpoint-1.pt")
+        load(checkpoint(tmp_path / "runs", name)) for name in ("checkpoint.pt", "checkpoint-1.pt")
     )
     assert (before["epoch"], before["step"]) == (0, 40), "saved in validation"
     assert same(before["state_dict"], end["state_dict"]) and same(before["ema"], end["ema"])
@@ -223,7 +219,7 @@ def test_under_o2_masters_are_averaged(demo, tmp_path):
     """The first updates are copies, all of them when training is this short."""
     way = ("imagenet_ddp_apex.py", 1, 1, ["--opt-level", "O2", "--half-dtype", "bfloat16"])
     train(way, tmp_path / "runs", demo, steps=20)
-    saved = load_weights(checkpoint(tmp_path / "runs"))
+    saved = load(checkpoint(tmp_path / "runs"))
     assert same(saved["ema"], saved["state_dict"])
     weights = saved["ema"]["heads.head.weight"]
     assert not torch.equal(weights, weights.bfloat16().float()), "not rounded"
@@ -271,7 +267,7 @@ def test_freeze_trains_the_last_layer_alone(way, demo, tmp_path):
     torch.save(donor.state_dict(), tmp_path / "weights.pt")
     words += ["--epochs", "1", "--image-size", "32", "-j", "0", "--no-accel", "--ema", "0.9", demo]
     run([*way, *words], tmp_path)
-    saved = load_weights(checkpoint(tmp_path / "runs"))
+    saved = load(checkpoint(tmp_path / "runs"))
     for name, weight in donor.state_dict().items():
         last = name.startswith("fc.")
         assert last != torch.equal(saved["state_dict"][name], weight), name
@@ -294,7 +290,7 @@ def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
     run([*command("imagenet_nd.py"), *words, demo], tmp_path)
     path = checkpoint(tmp_path / "runs")
     assert "_timm-resnet10t_gpux1_b8_" in path.parent.name
-    saved = load_weights(path)
+    saved = load(path)
     model = timm.create_model("resnet10t", num_classes=10)
     model.load_state_dict(saved["state_dict"])
     assert saved["optimizer"]["param_groups"][0]["step"] == 4
@@ -311,7 +307,7 @@ def test_timms_optimizer_resumed_is_as_uninterrupted(name, arch, demo, tmp_path)
     def train(folder, *more, script="imagenet_nd.py", ranks=1, batch=8):
         start = [*command(script, ranks), *words, "-b", batch, "--log-dir", folder]
         run([*start, *more], tmp_path)
-        return load_weights(checkpoint(tmp_path / folder))
+        return load(checkpoint(tmp_path / folder))
 
     saved = train("whole")
     first = checkpoint(tmp_path / "whole", "checkpoint-1.pt")

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torchmetrics.text
 from chaos.checkpoints import lost
-from conftest import EARLY, checkpoint, command, events, needs_horovod, run, scalars, the_run
+from conftest import EARLY, checkpoint, command, events, load, needs_horovod, run, scalars, the_run
 from torch import nn
 from torchmetrics.functional import classification
 
@@ -174,10 +174,6 @@ def test_all_ways_train_the_same_classifier(script, ranks, options, logged, text
     assert measured["MCC"] > 0, "or equality says little"
     for tag, value in measured.items():
         assert found[f"{tag}/val"][-1] == pytest.approx(value, rel=1e-5), tag
-
-
-def load(path):
-    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def read(args, place=None):

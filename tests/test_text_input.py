@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Hostile, command, run, start_ranks, the_line, the_run
+from conftest import ROOT, Hostile, command, damage, flip, run, start_ranks, the_line, the_run
 
 import text_nd
 
-ND, PIPELINE = "text_nd.py", "text_pipeline.py"
+ND = "text_nd.py"
 TRAIN = ["--no-accel", "-b", "4", "--epochs", "1"]
 SMALL = ["--layers", "1", "--hidden-size", "16", "--heads", "2"]
 LM = [*TRAIN, *SMALL, "--max-length", "16"]
@@ -24,7 +24,7 @@ WORDS = "the a cat dog owl sees likes runs".split()
 TEXT = "the cat sees a dog\n" * 40
 ROW = "gj04\t1\t\tthe cat sees a dog\n"
 PAIRS = "index\tsentence1\tsentence2\tlabel\n" + "0\tthe cat\ta dog runs\tentailment\n" * 12
-TOKENS = np.arange(400) % 19
+TOKENS = (np.arange(400) % 19).astype(np.uint16).tobytes()
 META = json.dumps({"vocabulary": 19, "dtype": "uint16"})
 
 
@@ -41,24 +41,12 @@ def write(folder, files):
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory):
     """A small BERT with its tokenizer, as Hugging Face saves them; never changed."""
-    import tokenizers
     import transformers
 
-    folder, marks = tmp_path_factory.mktemp("hf") / "bert", ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    index = {word: number for number, word in enumerate([*marks, *WORDS])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(index, "[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), marks, strict=True))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(
-        folder
-    )
+    folder, tokenizer = tmp_path_factory.mktemp("hf") / "bert", text_nd.word_tokenizer(WORDS)
+    tokenizer.save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.BertConfig(vocab_size=len(index), intermediate_size=32, **sizes)
+    config = transformers.BertConfig(vocab_size=len(tokenizer), intermediate_size=32, **sizes)
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
     return folder
 
@@ -131,10 +119,6 @@ def test_sizes_of_a_folder(bert, pairs, complaint_here):
     assert "-a " in complaint_here(ND, *RTE, bert, "--layers", "3", pairs)
     line = complaint_here(ND, *RTE, bert, "--max-length", "600", pairs)
     assert "--max-length 600 is more than its 512 positions" in line
-
-
-def test_tied_weights_in_a_pipeline(text, complaint_here):
-    assert "--tied" in complaint_here(PIPELINE, *LM, "--tied", text)
 
 
 def test_without_transformers(pairs, text, complaint_here, monkeypatch):
@@ -241,11 +225,10 @@ BINS = {  # what is wrong => meta.json, words of the line
 }
 
 
-def write_bins(folder, meta=META, train=None, dtype=np.uint16):
+def write_bins(folder, meta=META, train=None):
     """Writes train.bin, val.bin and meta.json."""
-    tokens = TOKENS.astype(dtype).tobytes()
-    train = tokens if train is None else train
-    return write(folder, {"train.bin": train, "val.bin": tokens, "meta.json": meta})
+    train = TOKENS if train is None else train
+    return write(folder, {"train.bin": train, "val.bin": TOKENS, "meta.json": meta})
 
 
 @pytest.mark.parametrize("fault", BINS)
@@ -272,16 +255,6 @@ def test_files_that_do_not_belong_together(tmp_path, complaint_here):
     (folder / "val.bin").rename(folder / "val.txt")
     assert "has no val.bin" in complaint_here(ND, *LM, folder)
     assert "has no train.txt" in complaint_here(ND, *LM, "--tokenizer", "words", folder)
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_good_tokens_in_files(dtype, tmp_path):
-    words = [*"abcdefghijklmnopqrs"]
-    meta = json.dumps({"vocabulary": 19, "dtype": np.dtype(dtype).name, "words": words})
-    train, val = sources(*LM, write_bins(tmp_path / "bins", meta, dtype=dtype))
-    assert np.array_equal(train.tokens, TOKENS) and np.array_equal(val.tokens, TOKENS)
-    assert train.vocabulary == 19 and train.words == words
-    assert len(train.target) == 399 // 16 and len(val.target) == -(-399 // 16)
 
 
 def test_sequences_too_long_are_cut_and_counted(tmp_path, capfd):
@@ -366,47 +339,28 @@ def test_glue_as_it_is_downloaded(task, tmp_path, capfd):
 # ---------------------------------------------------------------------------- Hugging Face's files
 
 
-def half(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[5] ^= 255
-    path.write_bytes(content)
-
-
-def instead(make):
-    """Returns what removes a file and makes something else of its name."""
-    return lambda path: (path.unlink(), make(path))
-
-
 OTHERS = {  # what is no file
-    "folder": instead(lambda path: path.mkdir()),
-    "link to nothing": instead(lambda path: path.symlink_to("nothing")),
-    "link to itself": instead(lambda path: path.symlink_to(path.name)),
+    "folder": lambda path: path.mkdir(),
+    "link to nothing": lambda path: path.symlink_to("nothing"),
+    "link to itself": lambda path: path.symlink_to(path.name),
 }
-DAMAGES = OTHERS | {
-    "empty": lambda path: path.write_bytes(b""),
-    "half": half,
-    "flipped": flip,
-    "junk": lambda path: path.write_bytes(b"\xff\0junk"),
-    "a list": lambda path: path.write_text("[1]"),
-}
+SPOILT = {"empty": b"", "cut": -9, "flipped": flip(4), "junk": b"\xff\0junk", "a list": b"[1]"}
 DAMAGED = [
-    *itertools.product(["config.json", "model.safetensors", "tokenizer.json"], DAMAGES),
+    *itertools.product(["config.json", "model.safetensors", "tokenizer.json"], OTHERS | SPOILT),
     *itertools.product(["train.txt", "train.tsv", "meta.json"], OTHERS),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage"), DAMAGED)
-def test_damaged_files(name, damage, another, tmp_path, complaint_here):
+@pytest.mark.parametrize(("name", "how"), DAMAGED)
+def test_damaged_files(name, how, another, tmp_path, complaint_here):
     files = {"train.tsv": PAIRS, "dev.tsv": PAIRS, "train.txt": TEXT, "val.txt": TEXT}
     folder = write(tmp_path / "data", {} if name == "meta.json" else files)
     if name == "meta.json":
         folder = write_bins(tmp_path / "bins")
     path = (folder if (folder / name).exists() else another) / name
-    DAMAGES[damage](path)
+    damage(path, SPOILT.get(how))
+    if how in OTHERS:
+        OTHERS[how](path)
     options = LM if name in ("train.txt", "meta.json") else [*RTE, another]
     assert str(path.parent) in complaint_here(ND, *options, folder)
 
@@ -582,7 +536,7 @@ def test_checkpoints_of_something_else(trained, text, pairs, bert, tmp_path, com
 @pytest.mark.slow
 def test_ranks_say_it_once(another, tmp_path):
     """What is printed of the data comes from one rank; damaged weights end all in one line."""
-    half(another / "model.safetensors")
+    damage(another / "model.safetensors", -9)
     table = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tlost\n"
     table += "1\t2\t3\tthe cat sees\ta dog runs the owl likes the cat\t1\n" * 9
     folder = write(tmp_path / "qqp", {"train.tsv": table, "dev.tsv": table})

@@ -19,7 +19,7 @@ from conftest import (
     checkpoint,
     command,
     events,
-    free_port,
+    load,
     needs_bfloat16,
     needs_horovod,
     points,
@@ -53,11 +53,6 @@ def level(script):
 def one_data_rank(script):
     """Returns the words that start `script` with one data rank, of two stages in a pipeline."""
     return command(script, 2 if "pipeline" in script else 1)
-
-
-def load(path):
-    """Returns a checkpoint, read as anyone would who does not trust it."""
-    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -915,17 +910,3 @@ def test_patience_and_kept_epochs_of_a_run_that_goes_on(demo, tmp_path):
         kept = {path.name: load(path)["epoch"] for path in folder.glob("epoch-*")}
         assert kept == {"epoch-2.pt": 2, "epoch-4.pt": 4}
     run([*command(ND), *VIT, "--evaluate", "--resume", folder / "epoch-2.pt", demo], tmp_path)
-
-
-@pytest.mark.slow
-def test_two_nodes_by_dist_url(demo, tmp_path):
-    """imagenet_ddp.py on two nodes of one process each, by pytorch/examples' options."""
-    url = ["--dist-url", f"tcp://127.0.0.1:{free_port()}", "--dist-backend", "gloo"]
-    few = ["--world-size", "2", "--epochs", "1", "--steps-per-epoch", "2", "-b", "4"]
-    nodes = []
-    for rank in "0", "1":
-        words = [sys.executable, str(ROOT / "imagenet_ddp.py"), *VIT, *url, *few, "--rank", rank]
-        nodes.append(start([*words, "--log-dir", f"log{rank}", demo], tmp_path))
-    assert [node.wait(300) for node in nodes] == [0, 0]
-    assert "_gpux2_b4_" in checkpoint(tmp_path / "log0").parent.name
-    assert not (tmp_path / "log1").exists(), "global rank 0 alone writes"

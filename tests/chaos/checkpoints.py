@@ -5,7 +5,7 @@ import re
 import zipfile
 
 import torch
-from conftest import events
+from conftest import events, load
 
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it names the points that it purges
 
@@ -29,10 +29,6 @@ def saved(folder, name="checkpoint.pt"):
     """Returns the newest checkpoint of this name in a folder of runs, or None."""
     found = [*folder.glob(f"*/{name}")]
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def load(path):
-    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def differences(one, other, where=""):

@@ -12,11 +12,12 @@ import time
 
 import psutil
 import pytest
-from conftest import BY_TORCHRUN, EMULATED, EMULATES
+import torch
+from conftest import BY_TORCHRUN, EMULATED, EMULATES, load
 from torch.utils.tensorboard import SummaryWriter
 
-from chaos.checkpoints import damage_at_random, load, lost, saved, verdict
-from chaos.jobs import GREETING, NET, Job, kill, loaders, stage, start, trials
+from chaos.checkpoints import damage_at_random, differences, lost, saved, verdict
+from chaos.jobs import GREETING, NET, Job, kill, loaders, start, trials
 
 pytestmark = pytest.mark.timeout(3 * 3600)
 # `make chaos` takes the time to emulate it.
@@ -145,73 +146,8 @@ def test_restarts(way, times, tmp_path, row):
     row(f"{times} restarts, {rendezvous} rendezvous", f"{came} came back", came == times)
 
 
-# What is taken out of imagenet_ddp_apex.py, and what stands there then.
-OMISSIONS = {
-    "the seed of a step's random numbers": (
-        r"\n +torch.manual_seed\(seed_from\(args.seed, epoch, step.*",
-        "",
-    ),
-    "the position in the epoch": (r'"step": step,', '"step": 0,'),
-    "the epoch's sums": ('"partial": run.meter.state,', '"partial": None,'),
-    "the loss scaler": (r' \| metadata\["scaler"\]', ""),
-    "the float32 masters": (
-        r'getattr\(weights.get\(name\), "master", state\[name\]\)',
-        "state[name]",
-    ),
-    "momentum": (r"if args.evaluate or args.optimizer != .*:", "if True:"),
-    "running statistics": (
-        r"yield tensor, saved",
-        'if "running" not in path[-1]: yield tensor, saved',
-    ),
-    "nothing": (r"\A", ""),
-}
-
-
-@needs_bfloat16
-@pytest.mark.parametrize(
-    "name", trials(itertools.product(OMISSIONS), [("the float32 masters",), ("nothing",)])
-)
-def test_omissions(name, tmp_path, row, steps=12):
-    """Interrupts and resumes a script that leaves something out: it must differ from its own
-    uninterrupted run, or equality to the bit would prove nothing."""
-    text = (stage() / "imagenet_ddp_apex.py").read_text()
-    text, found = re.subn(*OMISSIONS[name], text, flags=re.MULTILINE)
-    assert found, "the script has changed, and this trial must follow"
-    script = tmp_path / "imagenet_ddp_apex.py"
-    script.write_text(text)
-    words = [*start("launch", script), *NET, *O2, "--epochs", 2, "--steps-per-epoch", steps]
-    assert Job([*words, "--log-dir", "whole"], tmp_path).wait() == 0
-    job = Job([*words, "--log-dir", "cut"], tmp_path)
-    job.wait_for(f"2/2  step {steps // 3} ")
-    kill(job.ranks()[1], signal.SIGTERM)
-    job.wait()
-    assert saved(tmp_path / "cut"), job.text()
-    assert Job([*words, "--log-dir", "cut", "--resume", "auto"], tmp_path).wait() == 0
-    odd = lost(tmp_path / "whole", tmp_path / "cut")
-    said = f"differs in {len(odd)} entries" if odd else "equal to the bit"
-    row(f"{name} left out", said, bool(odd) == (name != "nothing"))
-
-
-@pytest.mark.chaos
-@pytest.mark.slow
-def test_horovod(tmp_path, row):
-    """Kills a rank under horovodrun, which restarts nothing, and resumes from what was saved."""
-    words = [*start("horovodrun"), *NET, "--epochs", 2]
-    words += ["--checkpoint-minutes", 0.02, "--resume", "auto", "--log-dir"]
-    assert Job([*words, "whole"], tmp_path).wait() == 0
-    job = Job([*words, "cut"], tmp_path)
-    job.wait_for("2/2  step 20 ")
-    kill(job.ranks()[1])
-    status, left, said = job.outcome(60)
-    ok = status not in (0, None) and not left and not job.traceback()
-    row("horovodrun: a rank killed", said, ok)
-    assert Job([*words, "cut"], tmp_path).wait() == 0
-    odd = lost(tmp_path / "whole", tmp_path / "cut")
-    row("gone on from that by --resume auto", verdict(odd), not odd)
-
-
 ENDED = [("plain", "imagenet_nd.py"), ("own spawn", "imagenet_ddp.py")]
-ENDED += [("torchrun", script) for script in BY_TORCHRUN]
+ENDED += [("torchrun", script) for script in BY_TORCHRUN] + [("horovodrun", "imagenet_horovod.py")]
 
 
 @pytest.mark.parametrize(("way", "script"), trials([], ENDED))
@@ -225,7 +161,8 @@ def test_ended_killed_and_damaged_it_equals_the_uninterrupted_run(way, script, t
     job = Job([*words, cut], tmp_path)
     job.wait_for("1/2  step 8 ")
     kill(job.process, signal.SIGTERM)
-    assert job.wait() == (1 if way == "torchrun" else 143), job.text()  # torchrun has its own
+    own = way in ("torchrun", "horovodrun")  # have a status of their own
+    assert job.wait() == (1 if own else 143), job.text()
     (marker,) = cut.glob("*/PREEMPTED")
     place = json.loads(marker.read_text())
     assert place["why"] == "SIGTERM"
@@ -258,6 +195,7 @@ def test_what_a_log_lacks_or_has_otherwise_is_seen(tmp_path):
     odd = ["Loss/val of 1", "Time/train of 1", "Top1/train of 1"]
     expected = ["checkpoint.pt", "model_best.pt", *odd]
     assert lost(tmp_path / "whole", tmp_path / "cut") == expected
+    assert differences({"a": [torch.zeros(2)]}, {"a": [torch.ones(2)]}) == ["/a/0"]
 
 
 # --------------------------------------------------------------------------------------- signals

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import itertools
 import os
-import pickle
 import random
 import re
 import shlex
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Hostile
+from conftest import Hostile, load
 
-from chaos.checkpoints import damage_at_random, differences, load, lost, saved, verdict
+from chaos.checkpoints import damage_at_random, differences, lost, saved, verdict
 from chaos.jobs import NET, Job, mount, stage, start, trials, unmount
 
 pytestmark = pytest.mark.timeout(3600)
@@ -62,26 +61,6 @@ def test_files(count, tmp_path, row):
         said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
         ok = not wrong and refused + identical == share
         row(f"{share} checkpoints {how}", f"{said}; the one before was taken", ok)
-
-
-HOSTILE = [
-    *itertools.product(("zip", "old format of torch.save", "pickle"), ("--resume", "--weights"))
-]
-
-
-@pytest.mark.parametrize(("kind", "option"), trials(HOSTILE, HOSTILE))
-def test_files__hostile(kind, option, tmp_path, row):
-    """Gives the script files that would run a program if they were unpickled."""
-    path, owned = tmp_path / "hostile.pt", tmp_path / "owned"
-    content = {"arch": Hostile(owned), "state_dict": {}}
-    if kind == "pickle":
-        path.write_bytes(pickle.dumps(content))
-    else:
-        torch.save(content, path, _use_new_zipfile_serialization=kind == "zip")
-    job = Job([*start("plain"), *SMALL, option, path], tmp_path)
-    status, ran = job.wait(), owned.exists()
-    said = f"status {status}, {'run' if ran else 'not run'}: {job.errors()[-1:]}"[:120]
-    row(f"hostile {kind}, {option}", said, status == 2 and not ran)
 
 
 # -------------------------------------------------------------------------------------- handmade
@@ -141,17 +120,6 @@ def test_handmade(tmp_path, row):
 # ------------------------------------------------------------------------------------------ disk
 
 
-def take_names(run):
-    for name in "checkpoint.tmp", "model_best.tmp":
-        (run / name).unlink(missing_ok=True)
-        (run / name).mkdir()
-
-
-def free_names(run):
-    for path in run.glob("*.tmp"):
-        path.rmdir()
-
-
 def fill(run):
     """Fills the disk; a run is two folders below its root."""
     with open(run.parents[1] / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -165,7 +133,6 @@ def turn_read_only(run):
 
 
 TAKEN = {  # how, and how it is given back
-    "temporary name taken by a folder": (take_names, free_names),
     "full disk": (fill, lambda run: (run.parents[1] / "filler").unlink()),
     "disk that turns read-only": (turn_read_only, unmount),
 }
