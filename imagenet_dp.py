@@ -187,7 +187,7 @@ def add_task_options(parser):
     """Adds the task's options; returns the names of free ones and of each rank's own."""
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
-    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR")}
+    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR") or None}
     add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
     add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
     add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
@@ -252,7 +252,7 @@ def check_task_options(args, parser):
         "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
         "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
         "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
-        "--resume and --weights need the name of a file": "" in (args.resume, args.weights),
+        "DIR, --resume and --weights need a name": "" in (args.dir, args.resume, args.weights),
         "--pretrained and --weights exclude each other": args.pretrained and args.weights,
         f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
     }
@@ -1667,12 +1667,12 @@ def find_checkpoint(args, config):
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"*_{config['hash']}"), reverse=True) if auto else [given]
+    folders = sorted(runs.glob(f"2*_{config['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
-        folder = path.parent.resolve()
-        own = folder.parent == runs.resolve() and folder.name.endswith(config["hash"])
+        folder = Path(os.path.abspath(path.parent))  # which may be a link to another disk
+        own = folder.parent.resolve() == runs.resolve() and folder.name.endswith(config["hash"])
         own = own and args.start_epoch is None  # or steps would be logged twice
         if own and not args.evaluate:
             lock_folder(folder)  # before it is read: the run that holds it may be saving
@@ -1821,7 +1821,8 @@ def open_log(run, metadata):
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
-        raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
+        full = re.search("No space left|quota exceeded", str(error))  # which passes
+        raise (Fault if full else BadInput)(f"--log-dir {args.log_dir}: {error}") from None
     about = json.dumps(describe(run, metadata), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")

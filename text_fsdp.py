@@ -365,7 +365,7 @@ def add_task_options(parser):
     flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
     files = "has train.txt and val.txt, or GLUE's train.tsv, dev.tsv (default: $TEXT_DIR or demo)"
-    add("dir", metavar="DIR", nargs="?", default=os.environ.get("TEXT_DIR"), help=files)
+    add("dir", metavar="DIR", nargs="?", default=os.environ.get("TEXT_DIR") or None, help=files)
     add("--task", choices=["lm", *GLUE], default="lm", help="lm: language model; or a task of GLUE")
     tokens = (
         "words, bytes, or a FOLDER of Hugging Face's (default: the model's, or words; lm: bytes)"
@@ -417,7 +417,7 @@ def check_task_options(args, parser):
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
         f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
-        "--resume needs the name of a file": args.resume == "",
+        "DIR and --resume need a name": "" in (args.dir, args.resume),
         f"{task} needs DIR with files of GLUE": not args.dir and args.task not in ("lm", "cola"),
     }
     for why, wrong in refused.items():
@@ -1752,12 +1752,12 @@ def find_checkpoint(args, config):
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"*_{config['hash']}"), reverse=True) if auto else [given]
+    folders = sorted(runs.glob(f"2*_{config['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
-        folder = path.parent.resolve()
-        own = folder.parent == runs.resolve() and folder.name.endswith(config["hash"])
+        folder = Path(os.path.abspath(path.parent))  # which may be a link to another disk
+        own = folder.parent.resolve() == runs.resolve() and folder.name.endswith(config["hash"])
         own = own and args.start_epoch is None  # or steps would be logged twice
         if own and not args.evaluate:
             lock_folder(folder)  # before it is read: the run that holds it may be saving
@@ -1906,7 +1906,8 @@ def open_log(run, metadata):
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
         run.log = SummaryWriter(run.folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
-        raise BadInput(f"--log-dir {args.log_dir}: {error}") from None
+        full = re.search("No space left|quota exceeded", str(error))  # which passes
+        raise (Fault if full else BadInput)(f"--log-dir {args.log_dir}: {error}") from None
     about = json.dumps(describe(run, metadata), indent=1)
     run.log.add_text("about", f"```json\n{about}\n```")
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")

@@ -214,6 +214,16 @@ def test_gpu_where_there_is_none(script, images, complaint_here):
     assert "no GPU" in complaint_here(script, *options, "--gpu", "0", images)
 
 
+@pytest.mark.parametrize("script", [ND, TEXT])
+def test_an_empty_name(script, complaint_here, monkeypatch):
+    """As of a variable of the shell that is not set: not the demo. One of its own may be empty."""
+    assert "DIR" in complaint_here(script, "--no-accel", "")
+    module = importlib.import_module(script.removesuffix(".py"))
+    for name in "IMAGENET_DIR", "TEXT_DIR":
+        monkeypatch.setenv(name, "")
+    assert module.parse_args(["--no-accel"]).dir is None
+
+
 # -------------------------------------------------------------------------------------------- data
 
 

@@ -281,6 +281,7 @@ def test_resume_auto_takes_the_newest_folder_of_the_same_run(whole, copied, demo
     other = runs / "2999-03_other_abcdef01"
     best.mkdir()  # as a run that went on in it leaves it, killed before it saved
     shutil.copy(first / "model_best.pt", best)
+    shutil.copytree(first, runs / f"backup{same}")
     other.mkdir()
     (other / "checkpoint.pt").write_text("to be read by nobody")
     words = [*command(ND), *RUN, "-b", "16", "--resume", "auto"]
@@ -340,6 +341,22 @@ def test_in_which_folder_a_run_goes_on(name, more, same, copied, again):
     assert ({path.name for path in first.glob("*tfevents*")} != before) == same
     assert (f"Logs and checkpoints: {first}\n" in output) == same
     assert ("has the best top1, 99.5\n" in output) == same
+
+
+def test_a_folder_that_is_a_link_to_another_disk(copied, again):
+    copied.symlink_to(copied.rename(copied.parents[1] / "other disk"))
+    for resume, folder in ("auto", f"runs/{copied.name}"), (copied, copied):
+        assert f"Logs and checkpoints: {folder}\n" in again("--resume", resume)
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"), [("No space left on device", nd.Fault), ("x", nd.BadInput)]
+)
+def test_a_full_disk_passes(why, kind, monkeypatch):
+    monkeypatch.setattr(nd, "make_folder", mock.Mock(side_effect=OSError(why)))
+    here = types.SimpleNamespace(args=nd.parse_args([]), data=None)
+    with pytest.raises(kind, match=f"--log-dir runs: {why}"):
+        nd.open_log(here, None)
 
 
 def test_two_starts_in_one_second_and_a_folder_that_is_held(whole, demo, tmp_path, monkeypatch):

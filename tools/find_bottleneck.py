@@ -34,7 +34,10 @@ def start(script, words):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
-    run.batches = itertools.chain([next(run.batches)], run.batches)
+    first = next(run.batches, None)
+    if first is None or run.over:
+        raise script.BadInput("there is no step to train")
+    run.batches = itertools.chain([first], run.batches)
     return run
 
 
