@@ -252,6 +252,7 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("decoders BROKEN", "1.jpg"),
         ("torchvision_recipe --dir ABSENT", "ABSENT has no train/ and val/: give --dir"),
         ("find_bottleneck -a resnet19 EMPTY", "no such classifier"),
+        (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "there is no step to train"),
         (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
         ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
         ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),

@@ -349,10 +349,10 @@ def test_a_folder_that_is_a_link_to_another_disk(copied, again):
         assert f"Logs and checkpoints: {folder}\n" in again("--resume", resume)
 
 
-@pytest.mark.parametrize(
-    ("why", "kind"), [("No space left on device", nd.Fault), ("x", nd.BadInput)]
-)
-def test_a_full_disk_passes(why, kind, monkeypatch):
+@pytest.mark.parametrize("why", ["No space left on device", "Not a directory"])
+def test_a_full_disk_passes(why, monkeypatch):
+    """It is no mistake: the same command may do later."""
+    kind = nd.Fault if "space" in why else nd.BadInput
     monkeypatch.setattr(nd, "make_folder", mock.Mock(side_effect=OSError(why)))
     here = types.SimpleNamespace(args=nd.parse_args([]), data=None)
     with pytest.raises(kind, match=f"--log-dir runs: {why}"):
