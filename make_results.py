@@ -98,7 +98,6 @@ def main():
             parser.error(
                 f"--show {args.show}: nothing is called so; did you mean {', '.join(near)}?"
             )
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` has read enough
         print(shown)
         return
     out, paths = args.out or Path("."), {}
@@ -139,4 +138,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` has read enough
     main()

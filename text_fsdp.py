@@ -1752,12 +1752,12 @@ def find_checkpoint(args, config):
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"2*_{config['hash']}"), reverse=True) if auto else [given]
+    folders = sorted(runs.glob(f"[12]*_{config['hash']}"), reverse=True) if auto else [given]
     *last_three, best = CHECKPOINTS
     paths = [folder / name for folder in folders for name in last_three]
     for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
-        folder = Path(os.path.abspath(path.parent))  # which may be a link to another disk
-        own = folder.parent.resolve() == runs.resolve() and folder.name.endswith(config["hash"])
+        folder = path.parent.resolve()
+        own = auto or (folder.parent == runs.resolve() and folder.name.endswith(config["hash"]))
         own = own and args.start_epoch is None  # or steps would be logged twice
         if own and not args.evaluate:
             lock_folder(folder)  # before it is read: the run that holds it may be saving

@@ -1,5 +1,6 @@
 """Runs a script in a fork of a process that has imported torch and torchvision, which take three
-seconds of each start. In all else it is a process of its own, as a user's is."""
+seconds of each start. It is a process of its own, as a user's is, but for what Python and libraries
+read from the environment as they start, Python's seed of hashes and NumPy's of random numbers."""
 
 import importlib
 import multiprocessing

@@ -345,8 +345,7 @@ def test_in_which_folder_a_run_goes_on(name, more, same, copied, again):
 
 def test_a_folder_that_is_a_link_to_another_disk(copied, again):
     copied.symlink_to(copied.rename(copied.parents[1] / "other disk"))
-    for resume, folder in ("auto", f"runs/{copied.name}"), (copied, copied):
-        assert f"Logs and checkpoints: {folder}\n" in again("--resume", resume)
+    assert f"Logs and checkpoints: runs/{copied.name}\n" in again("--resume", "auto")
 
 
 @pytest.mark.parametrize("why", ["No space left on device", "Not a directory"])
