@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -103,16 +102,22 @@ def environment(**more):
 def run(words, cwd, status=0, env=(), timeout=300):
     """Runs a command; returns its output, having checked its exit status (None = any)."""
     words, env = [str(word) for word in words], environment(**dict(env))
-    with tempfile.NamedTemporaryFile("r+", encoding="utf-8") as file:
-        script = words[0] == sys.executable and Path(words[1]).parent == ROOT
-        if script and env["PYTHONPATH"] == SMALL:
-            forked.start_server(environment())
-            ended = forked.run(words, cwd, env, file.name, timeout)
-        else:
-            rest = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-            ended = subprocess.run(words, cwd=cwd, env=env, timeout=timeout, **rest).returncode
-        file.seek(0)
-        output = file.read()
+    script = words[0] == sys.executable and Path(words[1]).parent == ROOT
+    if script and env["PYTHONPATH"] == SMALL:
+        forked.start_server(environment())
+        ended, output = forked.run(words, cwd, env, timeout)
+    else:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        ended, output = done.returncode, done.stdout
     assert status is None or ended == status, output
     return output
 

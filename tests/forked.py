@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+import threading
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
@@ -21,27 +22,31 @@ def start_server(env):
         forkserver.ensure_running()
 
 
-def run(words, cwd, env, output, timeout):
-    """Runs the words of a command, python SCRIPT ..., its output going to a file; returns its exit
-    status."""
-    process = CONTEXT.Process(target=be_script, args=(words, cwd, env, output))
+def run(words, cwd, env, timeout):
+    """Runs the words of a command, python SCRIPT ...; returns its exit status and what it and the
+    processes that it has left have printed. It is killed after `timeout` seconds."""
+    reader, writer = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=be_script, args=(words, cwd, env, writer))
     process.start()
-    process.join(timeout)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError(f"{words} took more than {timeout} s")
-    return process.exitcode
+    writer.close()
+    alarm = threading.Timer(timeout, process.kill)
+    alarm.start()
+    with open(reader.fileno(), encoding="utf-8", closefd=False) as file:
+        output = file.read()  # until no process has the other end
+    process.join()
+    alarm.cancel()
+    return process.exitcode, output
 
 
 def be_script(words, cwd, env, output):
-    """The process: it gets what execve() would have given it."""
+    """The process: it gets what execve() would have given it, its output going to a connection."""
     multiprocessing.set_start_method(None, force=True)  # the system's
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    with open(output, "wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for descriptor in 1, 2:
+        os.dup2(output.fileno(), descriptor)
+    output.close()
     sys.orig_argv, sys.argv = words, words[1:]
     installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
     sys.path = [str(Path(words[1]).parent), *env["PYTHONPATH"].split(os.pathsep), *installed]

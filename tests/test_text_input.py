@@ -24,7 +24,7 @@ WORDS = "the a cat dog owl sees likes runs".split()
 TEXT = "the cat sees a dog\n" * 40
 ROW = "gj04\t1\t\tthe cat sees a dog\n"
 PAIRS = "index\tsentence1\tsentence2\tlabel\n" + "0\tthe cat\ta dog runs\tentailment\n" * 12
-TOKENS = (np.arange(400) % 19).astype(np.uint16).tobytes()
+TOKENS = np.arange(400) % 19
 META = json.dumps({"vocabulary": 19, "dtype": "uint16"})
 
 
@@ -225,10 +225,11 @@ BINS = {  # what is wrong => meta.json, words of the line
 }
 
 
-def write_bins(folder, meta=META, train=None):
+def write_bins(folder, meta=META, train=None, dtype=np.uint16):
     """Writes train.bin, val.bin and meta.json."""
-    train = TOKENS if train is None else train
-    return write(folder, {"train.bin": train, "val.bin": TOKENS, "meta.json": meta})
+    tokens = TOKENS.astype(dtype).tobytes()
+    train = tokens if train is None else train
+    return write(folder, {"train.bin": train, "val.bin": tokens, "meta.json": meta})
 
 
 @pytest.mark.parametrize("fault", BINS)
@@ -255,6 +256,16 @@ def test_files_that_do_not_belong_together(tmp_path, complaint_here):
     (folder / "val.bin").rename(folder / "val.txt")
     assert "has no val.bin" in complaint_here(ND, *LM, folder)
     assert "has no train.txt" in complaint_here(ND, *LM, "--tokenizer", "words", folder)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_good_tokens_in_files(dtype, tmp_path):
+    words = [*"abcdefghijklmnopqrs"]
+    meta = json.dumps({"vocabulary": 19, "dtype": np.dtype(dtype).name, "words": words})
+    train, val = sources(*LM, write_bins(tmp_path / "bins", meta, dtype=dtype))
+    assert np.array_equal(train.tokens, TOKENS) and np.array_equal(val.tokens, TOKENS)
+    assert train.vocabulary == 19 and train.words == words
+    assert len(train.target) == 399 // 16 and len(val.target) == -(-399 // 16)
 
 
 def test_sequences_too_long_are_cut_and_counted(tmp_path, capfd):

@@ -281,7 +281,7 @@ def content_of(folder):
 
 PROFILE = ROOT / "tools" / "profile_steps.py"
 FEW = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0", "-b", "4", "--epochs", "1"]
-FAST = "imagenet_nd.py"
+COMMON = "imagenet_ddp.py", "imagenet_nd.py"
 
 
 def profiling(script, ranks, *options):
@@ -294,11 +294,11 @@ def profiling(script, ranks, *options):
 @pytest.mark.parametrize(
     "script",
     [
-        FAST,
+        *COMMON,
         *(
             pytest.param(script, marks=[pytest.mark.slow, *[needs_horovod] * ("horovod" in script)])
             for script in SCRIPTS
-            if script != FAST
+            if script not in COMMON
         ),
     ],
 )

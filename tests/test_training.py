@@ -708,8 +708,8 @@ def test_loss_that_is_not_finite_leaves_the_checkpoint_before(copied, again):
     assert path.read_bytes() == kept
 
 
-def test_a_batch_that_does_not_fit_is_named_with_one_that_does(demo, tmp_path):
-    """On one of two ranks. test_parity.py sees that what the line names trains the same curve."""
+def test_a_batch_that_does_not_fit_is_named_with_one_that_does(whole, demo, tmp_path):
+    """On one of two ranks. What the line names trains the same curve."""
     text, step = (ROOT / "imagenet_ddp.py").read_text(), f"{' ' * 16}loss, measured = criterion("
     assert text.count(step) == 1
     full = 'raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")'
@@ -723,6 +723,10 @@ def test_a_batch_that_does_not_fit_is_named_with_one_that_does(demo, tmp_path):
     )
     (named,) = re.findall(line, output)
     assert named == "-b 4 --global-batch 16"
+    run([*words, *named.split(), "--log-dir", "named", demo], tmp_path)
+    expected = scalars(whole[0] / "runs", "Loss/step")
+    losses = scalars(tmp_path / "named", "Loss/step")
+    assert losses == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -916,9 +920,9 @@ def test_patience(words, state, end, tmp_path, monkeypatch, capsys):
 
 
 def test_patience_and_kept_epochs_of_a_run_that_goes_on(demo, tmp_path):
-    """A model whose gradients are cut to nothing is never better: the epoch at which it ends counts
-    once although the second start validates it again; each second is kept."""
-    words = [*command(ND), *VIT, "-b", "16", "--steps-per-epoch", "1"]
+    """A model whose gradients are cut to nothing is never better: two ranks end after the same
+    epoch, which counts once although the second start validates it again; each second is kept."""
+    words = [*command("imagenet_ddp.py", 2), *VIT, "-b", "16", "--steps-per-epoch", "1"]
     words += "--clip-grad 1e-300 --patience 3 --keep-every 2 --resume auto".split()
     for _ in range(2):
         assert "no better top1 in 3 epochs after 4/90 epochs" in run([*words, demo], tmp_path)

@@ -36,7 +36,7 @@ def start(script, words):
     # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
     first = next(run.batches, None)
     if first is None or run.over:
-        raise script.BadInput("there is no step to train")
+        raise nd.BadInput("there is no step to train")
     run.batches = itertools.chain([first], run.batches)
     return run
 
