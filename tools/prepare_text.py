@@ -46,8 +46,8 @@ def new_folder(out):
         if folder.exists():
             why = "nothing is overwritten; remove it, or name another folder"
             raise nd.BadInput(f"{folder} is there already: {why}")
-    folder.mkdir(parents=True)
     try:
+        folder.mkdir(parents=True)
         yield folder
         folder.rename(out)
     finally:
