@@ -45,7 +45,6 @@ $(TEXT:%=study-text_%): study-text_%: .venv/installed-text .venv/installed-horov
 
 # What the data path and the loop gain over others': DIR=FOLDER with JPEGs of ImageNet's size.
 bench: .venv/installed-bench .venv/installed-horovod
-	$(BIN)/python benchmarks/decoders.py "$(DIR)"
 	$(BIN)/python benchmarks/data_loading.py "$(DIR)"
 	$(BIN)/python benchmarks/training.py "$(DIR)"
 

@@ -1846,7 +1846,7 @@ def find_checkpoint(args, config):
     if args.evaluate or not auto:
         raise BadInput(f"--resume {args.resume}: {reason}")
     with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
-        record = sorted(runs.glob(f"2*/{RECORD}"))[-1]
+        record = sorted(runs.glob(f"[12]*/{RECORD}"))[-1]
         changed = differing(json.loads(record.read_text())["options"], config["options"])
         reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
     print_line(f"--resume auto starts a new run: {reason}")

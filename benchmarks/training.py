@@ -2,7 +2,6 @@
 
     python benchmarks/training.py DIR                  # synthetic images, and the JPEGs of DIR
     python benchmarks/training.py -a resnet18 --only timm imagenet_nd.py
-    python benchmarks/training.py --overhead           # % that the loop adds to its three lines
 
 Every way trains on this machine's device, in a process of its own, in turn with the others of the
 same architecture and images: rounds of --steps steps each, which begin with a few that are not
@@ -17,7 +16,6 @@ import importlib
 import io
 import itertools
 import os
-import statistics
 import time
 from pathlib import Path
 
@@ -38,7 +36,6 @@ except ImportError:  # then its rows are left out
 
 PLAIN = "pytorch/examples' loop"
 TIMM = "timm's loop, bfloat16, channels_last"
-BARE = "forward, backward, step"
 HALF = ["--amp", "bfloat16", "--channels-last"]
 SCRIPTS = {
     "imagenet_nd": ([], HALF),
@@ -194,11 +191,11 @@ def timm_loop(arch, folder, args, device):
 
 
 def ours(name, options, arch, folder, args, scratch):
-    """Returns train(steps), of a script, and its module and Run."""
+    """Returns train(steps) of a script."""
     words = ["-a", arch, "-b", args.batch_size, "-j", args.workers, "--log-dir", scratch]
     words += ["--image-size", args.image_size, "--num-classes", CLASSES, "--warmup-epochs", 0]
     script, run = common.start(name, [*words, *options, *([folder] if folder else ["--dummy"])])
-    return functools.partial(common.train_steps, script, run), script, run
+    return functools.partial(common.train_steps, script, run)
 
 
 # ---------------------------------------------------------------------------------------- measuring
@@ -252,73 +249,32 @@ def make(row, arch, folder, args, scratch, threads):
         train = (plain if row == PLAIN else timm_loop)(arch, folder, args, device)
     else:
         script, *options = row.split()
-        train = ours(script.removesuffix(".py"), options, arch, folder, args, scratch)[0]
+        train = ours(script.removesuffix(".py"), options, arch, folder, args, scratch)
     return rate(train, args, threads)
 
 
-def measure_overhead(arch, args, scratch, threads):
-    """Returns rows: images/s of the bare three lines, of the same on batches as the loop makes
-    them from uint8, and of the whole loop, with the % that each adds to the bare lines."""
-    train, script, run = ours("imagenet_nd", HALF, arch, None, args, scratch)
-    *_, images, target = next(run.batches)
-
-    def bare(batches):
-        run.model.train()
-        for *_, images, target in batches:
-            with script.precision(run.args, run.place.device):
-                loss = nn.functional.cross_entropy(run.model(images), target)
-            loss.backward()
-            run.optimizer.step()
-            run.optimizer.zero_grad()
-
-    made = functools.partial(itertools.islice, run.batches)
-    trains = {
-        BARE: lambda steps: bare([(images, target)] * steps),
-        "the same, normalising uint8 images": lambda steps: bare(made(steps)),
-        "imagenet_nd.py: train_one_epoch()": train,
-    }
-    ways = {name: rate(train, args, threads) for name, train in trains.items()}
-    for way in ways.values():
-        way()
-    measured = common.interleave(ways, args.rounds)
-    rows = []
-    for name, values in measured.items():
-        # Round by round, since the machine's speed drifts; the range says how noisy it is.
-        added = sorted(100 * (b / v - 1) for b, v in zip(measured[BARE], values, strict=True))
-        text = f"{statistics.median(added):.2f} ({added[0]:.2f} to {added[-1]:.2f})"
-        rows.append({"name": name, "values": values, "added, % (range)": text})
-    return rows
-
-
 def measure(args, scratch):
-    """Measures every architecture on every kind of images, or the overhead; writes the tables."""
+    """Measures every architecture on every kind of images; writes the tables."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "IMAGENET_DIR"):
         os.environ.pop(name, None)  # nobody has launched this process
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # or DataParallel would use all GPUs
     threads = torch.get_num_threads()
     args.workers = min(16, cores_per_rank(Place(None))) if args.workers is None else args.workers
-    steps = 10 if args.overhead else 50 if torch.accelerator.is_available() else 4
-    args.steps = args.steps or steps
-    args.rounds = args.rounds or (15 if args.overhead else 5)
+    args.steps = args.steps or (50 if torch.accelerator.is_available() else 4)
     same = f"{args.batch_size} images of {args.image_size} pixels per step"
     facts = {"rounds": args.rounds, "steps": args.steps, "threads": threads}
     images = scratch / "images"
     if args.dir:
         common.link_images(args.dir, needed(args) * args.batch_size, images)
-    sources = SOURCES[: 2 if args.dir and not args.overhead else 1]
+    sources = SOURCES[: 2 if args.dir else 1]
     for arch, source in itertools.product(args.arch, sources):
-        if args.overhead:
-            what, baseline = "overhead", BARE
-            title = f"The scripts' loop around {arch}, {same}"
-            rows = measure_overhead(arch, args, scratch, threads)
-        else:
-            what, baseline = source.split()[0].lower(), PLAIN
-            title = f"Training {arch} on {source}, {same}"
-            given = arch, images if source == "JPEGs" else None, args, scratch, threads
-            makes = {row: (make, row, *given) for row in rows_of(args)}
-            rows = common.measure_apart(makes, args.rounds)
-        out, packages = common.beside(args.out, f"{arch}_{what}"), "nvidia-nvimgcodec timm horovod"
-        common.write(out, title, "images/s", rows, baseline, facts, *packages.split())
+        title = f"Training {arch} on {source}, {same}"
+        given = arch, images if source == "JPEGs" else None, args, scratch, threads
+        makes = {row: (make, row, *given) for row in rows_of(args)}
+        rows = common.measure_apart(makes, args.rounds)
+        out = common.beside(args.out, f"{arch}_{source.split()[0].lower()}")
+        packages = "nvidia-nvimgcodec", "timm", "horovod"
+        common.write(out, title, "images/s", rows, PLAIN, facts, *packages)
 
 
 OPTIONS = [
@@ -329,10 +285,9 @@ OPTIONS = [
     option("-b", "--batch-size", type=count, default=32, help="images per step"),
     option("-j", "--workers", type=whole, help="loader processes of each way (else: cores, to 16)"),
     option("--image-size", type=count, default=224, help="pixels"),
-    option("--steps", type=count, help="per round (50 on a GPU, 4 on the CPU, 10 for --overhead)"),
-    option("--rounds", type=count, help="(5, and 15 for --overhead)"),
+    option("--steps", type=count, help="per round (50 on a GPU, 4 on the CPU)"),
+    option("--rounds", type=count, default=5),
     ONLY,
-    option("--overhead", action="store_true", help="measure what the loop adds to its three lines"),
 ]
 main = functools.partial(
     common.main, __doc__, measure, "training", OPTIONS, "the architecture and images"

@@ -125,7 +125,20 @@ def run(words, cwd, status=0, env=(), timeout=300):
 def start(words, cwd, **env):
     """Starts a command, which goes on beside the test; its output is to be read."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([*map(str, words)], cwd=cwd, env=environment(**env), **pipes)
+    process = subprocess.Popen([*map(str, words)], cwd=cwd, env=environment(**env), **pipes)
+    STARTED.append(process)
+    return process
+
+
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def what_was_started_ends():
+    """Kills what start() has started, so that a test that fails leaves no ranks."""
+    yield
+    while STARTED:
+        STARTED.pop().kill()
 
 
 def start_ranks(script, cwd, *options):
@@ -155,7 +168,8 @@ def interrupted(words, started, signum, cwd):
     try:
         while not started() and process.poll() is None:
             time.sleep(0.02)
-        (os.killpg if signum == signal.SIGINT else os.kill)(process.pid, signum)
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if signum == signal.SIGINT else os.kill)(process.pid, signum)
         # The end of the pipe comes when no process has it.
         output = process.communicate(timeout=120)[0]
         return process.returncode, output
@@ -190,6 +204,7 @@ def complaint_here(tmp_path, monkeypatch, capfd):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [script, *map(str, options)])
         monkeypatch.setattr(os, "_exit", sys.exit)
+        monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *args, **options: None)
         monkeypatch.setattr(threading, "excepthook", threading.excepthook)
         before, handlers = dict(os.environ), {each: signal.getsignal(each) for each in SIGNALS}
         for name in "IMAGENET_DIR", "TEXT_DIR":
@@ -203,7 +218,6 @@ def complaint_here(tmp_path, monkeypatch, capfd):
             os.environ.update(before)
             for each, handler in handlers.items():
                 signal.signal(each, handler)
-            faulthandler.cancel_dump_traceback_later()
             if torch.distributed.is_initialized():  # the script would have ended with its process
                 torch.distributed.destroy_process_group()
         output = "".join(capfd.readouterr())

@@ -171,8 +171,6 @@ tests/test_data.py -k noise
   noise of the wrong split => data.image_size if split == "train" else data.val_size => data.val_size if split == "train" else data.image_size
 tests/test_data.py -k generator_alone
   augmenting moves dropout's generator => with torch.random.fork_rng(devices=[]): => with contextlib.nullcontext():
-tests/test_recipe.py -m slow -k budget
-  a spent budget leaves a half epoch unvalidated => (run.step or not run.over) => (not run.over)
 tests/test_text_reference.py -k tied
   a target is its own input => inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:] => inputs, target = tokens[:, :-1].clip(min=0), tokens[:, :-1]
   attention to what comes => "is_causal": True => "is_causal": False

@@ -77,14 +77,14 @@ def test_damaged_json_beside_a_good_one(content, named, tmp_path, call_tool):
     """The good one is shown; damaged ones are named, those of other programs are not."""
     logs = tmp_path / "logs" / "benchmarks"
     logs.mkdir(parents=True)
-    shutil.copy(LOGS / "saving.json", logs)
+    shutil.copy(LOGS / "memory.json", logs)
     if isinstance(content, dict):
-        content = json.dumps(json.loads((LOGS / "decoders.json").read_text()) | content).encode()
-    (logs / "decoders.json").write_bytes(content)
+        content = json.dumps(json.loads((LOGS / "bubble.json").read_text()) | content).encode()
+    (logs / "bubble.json").write_bytes(content)
     _, errors = call_tool("make_results", tmp_path / "logs", "--out", tmp_path)
-    assert ("decoders.json" in errors) == named
-    shown, _ = call_tool("make_results", tmp_path / "logs", "--show", "saving")
-    assert benchmark_table(json.loads((LOGS / "saving.json").read_text())) in shown
+    assert ("bubble.json" in errors) == named
+    shown, _ = call_tool("make_results", tmp_path / "logs", "--show", "memory")
+    assert benchmark_table(json.loads((LOGS / "memory.json").read_text())) in shown
 
 
 # ---------------------------------------------------------------------------------- each on little
@@ -92,7 +92,7 @@ def test_damaged_json_beside_a_good_one(content, named, tmp_path, call_tool):
 
 def case(words, count, **rows):
     """Returns a program's words, how many values its rows have, and how rows of each file begin."""
-    fast = words.startswith(("data_loading", "decoders", "saving")) or not count
+    fast = words.startswith("data_loading") or not count
     return pytest.param(words, count, rows, marks=() if fast else slow, id="_".join(rows))
 
 
@@ -100,7 +100,7 @@ NET, HALF = "squeezenet1_1", "imagenet_nd.py --amp bfloat16 --channels-last"
 LITTLE = "-a resnet18 -b 4 --image-size 32 --steps 2"
 PARTS = f"-a {NET} --archs {NET} --steps 2 --ranks 2 --batch 16 --image-size 64"
 OF_ALBERT = ["ddp", "fsdp", "horovod"]
-APEX, SAVE = "imagenet_ddp_apex.py --opt-level", "save_checkpoint()"
+APEX = "imagenet_ddp_apex.py --opt-level"
 PEERS = [training.PLAIN, HALF, *([training.TIMM] if training.timm else [])]
 TWICE = "nd nd dp dp ddp. ddp. ddp_apex ddp_apex".split() + HOROVOD * ["horovod", "horovod"]
 REASONS = "ffcv is not installed", "Horovod is not built: `make horovod`", EMULATED
@@ -110,14 +110,10 @@ OF_GPU["rows"] = [dict.fromkeys(["name", "values", "peak memory, GiB", "of bf16 
 
 def known(row, first):
     """Returns those columns of a measured row that are known beforehand."""
-    pairs = zip(first["values"], row["values"], strict=True)
-    added = [100 * (before / after - 1) for before, after in pairs]
     sent = row.get("busiest link, MB/step", row["values"][0])
     kind = "float32" if row["name"] == "pytorch/examples" else "uint8"
     columns = {
         "batches": "4" if "script" in row else kind,  # of text a number
-        "error, grey levels": pytest.approx(0.5, abs=0.4),  # rounding: 0.25
-        "added, % (range)": f"{np.mean(added):.2f} ({min(added):.2f} to {max(added):.2f})",
         "by formula, MB": pytest.approx(row["values"][0], rel=0.02),
         "by formula, MB/step": pytest.approx(sent, rel=0.1),
         # Each of 12 blocks, in both passes if it is resharded, and the rest once.
@@ -134,12 +130,6 @@ def known(row, first):
             1,
             data_loading=["pytorch/examples", "FFCV, raw", "this project, raw"],
         ),
-        case(
-            "decoders DEMO --images 4 --rounds 2 --only torchvision.io draft",
-            2,
-            decoders=["Pillow", "Pillow, draft", "torchvision.io"],
-        ),
-        case(f"saving -a {NET} --rounds 2", 2, saving=["copy to host", SAVE, "save_best()"]),
         case(f"gpu {LITTLE} --minutes 0", 0, gpu=33 * ["imagenet_"]),  # 11 layouts in 3 modes
         case(
             f"gpu {LITTLE} --minutes 5 --only '16 --channels-last -b' 'O2 --channels-last -b'",
@@ -156,17 +146,6 @@ def known(row, first):
             f"training {LITTLE} --rounds 1 -j 1 --only imagenet_",
             1,
             training_resnet18_synthetic=[training.PLAIN, *(f"imagenet_{way}" for way in TWICE)],
-        ),
-        case(
-            f"training {LITTLE} --rounds 2 -j 1 --overhead",
-            2,
-            training_resnet18_overhead=["forward, backward, step", "the same", "imagenet_nd.py"],
-        ),
-        case(
-            "components DEMO --rounds 2 --steps 2 --loader-steps 2 -b 4 --only alternate mixup",
-            2,
-            components_loader=["all off", "--flip alternate"],
-            components_training=["all off", "--mixup 0.2"],
         ),
         case(
             "torchvision_recipe --dir DEMO --epochs 1 --steps 2 --seeds 1",
@@ -247,9 +226,6 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("data_loading DEMO --rounds 0", "0 is not a whole number from 1 on"),
         ("data_loading DEMO --images none", "none is not a whole number from 1 on"),
         ("data_loading DEMO --images 511", "--images 511: 512 or more"),
-        ("decoders ABSENT", "ABSENT has no images in train/<class>/"),
-        ("decoders DEMO --only TensorFlow", "--only TensorFlow: no row has that in its name"),
-        ("decoders BROKEN", "1.jpg"),
         ("torchvision_recipe --dir ABSENT", "ABSENT has no train/ and val/: give --dir"),
         ("find_bottleneck -a resnet19 EMPTY", "no such classifier"),
         (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "there is no step to train"),
@@ -264,10 +240,9 @@ def test_bad_input_is_one_line(words, message, demo, tmp_path, complaint_here):
     if words == "gpu" and torch.cuda.is_available():
         pytest.skip("there is one")
     places = {"DEMO": demo, "ABSENT": tmp_path / "absent"}
-    for name, file in ("EMPTY", "notes.txt"), ("BROKEN", "1.jpg"):
-        places[name] = tmp_path / name.lower()
-        (places[name] / "train" / "cat").mkdir(parents=True)
-        (places[name] / "train" / "cat" / file).write_text("no image")
+    places["EMPTY"] = tmp_path / "empty"
+    (places["EMPTY"] / "train" / "cat").mkdir(parents=True)
+    (places["EMPTY"] / "train" / "cat" / "notes.txt").write_text("no image")
     program, *words = [places.get(word, word) for word in words.split()]
     for name, path in places.items():
         message = message.replace(name, str(path))

@@ -25,7 +25,7 @@ import pytest
 import scipy.stats
 import torch
 import torchvision
-from conftest import ROOT, Hostile, command, complaint, run, scalars
+from conftest import ROOT, Hostile, command, complaint, run
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -624,19 +624,6 @@ def test_nothing_in_an_index_is_run(shards, tmp_path, complaint_here):
     line = complaint_here("imagenet_nd.py", *TINY, "-b", 2, folder)
     assert f"{folder}/train: Object arrays cannot be loaded" in line
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_compiled_is_the_same_training(demo, tmp_path):
-    words = ["-a", "resnet18", "-b", 16, "-j", 1, "--epochs", 1, "--steps-per-epoch", 4]
-    words += ["--image-size", 64, "--no-accel", "-p", 1, "--lr", 0.01, demo]
-    for name, more in ("plain", []), ("compiled", ["--compile"]):
-        run([*command("imagenet_nd.py"), *more, "--log-dir", name, *words], tmp_path)
-    losses = [scalars(tmp_path / name, "Loss/step") for name in ("plain", "compiled")]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3) and len(losses[0]) == 4
-    (saved,) = tmp_path.glob("compiled/*/checkpoint.pt")
-    names = torch.load(saved, weights_only=True)["state_dict"]
-    assert not any("_orig_mod" in name for name in names)
 
 
 def test_a_shard_is_opened_once(shards, monkeypatch):

@@ -13,7 +13,6 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from conftest import (
     BY_TORCHRUN,
-    EARLY,
     checkpoint,
     command,
     free_port,
@@ -21,7 +20,6 @@ from conftest import (
     run,
     scalars,
     start_ranks,
-    the_run,
     write_images,
 )
 from torchvision import models
@@ -42,40 +40,6 @@ def fsdp():
 
 
 # -------------------------------------------------------------------------------------- one run
-
-
-@pytest.mark.slow
-def test_one_run_through_three_scripts(demo, tmp_path):
-    """Begun with FSDP2, ended in mid-epoch, gone on with in a pipeline, ended by exchange by hand:
-    the curve, the averages and the momentum are those of one rank's uninterrupted run."""
-    words = [*VIT, "--steps-per-epoch", "4", "--epochs", "2", "--ema", "0.5", "--norm-wd", "0"]
-    words += ["--clip-grad", "0.5", "--lr", "1", demo, "--log-dir"]
-    run([*command("imagenet_nd.py"), *words, "whole", "-b", "16"], tmp_path)
-    ways = [
-        (FSDP, ["-b", "8", "--hybrid", "2"]),
-        (PIPELINE, ["-b", "16", "--schedule", "interleaved"]),
-        (EXCHANGE, ["-b", "8", "--exchange", "ring", "--bucket-mb", "0.01"]),
-    ]
-    losses, before = {}, []
-    for script, options in ways:
-        status, early = (0, {}) if script == EXCHANGE else (1, EARLY)
-        words_of_it = [*command(script, 2), *words, script, *options, *before]
-        output = run(words_of_it, tmp_path, status, early)
-        assert len(re.findall("^Traceback", output, re.MULTILINE)) == status, "torchrun's own"
-        losses |= scalars(tmp_path / script, "Loss/step")
-        before = ["--resume", the_run(tmp_path / script)]
-    whole = scalars(tmp_path / "whole", "Loss/step")
-    assert list(losses) == list(whole) == list(range(8))
-    assert losses == pytest.approx(whole, rel=1e-5)
-    pair = [
-        torch.load(checkpoint(tmp_path / folder), weights_only=True)
-        for folder in ("whole", EXCHANGE)
-    ]
-    assert pair[0]["partial"]["sums"] == pytest.approx(pair[1]["partial"]["sums"], rel=1e-5)
-    trained = [(each["state_dict"], each["ema"], each["optimizer"]["state"]) for each in pair]
-    torch.testing.assert_close(*trained, rtol=1e-5, atol=1e-4)
-    last = [scalars(tmp_path / folder, "Top1/val")[2] for folder in ("whole", EXCHANGE)]
-    assert last[0] == last[1]
 
 
 # ---------------------------------------------------------------------------------------- stages

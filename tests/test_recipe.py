@@ -3,8 +3,6 @@ option files of recipes/ are taken. What each computes, test_reference.py and te
 compare."""
 
 import shlex
-import shutil
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -196,25 +194,6 @@ def test_the_average_is_exact_after_a_restart_and_best_in_model_best(reference, 
     assert f"top-1 {logged[best['epoch']]:.3f} %" in output, "without --ema: what was validated"
 
 
-@pytest.mark.slow
-def test_what_is_saved_during_validation_is_what_is_trained(demo, tmp_path):
-    """With averages, and BatchNorm's statistics; the next save ends the epoch."""
-    size = ["-a", "shufflenet_v2_x0_5", "--image-size", "32", "-b", "16", "--no-accel", "-j", "1"]
-    words = [*size, "--ema", "0.9", "--warmup-epochs", "0", "--epochs", "1", demo]
-    often = ["--checkpoint-minutes", "0.0001", "--lr", "0.5"]
-    run([*command("imagenet_ddp.py", 2), *often, *words], tmp_path)
-    end, before = (
-        load(checkpoint(tmp_path / "runs", name)) for name in ("checkpoint.pt", "checkpoint-1.pt")
-    )
-    assert (before["epoch"], before["step"]) == (0, 40), "saved in validation"
-    assert same(before["state_dict"], end["state_dict"]) and same(before["ema"], end["ema"])
-    assert not same(end["state_dict"], end["ema"])
-    best = checkpoint(tmp_path / "runs", "model_best.pt")
-    logged = scalars(tmp_path / "runs", "Top1/val")[1]
-    output = run([*command("imagenet_nd.py"), *size, "-e", "--resume", best, demo], tmp_path)
-    assert f"validation: top-1 {logged:.3f} %" in output
-
-
 def test_under_o2_masters_are_averaged(demo, tmp_path):
     """The first updates are copies, all of them when training is this short."""
     way = ("imagenet_ddp_apex.py", 1, 1, ["--opt-level", "O2", "--half-dtype", "bfloat16"])
@@ -322,31 +301,3 @@ def test_timms_optimizer_resumed_is_as_uninterrupted(name, arch, demo, tmp_path)
     back = train("back", "--resume", checkpoint(tmp_path / "sgd"), "--epochs", "3")
     steps = back["optimizer"]["param_groups"][0]["step"]
     assert steps == 2, "another optimizer's state is no use"
-
-
-@pytest.mark.slow
-def test_a_budget_ends_in_mid_epoch_and_validates(demo, tmp_path):
-    words = [*VIT, "--no-accel", "-j", "1", "-b", "4", "--budget-hours", 4 / 3600, "-p", "1"]
-    words += ["--epochs", "3", "--best", "loss", demo]
-    output = run([*command("imagenet_ddp.py", 2), *words], tmp_path)
-    end = record(the_run(tmp_path / "runs"), "end")
-    assert end["reason"] == "the budget is spent" and 0 < end["epochs"] < 3
-    top1, losses = (scalars(tmp_path / "runs", f"{tag}/val") for tag in ("Top1", "Loss"))
-    best = min(losses, key=losses.get)
-    look = [sys.executable, ROOT / "tools" / "look.py", "classes"]
-    looked = run([*look, checkpoint(tmp_path / "runs", "model_best.pt"), demo], tmp_path)
-    assert f"top-1 {top1[best]:.3f} %" in looked
-    for tag, best in ("Top1", max), ("Top5", max), ("Loss", min):
-        logged = scalars(tmp_path / "runs", f"{tag}/val")
-        assert end[f"best_{tag.lower()}"] == pytest.approx(best(logged.values()), abs=1e-4)
-    assert f"has the best loss, {end['best_loss']:.5g}" in output
-    shutil.copytree(tmp_path / "runs", tmp_path / "more")
-    more = ["--budget-hours", "1", "--log-dir", "other", "--resume", the_run(tmp_path / "more")]
-    output = run([*command("imagenet_nd.py"), *words, *more], tmp_path)
-    assert "all epochs are done" in output, "and the rest of the epoch"
-    assert "after 3/3 epochs in" in output
-    again = run([*command("imagenet_nd.py"), *words, "--resume", "auto"], tmp_path)
-    assert "the budget is spent" in again
-    validated = scalars(tmp_path / "runs", "Top1/val")
-    assert validated == pytest.approx(top1, abs=0.5), "the epoch that was under way, once more"
-    assert "  val top-1 " in again, "though the budget was spent before"

@@ -15,14 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import (
-    BIN,
     HOROVOD,
     ROOT,
     SCRIPTS,
     TEXT_SCRIPTS,
     checkpoint,
     command,
-    free_port,
     needs_bfloat16,
     needs_horovod,
     run,
@@ -55,25 +53,7 @@ def test_copies_are_equal_and_each_stands_alone():
         assert max(map(len, text.splitlines())) <= 100, name
 
 
-# ------------------------------------------------------------------------------------------- names
-
-# Names that meant several things, or none that the field knows: others have taken their places.
-OLD = """join leave sum_over_ranks from_rank_0 measures shown noise is_desired settle late waits
-    trains judge fit fitting worker set_up go_on choose_checkpoint follow swap_averages on_device
-    greet complain report note part parts share shares whole count zero_on odd each run.average
-    run.kept run.partial"""
-# The kinds of nodes that define or assign a name, and what of them has it.
-NAMED = {ast.FunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name"}
-NAMED |= {ast.arg: "arg", ast.Name: "id", ast.Attribute: "attr"}
-
-
-@pytest.mark.parametrize("script", ALL)
-def test_old_names_stay_out(script):
-    defined = set()
-    for node in ast.walk(ast.parse(TEXTS[script])):
-        if type(node) in NAMED and not isinstance(getattr(node, "ctx", None), ast.Load):
-            defined |= {getattr(node, NAMED[type(node)]), ast.unparse(node)}
-    assert not defined & {*OLD.split()}
+# --------------------------------------------------------------------------------- others' options
 
 
 def test_others_options_have_a_table_and_are_none_here():
@@ -293,26 +273,6 @@ def test_scripts_of_one_process_refuse_a_launcher_of_two(script, size, complaint
     assert "ends in _ddp.py" in complaint_here(script, "--no-accel", "nowhere", **{size: "2"})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ONE_PROCESS)
-def test_torchrun_of_two_is_refused_in_one_line_of_the_script(script, tmp_path):
-    words = [BIN / "torchrun", f"--master_port={free_port()}", "--nproc_per_node=2", ROOT / script]
-    output = run([*words, "--no-accel"], tmp_path, status=1)
-    lines = [line for line in output.splitlines() if line.startswith(f"{script}: error: ")]
-    assert len(lines) == 1
-    assert "ends in _ddp.py" in lines[0]
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["imagenet_ddp.py", "imagenet_ddp_apex.py"])
-def test_torchrun(script, demo, tmp_path):
-    port = f"--master_port={free_port()}"
-    words = [BIN / "torchrun", port, "--nproc_per_node=2", ROOT / script, *VIT, "--epochs", "1"]
-    run([*words, "--steps-per-epoch", "2", "-b", "4", demo], tmp_path)
-    assert "_gpux2_b4_" in checkpoint(tmp_path / "runs").parent.name
-
-
 # ------------------------------------------------------------------------------------------- alone
 
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -363,15 +323,6 @@ def test_alone_a_language_model_needs_no_other_packages(tmp_path):
     saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
     assert (saved["arch"], saved["vocabulary"], saved["max_length"]) == ("gpt", 256, 128)
     assert {path.name for path in tmp_path.iterdir()} == {"text_nd.py", "hidden", "runs"}
-
-
-@pytest.mark.slow
-def test_alone_in_an_empty_folder_an_encoder_learns_the_demo(tmp_path):
-    """By the command of text_nd.py's docstring, on two ranks."""
-    (line,) = (words for words in launch_lines("text_nd.py") if "--desired-acc" in words)
-    words = [*alone("text_ddp.py", 2, tmp_path), *line[line.index("text_nd.py") + 1 :]]
-    assert "target reached" in run([*words, "--no-accel"], tmp_path)
-    assert max(scalars(tmp_path / "runs", "Accuracy/val").values()) >= 90
 
 
 @pytest.mark.slow

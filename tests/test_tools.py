@@ -367,7 +367,7 @@ def test_a_profile_leaves_the_run_as_it_is_that_it_goes_on_from(demo, tmp_path):
     before = content_of(tmp_path / "runs")
     words = [*profiling("imagenet_nd.py", 1, "--from", "2"), *few, "--resume", "auto"]
     output = run(words, tmp_path)
-    assert "at epoch 1 step 0" in output and "Trace of ten steps" in output
+    assert "after 1 of 2 epochs" in output and "Trace of ten steps" in output
     after = content_of(tmp_path / "runs")
     assert {name: after.pop(name) for name in before} == before and len(after) == 1
 

@@ -183,33 +183,6 @@ def test_checkpoint_says_what_it_needs_to_be_used_without_the_script(whole):
     assert not [name for name in saved["state_dict"] if name.startswith("module.")]
 
 
-@pytest.mark.parametrize(
-    ("options", "rates"),
-    [
-        # In the middle of each of 9 epochs; warm-up over half of one, a tenth after 3, 6 and 8.
-        ("--lr 4", [*[1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01], 0.001]),
-        pytest.param(
-            "--lr 1 --lr-scaling sqrt --lr-schedule cosine --epochs 4 --warmup-epochs 2",
-            [0.125, 0.375, 0.5 * 0.853553, 0.5 * 0.146447],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "--base-lr 0.5 --lr-schedule cosine --epochs 2 --warmup-epochs 0",
-            [0.5 * 0.853553, 0.5 * 0.146447],
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["step", "cosine, sqrt", "base"],
-)
-def test_learning_rate(options, rates, tmp_path):
-    """A global batch of 64, so --lr / 4, or --lr / 2 by the root. On synthetic images."""
-    few = ["--epochs", "9", "--steps-per-epoch", "1", "-b", "64", "--dummy", "--num-classes", "7"]
-    output = run([*command(ND), *VIT, *few, *options.split()], tmp_path)
-    assert list(scalars(tmp_path / "runs", "Lr").values()) == pytest.approx(rates, rel=1e-4)
-    assert f"peak learning rate {1 if options == '--lr 4' else 0.5:g}" in output
-    assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "--dummy needs no images"
-
-
 # --------------------------------------------------------------------------------------- resuming
 
 
@@ -619,18 +592,6 @@ def test_a_resumed_run_has_the_scale_of_its_checkpoint(monkeypatch):
     here = types.SimpleNamespace(scaler=scaler, optimizer=mock.Mock(param_groups=[]))
     nd.restore(here, {"scaler": saved.state_dict(), "group": {}, "folder": None}, None)
     assert scaler.get_scale() == 1024
-
-
-def test_wait_is_the_mean_of_all_ranks():
-    """Of four ranks that waited for eight seconds in sum, in an epoch of ten."""
-    place = nd.Place(torch.device("cpu"), ranks=4)
-    here = types.SimpleNamespace(place=place, data_waits=[], log=None)
-    meter = nd.Meter("1/1", 8, here)
-    waits = [8.0 / here.place.ranks]  # as finish_step() has them summed up
-    meter.add(dict.fromkeys((*nd.SUMS, "skipped"), 0.0) | {"waited": sum(waits)})
-    meter.started -= 10
-    meter.read_clock()
-    assert meter.values()["Data/wait"] == pytest.approx(0.2, rel=1e-2)
 
 
 def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):

@@ -342,7 +342,7 @@ def freeze(script, stall, when, folder, timeout=10):
 
 def test_the_ports_of_one_node_are_out_of_reach(tmp_path):
     """Nothing of it can be connected to from another machine, where nobody asks who it is."""
-    job = Job([*start("own spawn"), *NET, "--epochs", 2, "--steps-per-epoch", 14], tmp_path)
+    job = Job([*start("own spawn"), *NET, "--epochs", 50], tmp_path)
     job.wait_for(GREETING)
     sockets = [each for process in job.processes() for each in process.net_connections()]
     listening = [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]

@@ -1,7 +1,6 @@
 """Runs that start beside others, on other data or on several nodes; make_results.py on odd logs."""
 
 import itertools
-import json
 import re
 import shutil
 import signal
@@ -151,35 +150,6 @@ def test_progress(move, ended, tmp_path, row):
         found = taken(back, runs, again)
         said = f"went on from {found[1]}, epoch {found[2]}" if found[1:] else "began anew"
         row(what, said, found == [name, "checkpoint.pt", 2])
-
-
-# ------------------------------------------------------------------------------- among many runs
-
-
-@pytest.mark.parametrize("runs", trials([(1000,)], [(100,)]))
-def test_many(runs, tmp_path, row):
-    """Has --resume auto choose among many runs with other options, whose checkpoints cannot be
-    read."""
-    options = [*NET, "--steps-per-epoch", 4, "--resume", "auto", "--epochs"]
-    assert Job([*start("plain"), *options, 1], tmp_path).wait() == 0
-    (own,), crowd = (tmp_path / "runs").iterdir(), tmp_path / "crowd"
-    content = json.loads((own / "run.json").read_text())
-    for number in range(runs):
-        other = crowd / f"{own.name[:-8]}{number:08x}"
-        other.mkdir(parents=True)
-        options_of_it = content["options"] | {"seed": 1000 + number}
-        (other / "run.json").write_text(json.dumps(content | {"options": options_of_it}))
-        (other / "checkpoint.pt").write_bytes(b"junk")
-    for seed, way in (1, "plain"), (2, "own spawn"):
-        words = [*start(way), *options, 1, "--timeout", 10, "--seed", seed, "--log-dir", crowd]
-        job = Job(words, tmp_path)
-        status, text = job.wait(300), job.text()
-        over, trained = text.count("auto skips "), "1/1  train loss" in text
-        anew = "--resume auto starts a new run" in text
-        said = f"status {status}, {'trained anew' if anew and trained else 'not trained anew'}; "
-        said += f"{over} checkpoints of others were read"
-        ok = status == 0 and anew and trained and not over and not job.traceback()
-        row(f"{WAYS[way]} among {runs:,} runs with other options", said, ok)
 
 
 # ------------------------------------------------------------------------- nodes, and odd logs

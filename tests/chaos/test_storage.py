@@ -41,18 +41,18 @@ def test_files(count, tmp_path, row):
             runs = tmp_path / "damaged"
             shutil.rmtree(runs, ignore_errors=True)
             for serial in range(min(30, share - number)):  # 30 runs whose newest is damaged
-                path = runs / f"run{serial}_{hashed}" / "checkpoint.pt"
+                path = runs / f"2000_{serial}_{hashed}" / "checkpoint.pt"
                 path.parent.mkdir(parents=True)
                 shutil.copy(good, path)
                 damage_at_random(path, how, rng)
                 number += 1
-            (runs / f"good_{hashed}").mkdir()  # by name the oldest
-            shutil.copy(good, runs / f"good_{hashed}" / "checkpoint-1.pt")
+            (runs / f"1999_{hashed}").mkdir()  # by name the oldest
+            shutil.copy(good, runs / f"1999_{hashed}" / "checkpoint-1.pt")
             while True:
                 job = Job([*words, "--resume", "auto", "--log-dir", runs, "--evaluate"], tmp_path)
                 assert job.wait() == 0, job.text()
                 (taken,) = map(Path, re.findall(r"Validating (\S+), epoch", job.text()))
-                if taken.parent.name.startswith("good"):
+                if taken.parent.name.startswith("1999"):
                     break
                 same = not differences(load(taken), reference)
                 identical, wrong = identical + same, wrong + (not same)
