@@ -79,10 +79,10 @@ def test_damaged_json_beside_a_good_one(content, named, tmp_path, call_tool):
     logs.mkdir(parents=True)
     shutil.copy(LOGS / "memory.json", logs)
     if isinstance(content, dict):
-        content = json.dumps(json.loads((LOGS / "bubble.json").read_text()) | content).encode()
-    (logs / "bubble.json").write_bytes(content)
+        content = json.dumps(json.loads((LOGS / "dtype.json").read_text()) | content).encode()
+    (logs / "dtype.json").write_bytes(content)
     _, errors = call_tool("make_results", tmp_path / "logs", "--out", tmp_path)
-    assert ("bubble.json" in errors) == named
+    assert ("dtype.json" in errors) == named
     shown, _ = call_tool("make_results", tmp_path / "logs", "--show", "memory")
     assert benchmark_table(json.loads((LOGS / "memory.json").read_text())) in shown
 
