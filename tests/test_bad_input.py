@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -318,6 +319,28 @@ def test_damaged_checkpoints(trained, images, tmp_path, complaint_here):
     assert "those of other projects" in line and "--weights" in line
     assert "no usable checkpoint in" in complaint_here(*resume, images)
     assert good.read_bytes() == whole
+
+
+LIES = {  # attributes of a checkpoint's largest record, and what is done to its bytes
+    "says that it is a folder": (0x10, bytes),  # PyTorch takes it for empty
+    "has half of its bytes": (0, lambda content: content[: len(content) // 2]),
+    "has a byte less": (0, lambda content: content[:-1]),
+    "has no bytes": (0, lambda content: b""),
+    "has twice its bytes": (0, lambda content: content * 2),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_record_that_lies(lie, trained, images, tmp_path, complaint_here):
+    """A checksum that fits says nothing of it."""
+    (attributes, change), path = LIES[lie], tmp_path / "bad.pt"
+    with zipfile.ZipFile(trained[ND][1]) as good, zipfile.ZipFile(path, "w") as bad:
+        largest = max(good.infolist(), key=lambda record: record.file_size).filename
+        for name in good.namelist():
+            content = good.read(name)
+            bad.writestr(name, change(content) if name == largest else content)
+            bad.getinfo(name).external_attr = attributes if name == largest else 0
+    assert "bad.pt" in complaint_here(ND, *TINY, images, "--resume", path)
 
 
 @pytest.mark.parametrize(

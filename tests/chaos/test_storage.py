@@ -12,8 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import Hostile, load
+from conftest import load
 
 from chaos.checkpoints import damage_at_random, differences, lost, saved, verdict
 from chaos.jobs import NET, Job, mount, stage, start, trials, unmount
@@ -61,60 +60,6 @@ def test_files(count, tmp_path, row):
         said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
         ok = not wrong and refused + identical == share
         row(f"{share} checkpoints {how}", f"{said}; the one before was taken", ok)
-
-
-# -------------------------------------------------------------------------------------- handmade
-
-
-def rewrite(path, good, attributes=0, change=lambda content: content):
-    """Rewrites a checkpoint with its largest record changed, and with these attributes."""
-    with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w") as new:
-        largest = max(old.infolist(), key=lambda record: record.file_size).filename
-        for name in old.namelist():
-            content = old.read(name)
-            new.writestr(name, change(content) if name == largest else content)
-            new.getinfo(name).external_attr = attributes if name == largest else 0
-
-
-LIES = {
-    "says that it is a folder": (0x10,),  # PyTorch takes it for empty
-    "has half of its bytes": (0, lambda content: content[: len(content) // 2]),
-    "has a byte less": (0, lambda content: content[:-1]),
-    "has no bytes": (0, lambda content: b""),
-    "has twice its bytes": (0, lambda content: content * 2),
-}
-
-
-@pytest.mark.chaos
-@pytest.mark.slow
-def test_handmade(tmp_path, row):
-    """Offers a script forged checkpoints with the right checksums: a record that lies is refused,
-    no code is run, and no name in them reaches a library."""
-    train = [*start("plain"), *NET, "-j", 0, "--steps-per-epoch", 4]
-    job = Job([*train, "--epochs", 1], tmp_path)
-    assert job.wait() == 0, job.text()
-    good, path, owned = saved(tmp_path / "runs"), tmp_path / "handmade.pt", tmp_path / "owned"
-    content, train = load(good), [*train, "--epochs", 2, "--log-dir", "none", "--resume", path]
-
-    def offer(what, refused=True):
-        job = Job(train, tmp_path)
-        status, lines, ran = job.wait(120), job.errors(), owned.exists()
-        said = f"{'run' if ran else 'not run'}, status {status}: {(lines or ['no line'])[0]}"
-        ok = (status == 2 and len(lines) == 1) if refused else (status == 0 and not lines)
-        row(f"checkpoint with {what}", said[:160], ok and not ran and not job.traceback())
-
-    rewrite(path, good)
-    offer("its records written anew", refused=False)
-    for what, lie in LIES.items():
-        rewrite(path, good, *lie)
-        offer(f"a record that {what}")
-    for name in "args", "model_options", "optimizer", "partial":
-        torch.save(content | {name: Hostile(owned)}, path)
-        offer(f"code in {name}")
-    torch.save({"classifier.3.bias": Hostile(owned)}, tmp_path / "code.pt")
-    options = {"checkpoint_path": str(tmp_path / "code.pt"), "norm_layer": "os.system"}
-    torch.save(content | {"model_options": options}, path)
-    offer("names for the library that builds the model", refused=False)
 
 
 # ------------------------------------------------------------------------------------------ disk
