@@ -203,13 +203,6 @@ def median(benchmark, name):
     return {row["name"]: row["median"] for row in benchmark["rows"]}.get(name)
 
 
-def means_of_two(benchmark):
-    """Returns (mean of the first row, mean of the second, standard error of their difference)."""
-    first, second = (np.array(row["values"]) for row in benchmark["rows"])
-    variances = [row.var(ddof=1) / len(row) for row in (first, second)]
-    return first.mean(), second.mean(), np.sqrt(sum(variances))
-
-
 def furthest(benchmark):
     """Returns the largest relative difference of losses of a benchmark's rows."""
     return max(float(row["relative difference of losses"]) for row in benchmark["rows"])
