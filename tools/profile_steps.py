@@ -24,6 +24,9 @@ from commandline import make_parser
 
 def profile(script, first, run):
     """In place of the script's training: trains up to step `first`, and ten steps in a profiler."""
+    if run.step == run.data.steps:  # resumed at an epoch's end, which is validated first
+        script.validate(run)
+        run.epoch, run.step = run.epoch + 1, 0
     begun = run.step
     left = run.data.steps - begun if run.epoch < run.args.epochs else 0
     if not 1 <= first <= left - 10:
