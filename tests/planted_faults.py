@@ -150,7 +150,7 @@ tests/test_training.py -k two_starts
   a folder that is held is not waited for => ".lock", timeout=60) => ".lock", timeout=0)
 tests/test_best.py -k images
   statistics not synced => sync_statistics(run)\n    meter = => meter =
-tests/test_training.py -k "flags or wait"
+tests/test_training.py -k flags
   waits of all ranks => flags = [sum(run.data_waits) / run.place.ranks, => flags = [sum(run.data_waits),
   saved every second => 0 < 60 * minutes < time => 0 < minutes < time
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
