@@ -1993,7 +1993,7 @@ def find_checkpoint(args, config):
     """Returns (path, checkpoint, the folder that the run continues in, or None) for --resume, or
     (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
     hash, the newest by name first, since clocks may change. The best model may be older than any
-    other checkpoint, so it comes last."""
+    other checkpoint, so it comes last. A folder that auto finds may be a link to another disk."""
     given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None

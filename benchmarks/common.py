@@ -78,7 +78,7 @@ def main(doc, measure, file, options, added=""):
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             measure(args, Path(scratch))
-    except (BadInput, OSError) as error:  # Pillow names the file
+    except (BadInput, OSError) as error:
         parser.error(str(error))
 
 
@@ -304,11 +304,6 @@ def versions(*packages):
         name = re.sub(r"-cu(da)?\d+$", "", re.sub(r"[-_.]+", "-", each.name).lower())
         installed[name] = each.version
     return {name: installed[name] for name in packages if name in installed}
-
-
-def beside(path, words):
-    """Returns the path of a file of results with these words added to its name."""
-    return path.with_name(f"{path.stem}_{words}.json")
 
 
 def write(path, title, unit, rows, baseline, facts, *packages):

@@ -272,7 +272,7 @@ def measure(args, scratch):
         given = arch, images if source == "JPEGs" else None, args, scratch, threads
         makes = {row: (make, row, *given) for row in rows_of(args)}
         rows = common.measure_apart(makes, args.rounds)
-        out = common.beside(args.out, f"{arch}_{source.split()[0].lower()}")
+        out = args.out.with_name(f"{args.out.stem}_{arch}_{source.split()[0].lower()}.json")
         packages = "nvidia-nvimgcodec", "timm", "horovod"
         common.write(out, title, "images/s", rows, PLAIN, facts, *packages)
 

@@ -108,7 +108,7 @@ OF_GPU = {"title": "Training resnet18 on synthetic images of 32 pixels", "facts"
 OF_GPU["rows"] = [dict.fromkeys(["name", "values", "peak memory, GiB", "of bf16 peak, %"])]
 
 
-def known(row, first):
+def known(row):
     """Returns those columns of a measured row that are known beforehand."""
     sent = row.get("busiest link, MB/step", row["values"][0])
     kind = "float32" if row["name"] == "pytorch/examples" else "uint8"
@@ -197,7 +197,7 @@ def test_a_program_measures(words, count, rows, demo, tmp_path):
             assert [*row] == [*like["rows"][0], "median"]
             assert len(row["values"]) == count
             assert all(0 < value < math.inf for value in row["values"])
-            columns = known(row, content["rows"][0])
+            columns = known(row)
             assert {name: row[name] for name in columns} == columns
             assert float(row.get("relative difference of losses", 0)) < 1e-6
 

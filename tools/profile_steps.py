@@ -24,14 +24,14 @@ from commandline import make_parser
 
 def profile(script, first, run):
     """In place of the script's training: trains up to step `first`, and ten steps in a profiler."""
-    if run.step == run.data.steps:  # resumed at an epoch's end, which is validated first
-        script.validate(run)
-        run.epoch, run.step = run.epoch + 1, 0
-    begun = run.step
-    left = run.data.steps - begun if run.epoch < run.args.epochs else 0
+    epoch, begun = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
+    left = run.data.steps - begun if epoch < run.args.epochs else 0
     if not 1 <= first <= left - 10:
         there = f"{left} are left of this epoch, of which the first is not profiled"
         raise script.BadInput(f"--from {first} needs ten steps: {there}; lower --from or -b")
+    if epoch != run.epoch:  # resumed at an epoch's end, which is validated first
+        script.validate(run)
+        run.epoch, run.step = epoch, begun
     train_step = script.train_step
 
     def counted(*words):
