@@ -16,6 +16,8 @@ Measured: resnet18 to 47.2 % top-1 on cifar10 (32 pixels), 6 x 100 steps in 0:03
 resnet18 at 224 pixels: 29.1 images/s in bfloat16, 2.0 times pytorch/examples; 2 cores of AMD EPYC.
 """
 
+from __future__ import annotations
+
 import argparse
 import collections
 import contextlib
@@ -66,56 +68,7 @@ from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
 
-# ------------------------------------------------------------------------------- parallel section
-
-
-def add_parallel_options(parser):
-    """Adds this way's options; returns the names of free options and of each rank's own."""
-    add = parser.add_argument_group("distribution").add_argument
-    add("--dist-url", help="tcp://HOST:PORT of node 0, the same on all nodes (default: this one)")
-    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
-    add("--world-size", type=positive_int, help="number of nodes (default: 1)")
-    add("--rank", type=non_negative_int, help="number of this node (default: 0)")
-    add("--nproc-per-node", type=positive_int, help="processes here (default: GPUs; CPU: 1)")
-    add("--multiprocessing-distributed", action="store_true", help="accepted; changes nothing")
-    add("--local-rank", "--local_rank", type=int, help="from old launchers (default: $LOCAL_RANK)")
-    add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
-    add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
-    own = "dist_backend dist_url local_rank multiprocessing_distributed nproc_per_node rank"
-    return [], [*own.split(), "world_size"]
-
-
-def launch(train_rank, args):
-    """Five environment variables give each process its place, however it was started."""
-    env, by_hand = os.environ, args.world_size or args.rank or args.nproc_per_node
-    tasks = env.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
-    if {"RANK", "WORLD_SIZE"} <= env.keys():
-        own = env.get("TORCHELASTIC_RUN_ID") == str(os.getppid())  # _start_this_node()'s
-        if not own and (by_hand or args.dist_url not in (None, "env://")):
-            raise BadInput("a launcher has set WORLD_SIZE: omit --dist-url, --world-size, ...")
-        if args.local_rank is not None:
-            env.setdefault("LOCAL_RANK", str(args.local_rank))
-        if "TORCHELASTIC_RUN_ID" in env:
-            end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
-    elif env.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-        raise BadInput("mpirun sets no RANK: start this script with torchrun, srun, or by itself")
-    elif tasks != "1" and not by_hand:
-        _follow_slurm(env, tasks, args.no_accel)
-    else:
-        sys.exit(_start_this_node(args))
-    train_rank(args)
-
-
-def init_distributed(args):
-    """Meets the other ranks and forms the group that exchanges gradients and sums."""
-    place = _place(args)
-    if args.sync_bn and place.device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
-    _form_group(args, place)
-    return place
+# ==== step: how a step is trained and validated, in this way; equal in all tasks
 
 
 def prepare(args, place, data):
@@ -225,7 +178,2031 @@ def cleanup():
     dist.destroy_process_group()
 
 
-# --------------------------------------------------------------------- how processes start and meet
+# ==== loop: how steps become a run that validates, saves and ends; equal in all scripts
+#
+# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
+# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
+# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
+# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
+# What ranks must decide together is summed with each step's losses, in finish_step().
+
+
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # used by this process
+    data_rank: int = 0  # which slice of every global batch this process trains on
+    data_ranks: int = 1  # slices
+    precision: str | None = None  # if the device decides it instead of an option
+
+
+@dataclasses.dataclass
+class Run:
+    """The state of a training run."""
+
+    args: argparse.Namespace
+    place: Place
+    data: Data
+    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
+    epoch: int = 0  # epochs done
+    step: int = 0  # steps done in the current epoch
+    over: bool = False  # the run ends before --epochs; the schedule reads it
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
+    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
+    meter: Meter | None = None  # of the current epoch's training
+    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
+    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None = None  # on rank 0
+    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    waited: int = 0  # epochs since --best improved
+    saved: float = 0.0  # monotonic() when the last checkpoint was begun
+    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    deadline: float = math.inf  # perf_counter() when --budget-hours are over
+
+
+def train(run):
+    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
+    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
+    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
+    run.over = broadcast_object(time.perf_counter() > run.deadline)
+    # An epoch that was interrupted is validated even if the budget is spent.
+    while run.epoch < args.epochs and (run.step or not run.over):
+        values = train_one_epoch(run)
+        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
+        # trains no step of this epoch.
+        save_checkpoint(run)
+        val = validate(run)
+        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
+        for tag, (_, worst, better) in BEST.items():
+            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        run.waited = 0 if run.best[monitor] != before else run.waited + 1
+        stuck = run.waited >= (args.patience or math.inf)
+        # Exact sums are equal on all ranks, so all of them stop together.
+        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
+        reached = bool(met) and all(met)
+        if run.folder and val[monitor] == run.best[monitor]:
+            save_best(run)
+        if run.log:
+            log_epoch(run, done, values, val)
+        run.over = run.over or reached or stuck
+        if run.over:
+            break
+        run.epoch, run.step = run.epoch + 1, 0
+    if run.log:
+        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
+        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
+        reason = "target reached" if reached else reason
+        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
+        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
+        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.close()
+        took = datetime.timedelta(seconds=round(end["seconds"]))
+        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
+        if val:
+            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+            line += f": {format_metrics(val, 3)}; {best}"
+        print_line(line)
+
+
+def train_one_epoch(run):
+    """Trains from run.step to the end of the epoch; returns {tag: value}."""
+    args, data, epoch = run.args, run.data, run.epoch
+    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    objective = functools.partial(criterion, args=args)
+    accumulation = data.accumulation_steps
+    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
+    one = torch.ones((), device=run.place.device)
+    run.model.train()
+    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
+    arm_timeout(args)
+    for step in range(run.step, data.steps):
+        if run.over:
+            break
+        # Not a list, because all micro-batches of a step may not fit on the device at once.
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
+        # The learning rate is that of the step's middle, so that neither the first step of the
+        # warm-up nor the last one of a decay is lost at a rate of 0.
+        for group in run.optimizer.param_groups:
+            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
+        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
+        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
+        scale = run.scaler.scale(one)
+        sums = train_step(
+            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
+        )
+        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
+        # is a copy, because early weights would stay in it for long.
+        number = epoch * data.steps + step + 1
+        if run.ema and (number < 32 or number % 32 == 0):
+            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
+        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+        run.step = step + 1
+        finish_step(run, run.meter, sums, skipped)
+    flush(run, run.meter)
+    run.meter.bar.close()
+    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
+
+
+@torch.no_grad()
+def update_ema(run, decay):
+    """Updates the averages of --ema."""
+    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
+        average.lerp_(tensor.to(average.dtype), 1 - decay)
+
+
+def next_batch(run, *wanted):
+    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
+    # When a run ends early, some batches of the next epoch have been loaded already.
+    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
+
+
+@torch.no_grad()
+def validate(run):
+    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    run.model.eval()
+    tensors = [*run.model.state_dict().values()] if run.ema else []
+    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
+    for tensor, average in zip(tensors, run.ema.values(), strict=True):
+        tensor.copy_(average)
+    sync_statistics(run)
+    meter = Meter("val", len(run.data.val.target), run)
+    arm_timeout(run.args)
+    for _ in range(val_steps(run.place, run.data)):
+        inputs, target = next_batch(run, "val", None)
+        empty = len(target) == 0  # other ranks have one more item, and may need this rank
+        if empty:
+            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
+        sums = validate_step(run.model, criterion, inputs, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
+    flush(run, meter)
+    meter.bar.close()
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
+        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
+    for tensor, value in zip(tensors, trained, strict=True):
+        tensor.copy_(value)
+    return meter.values()
+
+
+@torch.no_grad()
+def sync_statistics(run):
+    """Gives all ranks BatchNorm's running statistics of data rank 0."""
+    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
+    # checkpoint, so a resumed run validates the same model as this one.
+    for buffer in run.model.buffers():
+        if buffer.is_floating_point():
+            if run.place.data_rank:
+                buffer.zero_()
+            buffer.copy_(all_reduce_sum(buffer))
+
+
+# What all ranks sum in a step beside the task's SUMS. The last three count the ranks that want to
+# stop because of a signal, to save, or to end because the budget is spent.
+FLAGS = ("skipped", "waited", "stop", "save", "spent")
+
+
+def finish_step(run, meter, sums, skipped=None):
+    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
+    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
+    all take the same decisions. The host is never more than one step ahead."""
+    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
+    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    # The seconds waited for data, as a mean over ranks; then what this rank wants.
+    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
+    flags += [time.perf_counter() > run.deadline]
+    run.data_waits.clear()
+    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    # One all-reduce for all: one more for the flags would cost a round trip per step.
+    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
+    # wait would use a core.
+    copied = torch.cuda.Event(blocking=True) if cuda else None
+    if copied:
+        copied.record()
+    run.pending.append((total, copied))
+    flush(run, meter, left=1)
+    arm_timeout(run.args)
+
+
+def flush(run, meter, left=0):
+    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
+    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
+    same step on all ranks."""
+    stop = save = False
+    while len(run.pending) > left:
+        total, copied = run.pending.pop(0)
+        if copied:
+            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
+        step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
+        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
+        run.over = step.pop("spent") > 0 or run.over
+        if stop or save:
+            left = 0
+        meter.add(step)
+        loss = compute_metrics(step)["Loss"]
+        if not math.isfinite(loss):
+            at = f"{meter.title}, step {meter.steps}"
+            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+        if (meter.steps - 1) % run.args.print_freq == 0:
+            meter.show(loss)
+            if run.log and meter is run.meter:
+                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+        if not run.pending:
+            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
+    if (stop or save) and meter is run.meter:  # in validation everything is saved already
+        save_checkpoint(run)
+    if stop:
+        end_early(run)
+
+
+def end_early(run):
+    """Ends the run because of a signal to any rank, after everything was saved."""
+    why = run.signals[0][0] if run.signals else "a signal to another rank"
+    saved = "; nothing is saved"
+    if run.folder:  # a marker, because a launcher may replace the exit status
+        saved = f" at step {run.step}, saved; --resume auto resumes here"
+        marker = {"why": why, "epoch": run.epoch, "step": run.step}
+        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run.log.close()
+    if run.place.rank == 0:
+        print_line(f"stopped by {why}{saved}")
+    sys.exit(143)  # the status after SIGTERM
+
+
+# ==== task: what is trained and measured; equal in all imagenet_*.py
+
+# -------------------------------------------------------------------------------------------- model
+
+
+def build_model(args, data, load=True):
+    """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
+    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
+    if load and args.pretrained:
+        try:
+            published = make_model(args.arch, pretrained=True)
+        except (OSError, RuntimeError) as error:  # no network
+            what = f"the weights of {args.arch} into {torch.hub.get_dir()}/checkpoints: {error}"
+            raise BadInput(f"--pretrained: cannot fetch {what}") from None
+        load_weights(model, published.state_dict(), "--pretrained")
+    if load and args.weights:
+        load_weights(model, weights_in(load_file(args.weights)), f"--weights {args.weights}")
+    if args.freeze:
+        freeze_all_but_last(model)
+    if args.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    if args.compile:
+        # Or, after a smaller batch or another image size, all later ones would run a slower graph.
+        model.compile(mode=args.compile_mode, dynamic=False)
+    return model
+
+
+def make_model(arch, pretrained=False, **options):
+    """Returns a model with random weights, or its library's pretrained one."""
+    if arch.startswith("timm/"):
+        timm = importlib.import_module("timm")
+        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
+    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
+    return models.get_model(arch, weights=weights, **options)
+
+
+def model_options(args, image_size):
+    """Returns the arguments of an architecture besides the number of classes."""
+    if args.zero_init:  # only ResNets take it
+        return {"zero_init_residual": True}
+    if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
+        return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
+    if args.arch.startswith("vit_"):
+        return {"image_size": image_size}
+    return {"input_size": (image_size,) * 2} if args.arch == "maxvit_t" else {}
+
+
+def weights_in(saved):
+    """Returns a file's state dict, of the averages if it has them, without wrappers' prefixes."""
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
+    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
+
+
+def load_weights(model, weights, what):
+    """Loads the weights that fit and prints the others, such as those of another last layer."""
+    own = model.state_dict()
+    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
+    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
+    left = sorted((own.keys() | weights.keys()) - fits.keys())
+    number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
+    if len(fits) <= len(own) / 2:
+        raise BadInput(f"{number}: {names}")
+    if left and os.environ.get("RANK", "0") == "0":
+        print_line(f"{number} and are left out: {names}")
+    own.update(fits)  # state_dict() also has the layers' versions
+    model.load_state_dict(own)
+
+
+def freeze_all_but_last(model):
+    """Freezes all layers but the last, and BatchNorm's statistics."""
+    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
+    last = getattr(model, "get_classifier", lambda: last)()  # timm's; two heads are a tuple
+    model.requires_grad_(False)
+    nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval().train = lambda mode, module=module: module
+
+
+# --------------------------------------------------------------------------------- loss and metrics
+
+# What criterion() sums: the loss first; the last one counts the items, and names them.
+SUMS = ("loss", "top1", "top5", "images")
+# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# model_best.pt is by default the best in the first one.
+BEST = {
+    "Top1": ("best_acc1", 0.0, max),
+    "Top5": ("best_acc5", 0.0, max),
+    "Loss": ("best_loss", math.inf, min),
+}
+# What a checkpoint must share with about_model(), or its answers would mean something else.
+MUST_FIT = ("arch", "num_classes", "classes")
+
+
+def criterion(output, target, args=None):
+    """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
+    in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
+    smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
+    mixed = [(target, 1)]  # classes, and their share of the target
+    if target.ndim > 1:
+        (target, other), kept = target[:, :2].long().T, target[:, 2:]
+        mixed = [(target, kept), (other, 1 - kept)]
+    if args and args.loss == "bce":
+        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
+        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
+        wanted = wanted if threshold is None else (wanted > threshold).float()
+        bce = nn.functional.binary_cross_entropy_with_logits
+        # The mean over classes: with a sum, the learning rate would depend on their number.
+        loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
+    else:
+        options = {"label_smoothing": smoothing, "reduction": "none"}
+        losses = functools.partial(nn.functional.cross_entropy, output, **options)
+        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
+    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
+    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
+    sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
+    return loss / len(target), sums
+
+
+def compute_metrics(sums):
+    """Returns {tag: value} of {name: sum}: accuracy in %."""
+    images = max(1, sums["images"])
+    percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
+    return {"Loss": sums["loss"] / images, **percent}
+
+
+def format_metrics(values, digits=1):
+    """Returns the measures as text for people."""
+    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
+
+
+def about_model(args, data):
+    """Returns what a checkpoint says about the model, so that it is usable without this script."""
+    preset = preset_of(args.arch)
+    return {
+        "arch": args.arch,
+        "model_options": data.model_options,
+        "num_classes": data.num_classes,
+        "classes": data.train.classes,
+        "image_size": data.val_size,  # for validation, evaluation and export
+        "val_resize": data.val_resize,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
+    }
+
+
+# --------------------------------------------------------------------------------------------- data
+
+
+class Source(NamedTuple):
+    """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
+    `names[file[i]]`. Lists, whose reference counts change, would be copied into every worker."""
+
+    folder: str
+    classes: list  # (C,) names
+    names: np.ndarray  # (F,) bytes: paths below the folder
+    file: np.ndarray  # (N,)
+    offset: np.ndarray  # (N,) bytes
+    length: np.ndarray  # (N,) bytes; -1 = to the end of the file
+    target: np.ndarray  # (N,)
+
+    def path(self, index):
+        """Returns the path of the file that holds an image."""
+        return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
+
+    def read(self, index):
+        """Returns the bytes of an image."""
+        if self.length[index] < 0:
+            return Path(self.path(index)).read_bytes()
+        shard = open_shard(self.path(index))
+        return os.pread(shard.fileno(), self.length[index], self.offset[index])
+
+    def digest(self):
+        """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
+        hashed = hashlib.sha256(repr(self.classes).encode())
+        for array in self[2:]:
+            hashed.update(array)
+        for index in range(0, len(self.length), len(self.length) // 100 + 1):
+            with contextlib.suppress(OSError):
+                hashed.update(b"%d " % os.path.getsize(self.path(index)))
+        return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
+
+
+# Each worker opens a shard once: on a network file system, opening takes longer than reading.
+open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
+
+
+def list_sources(args, place):
+    """Returns (train, val) of DIR, of the demo set or of --dummy."""
+    if args.dummy:  # as many images as ImageNet has
+        made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
+        return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
+    folder = Path(args.dir or "demo_data")
+    if not args.dir and place.rank == 0:
+        print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+    if not args.dir and not folder.exists():
+        make_demo_set(folder)
+    train, val = open_source(folder / "train"), open_source(folder / "val")
+    if lone := sorted(set(train.classes) ^ set(val.classes)):
+        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes: {lone[0]}")
+    return train, val
+
+
+def open_source(folder):
+    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it."""
+    try:
+        if (folder / "index.npz").exists():
+            return open_shards(folder)
+        listed = datasets.ImageFolder(folder)
+    except Exception as error:  # a damaged index may raise anything
+        why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
+        holds = "hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet in any form)"
+        raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
+    names = np.array([os.fsencode(path[len(str(folder)) + 1 :]) for path, _ in listed.samples])
+    zeros = np.zeros(len(names), int)
+    places = np.arange(len(names)), zeros, zeros - 1  # each image is a whole file
+    return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
+
+
+def open_shards(folder):
+    """Returns the Source that tools/make_shards.py has written into index.npz."""
+    with np.load(folder / "index.npz") as index:
+        arrays = [index[name] for name in Source._fields[2:]]
+        source = Source(str(folder), index["classes"].tolist(), *arrays)
+        for name, size in zip(source.names, index["sizes"], strict=True):
+            if os.path.getsize(folder / os.fsdecode(name)) != size:
+                raise ValueError(f"{os.fsdecode(name)} has changed since")
+    return source
+
+
+def make_demo_set(folder):
+    """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
+    rng = np.random.default_rng(0)
+    # Several ranks on several nodes may write at once, each its own; one of them is renamed.
+    unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
+    try:
+        for label, serial in itertools.product(range(10), range(160)):
+            pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
+            top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
+            hue = (36 * label + rng.integers(-9, 10)) % 360
+            colour = PIL.ImageColor.getrgb(f"hsv({hue}, 80%, 90%)")
+            pixels[top : top + size, left : left + size] = colour
+            into = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
+            into.mkdir(parents=True, exist_ok=True)
+            PIL.Image.fromarray(pixels).save(into / f"{serial}.jpg", quality=90)
+        unfinished.rename(folder)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():
+            raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
+
+
+class Data(NamedTuple):
+    """The data of a run, and its sizes."""
+
+    train: Source
+    val: Source
+    steps: int  # per epoch
+    device_batch: int  # images on a device at a time
+    accumulation_steps: int  # such batches in a step
+    global_batch: int  # images in a step, of all devices
+    repeats: int  # of each image in a step
+    workers: int  # loader processes
+    model_options: dict  # what the model is built with, beside num_classes
+    mix_group: int  # images of a step that are mixed alike
+    num_classes: int  # outputs of the model
+    image_size: int  # pixels, in training
+    val_size: int  # pixels
+    val_resize: int  # pixels
+
+
+def open_data(args, place, sources, batches, metadata=None):
+    """Returns the Data for these options, with `batches` of split_batch(). When a checkpoint with
+    this metadata is evaluated and no size is typed, the sizes are the checkpoint's."""
+    (device_batch, _, global_batch), multiple = batches, batch_multiple(args)
+    preset, (train, val) = preset_of(args.arch), sources
+    if global_batch % args.repeated_aug:
+        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
+    mix_group = args.mix_group or global_batch // args.repeated_aug
+    if device_batch % multiple or mix_group % multiple:
+        sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
+        raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
+    own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
+    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
+    typed = args.image_size or args.val_size
+    theirs = metadata if metadata and args.evaluate and not typed else {}
+    image_size = args.image_size or theirs.get("image_size") or (64 if small else own_size)
+    val_size = args.val_size or image_size
+    val_resize = args.val_resize or theirs.get("val_resize")
+    val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
+    if val_resize < val_size:
+        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    if args.evaluate and place.rank == 0:
+        what = args.weights or ("published weights" if args.pretrained else "random weights")
+        what = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else what
+        print_line(f"Validating {what}: crops of {val_size} pixels, resized to {val_resize}")
+    num_classes = args.num_classes or len(train.classes) or 1000
+    steps = steps_per_epoch(args, train, global_batch)
+    if args.dummy and args.steps_per_epoch:
+        val = val._replace(target=train.target[: steps * global_batch])
+    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
+    options = model_options(args, image_size)
+    saved = (metadata or {}).get("model_options", {})  # another size, for one
+    options |= {name: saved[name] for name in options if name in saved}
+    shared = (args.repeated_aug, workers, options, mix_group, num_classes)
+    return Data(train, val, steps, *batches, *shared, image_size, val_size, val_resize)
+
+
+def batch_multiple(args):
+    """Returns the number that must divide a device's batch: mixing takes pairs of neighbours."""
+    return 2 if (args.mixup or args.cutmix) and not args.evaluate else 1
+
+
+@functools.cache
+def preset_of(arch):
+    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
+    if not arch.startswith("timm/"):
+        return next(iter(models.get_model_weights(arch))).transforms()
+    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
+    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
+    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
+    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
+
+
+def train_size(args, data, epoch):
+    """Returns the size of an epoch's crops, which grow after 40, 60 and 80 % of the epochs."""
+    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
+    grown = (data.image_size - start) * thirds // 3
+    return start + (grown if thirds == 3 else grown // 16 * 16)
+
+
+# ------------------------------------------------------------------------------------------ loading
+
+
+def load_batches(args, place, data, schedule):
+    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
+    images' buffer is reused when the next batch is requested."""
+    scale_and_shift(args.arch, place.device)  # cached here, in the main stream's memory
+    at_once = data.device_batch * place.devices
+    size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
+    if args.dummy:  # one random batch on the device, used again and again
+        made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
+        classes = torch.randint(data.num_classes, (at_once,), device=place.device)
+        loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
+        return Images(args, data, made).batches(loaded)
+    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
+    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
+    # fewer buffers, a batch would be overwritten while it is trained on.
+    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
+    images = Images(args, data, buffers)
+    loader = torch.utils.data.DataLoader(
+        images,
+        batch_size=None,  # an item is a batch
+        sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
+        num_workers=data.workers,
+        multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
+        worker_init_fn=start_loader_worker,
+    )
+    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
+    # that is forked while a collective's thread waits for the interpreter's lock.
+    loaded = iter(loader)
+    if place.device.type == "cuda":  # pinned, so that copies need not be waited for
+        cuda = torch.cuda.cudart()
+        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
+    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return images.batches(loaded)
+
+
+def start_loader_worker(_):
+    """Ignores signals, because training needs data until it has saved; ends with that process."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+class Images(torch.utils.data.Dataset):
+    """Batches of uint8 images in buffers that loader workers write and the trainer reads."""
+
+    def __init__(self, args, data, buffers):
+        self.args, self.data, self.buffers = args, data, buffers
+        preset = preset_of(args.arch)
+        self.mode = preset.interpolation.value
+        mean = tuple(round(255 * channel) for channel in preset.mean)
+        self.mean, self.policy = torch.tensor(mean, dtype=torch.uint8), None
+        if args.auto_augment in POLICIES:
+            self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
+        elif args.auto_augment != "off":
+            theirs = importlib.import_module("timm.data.auto_augment")
+            self.policy = theirs.rand_augment_transform(args.auto_augment, {"img_mean": mean})
+            for op in self.policy.ops:  # Pillow refuses 0 bits, so 1 is used
+                if op.name.startswith("Posterize"):
+                    op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
+
+    def pixels(self, buffer, split, epoch, images):
+        """Returns a batch's part of a buffer, as (images, size, size, 3)."""
+        size = train_size(self.args, self.data, epoch) if split == "train" else self.data.val_size
+        return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
+
+    def batches(self, loaded):
+        """Yields load_batches()' batches from an iterator over __getitem__()'s results."""
+        for buffer, *when, target in loaded:
+            if isinstance(target, Exception):
+                raise target
+            yield self.pixels(buffer, *when[:2], len(target)), torch.as_tensor(target).long(), *when
+
+    def __getitem__(self, job):
+        """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
+        classes), or an exception that ends the run in place of the classes."""
+        buffer, split, epoch, _, keys = job
+        jobs = zip(keys, self.pixels(buffer, split, epoch, len(keys)), strict=True)
+        try:
+            return *job[:4], [self.load(split, epoch, *one) for one in jobs]
+        except (BadInput, Fault) as error:  # raised here, it would reach the user as a traceback
+            return *job[:4], error
+
+    def load(self, split, epoch, key, out):
+        """Writes an image into uint8 (size, size, 3); returns its class."""
+        # A network file system may fail for a while, so reading is tried four times; it may return
+        # wrong bytes once, so decoding is tried twice. Then the run ends: training without some of
+        # the images would be another training, and nobody would notice.
+        source, seconds = getattr(self.data, split), [1, 5, 20]
+        index = key % len(source.target)
+        write = self.load_random if split == "train" else self.load_central
+        while True:
+            try:
+                write(source.read(index), out, epoch, key)
+                return int(source.target[index])
+            except (OSError, BadInput) as error:
+                open_shard.cache_clear()  # a shard may have been replaced, or too many are open
+                kind = Fault if isinstance(error, OSError) else BadInput
+                if not seconds or (kind is BadInput and len(seconds) < 3):
+                    path = source.path(index)
+                    raise kind(f"{path}: image {index} cannot be used: {error}") from None
+                time.sleep(seconds.pop(0))
+
+    def load_random(self, encoded, out, epoch, key):
+        """Writes a random crop, augmented; (seed, epoch, key) decide it, not the worker."""
+        # Python hashes a string seed, so that similar seeds give unrelated draws.
+        args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
+        mirrored = rng.random() < 0.5
+        if args.flip == "alternate":
+            mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
+        image = decode(encoded, functools.partial(crop_box, rng=rng, least=args.min_crop))
+        resize(image, out.shape[:2], self.mode, out)
+        if mirrored and args.flip != "off":
+            out.copy_(out.flip(1))
+        if self.policy:  # faster on Pillow's images than on tensors
+            # torchvision's policies draw from PyTorch's generator, which dropout uses too, under -j
+            # 0 in the same process. timm's draw from Python's and numpy's, which nothing else uses.
+            seed = rng.getrandbits(63)
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
+                augmented = self.policy(PIL.Image.fromarray(out.numpy()))
+            out.copy_(torch.from_numpy(np.array(augmented)))
+        if rng.random() < args.random_erase:  # torchvision's sizes, filled with the mean colour
+            top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
+            out[top : top + height, left : left + width] = self.mean
+
+    def load_central(self, encoded, out, epoch=None, key=None):
+        """Writes the central crop, after the shorter side was resized to --val-resize."""
+        # Cropped to 4:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
+        image = decode(encoded, functools.partial(crop_box, rng=None, longest=4))
+        sides = [self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]]
+        resized = torch.empty(*sides, 3, dtype=torch.uint8)
+        resize(image, sides, self.mode, resized)
+        top, left = (round((side - len(out)) / 2) for side in sides)
+        out.copy_(resized[top : top + len(out), left : left + len(out)])
+
+
+def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
+    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
+    `least` to `most` of the area, at most `longest` times as wide as high or the other way round
+    (Szegedy et al. 2014, section 6). Without `rng` it is the largest such box in the middle."""
+    # Python's arithmetic takes a tenth of the time of PyTorch's, which takes half of a resize's.
+    for _ in range(10 if rng else 0):
+        area = height * width * rng.uniform(least, most)
+        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
+    w, h = min(width, round(height * longest)), min(height, round(width * longest))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def decode(encoded, choose):
+    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
+    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
+    choose = functools.cache(choose)  # one region, even if both decoders try
+    # The region decoder does not notice a truncated file, so look for JPEG's last marker.
+    if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
+        codec, decoder, parameters = region_decoder()
+        with contextlib.suppress(RuntimeError):
+            stream = codec.CodeStream(encoded)
+            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
+                top, left, height, width = choose(stream.height, stream.width)
+                region = codec.Region(top, left, top + height, left + width)
+                within = stream.get_sub_code_stream(region=region)
+                if (decoded := decoder.decode(within, params=parameters)) is not None:
+                    return np.asarray(decoded)
+    # Not every format of Pillow: for PostScript it would run another program on the file.
+    formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
+    try:
+        if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+            # Written by make_shards.py --raw: the region is a view.
+            pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
+            image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
+        else:
+            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
+                if opened.mode[0] in "IF":  # more than 8 bits, which convert() would clip at 255
+                    raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
+                image = np.asarray(opened.convert("RGB"))
+    except Exception as error:  # Pillow's decoders raise errors of any kind
+        raise BadInput(first_line(error).split(" <_io")[0]) from None
+    top, left, height, width = choose(*image.shape[:2])
+    return image[top : top + height, left : left + width]
+
+
+@functools.cache
+def region_decoder():
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
+    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
+    # Called where images are decoded, so that every loader worker makes its own.
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
+    try:
+        codec = importlib.import_module("nvidia.nvimgcodec")
+        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
+        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
+        return None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def resize(image, size, mode, out):
+    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
+    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
+    # operator behind it writes into a tensor of any layout.
+    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
+    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
+    getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
+
+
+def finish_batch(inputs, target, args, data, split, epoch, position):
+    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
+    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
+    scale, shift = scale_and_shift(args.arch, inputs.device)
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
+    if (args.mixup or args.cutmix) and split == "train":
+        target = mix_groups(images, target, args, data, epoch, position)
+    return images, target
+
+
+@functools.cache
+def scale_and_shift(arch, device):
+    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
+    preset = preset_of(arch)
+    mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
+    return 1 / (255 * std), -mean / std
+
+
+def mix_groups(images, target, args, data, epoch, position):
+    """Mixes the pairs of a batch that begins at `position` of the epoch. A group of pairs shares a
+    draw, from (seed, epoch, step, group): the same for any number of ranks."""
+    step, first = divmod(position, data.global_batch)
+    mixed, size, end = [], data.mix_group, first + len(target)
+    for group in range(first // size, -(-end // size)):
+        here = slice(max(0, group * size - first), (group + 1) * size - first)
+        seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
+        mixed.append(mix_pairs(images[here], target[here], args, seed))
+    return torch.cat(mixed)
+
+
+def mix_pairs(images, target, args, seed):
+    """Blends each image with its neighbour, 2i with 2i + 1, in place, all with one draw of `seed`;
+    returns (N, 3): class, the neighbour's class, and the share of the first in the target."""
+    # The papers mix with a shuffled batch. Pairs 2i, 2i + 1 are never separated by an even slice of
+    # the global batch, so any number of ranks trains on the same images.
+    rng = random.Random(seed)
+    cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
+    alpha = args.cutmix if cut else args.mixup
+    blend = 1 - rng.betavariate(alpha, alpha)  # the neighbour's part
+    height, width = images.shape[2:]
+    top, left, bottom, right = 0, 0, height, width
+    if cut:  # a box of this area around any point, cut off at the edges (Yun et al. 2019)
+        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(blend) / 2
+        top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
+        left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
+        blend = (bottom - top) * (right - left) / (height * width)
+    neighbour = torch.arange(len(target), device=target.device) ^ 1
+    other, region = target[neighbour], images[:, :, top:bottom, left:right]
+    region.lerp_(region[neighbour], 1 if cut else blend)
+    return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], blend)], dim=1)
+
+
+def dummy_batch(args, data, items, device, split="train"):
+    """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
+    size = data.image_size if split == "train" else data.val_size
+    images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
+    target = torch.zeros(items, dtype=torch.int64, device=device)
+    return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
+
+
+# ------------------------------------------------------------------------------------------ options
+
+# Defaults of the loop's options (Goyal et al. 2017).
+DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
+DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
+WARMUP = 5, 90  # epochs of warm-up, of this many epochs
+# --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
+POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
+POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
+POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
+
+
+def add_task_options(parser):
+    """Adds the task's options; returns the names of free ones and of each rank's own."""
+    flag = {"action": "store_true"}
+    add = parser.add_argument_group("data").add_argument
+    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR") or None}
+    add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
+    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
+    add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
+    add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
+    add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
+    side = "shorter side before the validation crop, in pixels (default: in the model's proportion)"
+    add("--val-resize", type=positive_int, help=side)
+    add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
+    add("--dummy", **flag, help="train on as many synthetic images as ImageNet has")
+
+    add = parser.add_argument_group("augmentation").add_argument
+    add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
+    sides = "mirror images; alternate: each image in every second epoch (Jordan 2024)"
+    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
+    add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
+    boxes = "erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off"
+    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
+    crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
+    add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
+    alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
+    add("--mixup", **alpha, help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off")
+    add("--cutmix", **alpha, help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off")
+    add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
+
+    add = parser.add_argument_group("model").add_argument
+    add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
+    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
+    add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
+    add("--freeze", **flag, help="train only the last layer of --pretrained or --weights")
+    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
+    add("--channels-last", **flag, help="store tensors as NHWC")
+
+    add = parser.add_argument_group("loss and accuracy").add_argument
+    losses = "ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)"
+    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
+    above = "round mixed and smoothed targets above it to 1, others to 0 (timm: 0.2; default: off)"
+    add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
+    add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
+    top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
+    top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
+    add("--desired-acc", **top1, help="0.75: as --desired top1 75 (default: none)")
+    return [], ["channels_last", "dir", "workers"]
+
+
+def check_task_options(args, parser):
+    """Exits with one line if options exclude each other or name something unknown."""
+    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
+    if name != args.arch:
+        if not importlib.util.find_spec("timm"):
+            parser.error(f"{args.arch} needs timm: pip install timm")
+        timm = importlib.import_module("timm")
+        known = timm.list_models() + timm.list_pretrained()
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
+        parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
+    theirs = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
+    if not re.fullmatch("|".join(["off", *POLICIES, theirs]), args.auto_augment):
+        parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
+    begun = args.pretrained or args.weights or args.resume not in (None, "auto")
+    grows = args.compile and args.compile_mode != "default" and args.start_size
+    refused = {
+        "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
+        "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
+        "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
+        "DIR, --resume and --weights need a name": "" in (args.dir, args.resume, args.weights),
+        "--pretrained and --weights exclude each other": args.pretrained and args.weights,
+        f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
+    }
+    for why, wrong in refused.items():
+        if wrong:
+            parser.error(why)
+
+
+# ==== services: what loop and task call, to look up; equal in all scripts
+
+# ------------------------------------------------------------------------------------------ options
+
+# An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
+# free, so that it may change when a run resumes, or own, so that each rank may have its own value.
+# The task and parallel sections return theirs.
+FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
+OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir".split()
+OWN += ["no_accel", "timeout"]
+
+
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets a name of its own."""
+    parser = make_parser()
+    try:
+        args = parser.parse_args(argv)
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
+        parser.error(f"an option file: {error}")
+    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
+    try:
+        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+    except (KeyError, argparse.ArgumentTypeError) as error:
+        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
+    check_task_options(args, parser)
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
+    return args
+
+
+def make_parser():
+    """Returns the parser; its `free` and `own` are the names of such options."""
+    flag = {"action": "store_true"}
+    # Without usage, an error is one line.
+    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
+    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
+    elsewhere = "docs/recipes.md lists what options of other projects are called here."
+    parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
+    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
+    task_free, task_own = add_task_options(parser)
+    add = parser.add_argument_group("optimization").add_argument
+    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
+    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
+    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
+    names = ("--accumulation", "--batches-per-allreduce")
+    add(*names, type=positive_int, default=1, help="batches per device and step")
+    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
+    add("--global-batch", type=positive_int, help=total)
+    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
+    rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
+    add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
+    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
+    shapes = "step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0"
+    add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
+    warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
+    add("--warmup-epochs", type=non_negative, help=warmup)
+    names, source = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
+    add("--optimizer", choices=names.split(), help=source + " takes the --lr of adamw")
+    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
+    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
+    norms = f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})"
+    add("--norm-wd", type=non_negative, help=norms)
+    limit = f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})"
+    add("--clip-grad", type=non_negative, help=limit)
+    decay = "validate an average of the weights with this decay per 32 steps (Polyak 1992); 0 = off"
+    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
+
+    add = parser.add_argument_group("when to stop").add_argument
+    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
+    hours = "train for this many hours in all, then validate and end (default: no limit)"
+    add("--budget-hours", type=positive, help=hours)
+    tags = [tag.lower() for tag in BEST]
+    names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
+    wanted = f"end after an epoch that is this good in all given (default: none): {', '.join(tags)}"
+    add("--desired", **names, help=wanted)
+    stuck = "early stopping: end after this many epochs without a better --best (default: off)"
+    add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
+    stuck = "end after this many seconds without a step; 0 = off"
+    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    resume = "a checkpoint, or a folder's newest; auto: the newest of this run (default: none)"
+    add("--resume", metavar="PATH", help=resume)
+    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
+    best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
+    add("--best", choices=tags, help=best)
+    kept = "also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)"
+    add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
+    add("-e", "--evaluate", **flag, help="validate once and end")
+    add("--log-dir", default="runs", help="each run makes a folder in this one")
+    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--compile", **flag, help="torch.compile; the first steps take minutes")
+    modes = ["default", "reduce-overhead", "max-autotune"]
+    add("--compile-mode", choices=modes, default="default", help="reduce-overhead uses CUDA graphs")
+    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
+    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
+    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
+    add("--deterministic", **flag, help="repeat bit for bit on GPUs too; slower")
+    way_free, way_own = add_parallel_options(parser)
+    parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
+    parser.set_defaults(**DEFAULTS, desired=[])
+    for action in parser._actions:
+        if action.nargs != 0 and action.default is not None and "default" not in action.help:
+            action.help += " (default: %(default)s)"
+    return parser
+
+
+def monitor_of(args):
+    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
+    tags = [*dict(args.desired), *BEST]
+    return next(tag for tag in tags if args.best in (None, tag.lower()))
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
+
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
+
+
+# -------------------------------------------------------------------------------- order of the data
+
+
+def schedule_batches(run):
+    """Yields what this data rank loads, from run.epoch and run.step to the end of the run:
+    ("train", epoch, position, keys), accumulation_steps times per step, and ("val", None, number,
+    keys) for each validation batch, as many on all data ranks.
+
+    The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
+    global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
+    dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
+    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
+    index; its n-th repeat in a step has n times the number of items added. `position` is that of
+    the first key among all keys of the epoch.
+    """
+    args, place, data, first_step = run.args, run.place, run.data, run.step
+    mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
+    at_once = data.device_batch * place.devices
+    val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
+    for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):  # --evaluate has none
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        order = torch.randperm(len(data.train.target), generator=generator).numpy()
+        for step in range(first_step, data.steps):
+            if run.over:
+                break
+            # A slice of one order for any number of ranks; each sampler would have its own order.
+            items = order[step * distinct : (step + 1) * distinct]
+            keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
+            for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
+                micro_batch = keys[first : first + at_once].tolist()
+                yield "train", epoch, step * data.global_batch + first, micro_batch
+        for number in range(val_steps(place, data)):
+            yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
+        if run.over:
+            break
+        first_step = 0
+
+
+def steps_per_epoch(args, source, global_batch):
+    """Returns the number of steps in an epoch of training on `source`."""
+    size = len(source.target)
+    if size < global_batch and not args.evaluate:
+        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    return min(size // global_batch, args.steps_per_epoch or size)
+
+
+def val_steps(place, data):
+    """Returns the number of validation batches of a data rank, the same on all of them."""
+    at_once = data.device_batch * place.devices
+    return math.ceil(len(data.val.target) / place.data_ranks / at_once)
+
+
+def split_batch(args, place, global_batch=None):
+    """Returns (batch per device at a time, such batches per step, global batch). Where the global
+    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
+    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
+    # the batch of a device, which is limited by its memory, adapts.
+    devices, batch = place.data_ranks * place.devices, args.batch_size
+    in_step, multiple = batch * args.accumulation, batch_multiple(args)
+    if global_batch:
+        in_step, remainder = divmod(global_batch, devices)
+        if remainder:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        sizes = range(min(batch, in_step), 0, -1)
+        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
+    return batch, in_step // batch, in_step * devices
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def to_device(batches, args, data, device, data_waits):
+    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, one
+    batch ahead; adds the seconds spent waiting for data to `data_waits`."""
+    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
+    # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    if side:
+        side.wait_stream(torch.cuda.current_stream(device))
+    ready, asked = None, time.perf_counter()
+    for *batch, split, epoch, position in batches:
+        data_waits.append(time.perf_counter() - asked)
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
+            copied = side and side.record_event(torch.cuda.Event(blocking=True))
+            inputs, target = finish_batch(inputs, target, args, data, split, epoch, position)
+        if ready:
+            yield ready
+        if side:
+            main = torch.cuda.current_stream(device)
+            main.wait_stream(side)
+            inputs.record_stream(main)  # or the next batch would get their memory too soon
+            target.record_stream(main)
+            copied.synchronize()  # sync point, or the loader would write into what is being copied
+        ready, asked = (split, epoch, inputs, target), time.perf_counter()
+    if ready:
+        yield ready
+
+
+# --------------------------------------------------------------------------- optimizer and schedule
+
+
+def build_optimizer(args, weights):
+    """Returns the optimizer of the trainable `weights`, in two groups with --norm-wd."""
+    trained = [weight for weight in weights if weight.requires_grad]
+    groups = [{"params": trained, "weight_decay": args.wd}]
+    # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
+    # are the weights with one dimension, whatever their names.
+    if args.norm_wd is not None:
+        groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
+        norms = [weight for weight in trained if weight.ndim < 2]
+        groups += [{"params": norms, "weight_decay": args.norm_wd}]
+    if args.optimizer == "adamw":
+        return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
+    if args.optimizer == "lamb":
+        return importlib.import_module("timm.optim").Lamb(groups, args.lr)
+    if args.optimizer == "lars":
+        return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
+    if args.optimizer == "muon":  # timm's updates norms and biases by AdamW
+        muon = importlib.import_module("timm.optim").Muon
+        return muon(groups, args.lr, momentum=args.momentum, betas=(0.9, args.beta2))
+    nesterov = args.optimizer == "nesterov"
+    return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
+
+
+def clip_gradients(gradients, limit, over_all=lambda squares: squares):
+    """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
+    squares of ranks that hold different gradients."""
+    # In float32 the norm of millions depends on the order of summation in its fifth digit.
+    dtype = exact_dtype(gradients[0].device)
+    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
+    norm = over_all(norms.square().sum()).sqrt()
+    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
+
+
+def learning_rate(args, peak, progress):
+    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
+    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
+    warmup = warmup_epochs(args)
+    if progress < warmup:
+        return peak * progress / warmup
+    left = (args.epochs - progress) / (args.epochs - warmup)
+    if args.lr_schedule == "cosine":
+        return peak * (1 - math.cos(math.pi * left)) / 2
+    if args.lr_schedule == "linear":
+        return peak * left
+    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
+
+
+def peak_learning_rate(args, global_batch):
+    """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
+    if args.base_lr:
+        return args.base_lr * global_batch / args.batch_size
+    # k times fewer steps are to get as far with k times the batch (Goyal et al. 2017, section 2.1).
+    scale = global_batch / 256
+    return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
+
+
+def warmup_epochs(args):
+    """Returns the epochs of linear warm-up, as a float."""
+    few, many = WARMUP
+    return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
+
+
+# -------------------------------------------------------------------------------------------- meter
+
+
+class Meter:
+    """Counts, times and prints the steps of one epoch's training or validation."""
+
+    def __init__(self, title, items, run, steps=0, state=None):
+        self.title, self.run, self.steps = title, run, steps
+        # Of the steps counted so far: what is logged, and what a checkpoint needs to resume.
+        self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
+        self.started = time.perf_counter() - self.state["seconds"]
+        self.sums = collections.Counter(self.state["sums"])  # over all ranks
+        self.before = traffic(run.place) - np.array(self.state["traffic"])
+        run.data_waits.clear()
+        style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
+        options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
+        hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
+        self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
+
+    def add(self, step):
+        """Adds a step's {name: sum}, over all ranks and on the host."""
+        self.sums.update(step)
+        self.steps += 1
+        self.bar.update(step[SUMS[-1]])
+
+    def show(self, loss):
+        """Shows the progress: after the bar on a terminal, otherwise as a line."""
+        self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        if self.run.log and self.bar.disable and self is self.run.meter:
+            sums, seconds = self.sums, time.perf_counter() - self.started
+            print_line(
+                f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
+                f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
+                f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
+            )
+
+    def read_clock(self):
+        """Records time and traffic of the steps so far."""
+        self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
+        self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
+
+    def values(self):
+        """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
+        sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
+        read, calls, sent, received = self.state["traffic"]
+        return compute_metrics(sums) | {
+            "Throughput": sums[SUMS[-1]] / seconds,
+            "Time": seconds / steps,
+            "Data/wait": sums["waited"] / seconds,
+            "Steps/skipped": sums["skipped"],
+            "IO/read_MBps": read / 1e6 / seconds,
+            "IO/read_iops": calls / seconds,
+            "Network/sent_MB_per_step": sent / 1e6 / steps,
+            "Network/received_MB_per_step": received / 1e6 / steps,
+        }
+
+
+def traffic(place):
+    """Returns the bytes and calls that this process and its workers have read, the page cache's
+    included, and the bytes that its node has sent and received, by the kernel's counters."""
+    counts = np.full(4, np.nan)  # NaN where nothing is counted
+    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
+        # These counters miss what GPUs exchange by NVLink or InfiniBand.
+        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
+            counts[2:] = psutil.net_io_counters()[:2]
+        processes = psutil.Process(), *psutil.Process().children()
+        read = [process.io_counters() for process in processes]
+        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
+    return counts
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+
+# The last three checkpoints, newest first, and the best one.
+CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
+RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
+METADATA = set("epoch step partial global_batch scaler seconds args".split())
+TENSORS = {"state_dict", "optimizer", "ema"}
+
+
+def save_checkpoint(run):
+    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0. Every rank calls it, because
+    each gives what it holds."""
+    arm_timeout(run.args)
+    run.saved = time.monotonic()
+    epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
+    checkpoint = {
+        **about_model(run.args, run.data),
+        "epoch": epoch,
+        "step": step,
+        "global_batch": run.data.global_batch,
+        "partial": run.meter.state,
+        "scaler": run.scaler.state_dict(),
+        **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
+        "monitor": monitor_of(run.args),
+        "waited": run.waited,
+        "seconds": time.perf_counter() - run.started,
+        "args": vars(run.args) | run.config["options"],
+        **full_state(run),
+    }
+    if run.folder is None:
+        return
+    # Only after all ranks have given what they hold.
+    if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
+        raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
+    newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
+    # Links, not renames: after a kill at any time, the newest intact file still has its name.
+    for older, newer in (third, second), (second, newest):
+        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
+            older.unlink(missing_ok=True)
+            os.link(newer, older)
+    write(newest, functools.partial(torch.save, checkpoint))
+    if run.args.keep_every and step == 0 and epoch % run.args.keep_every == 0:
+        write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+
+
+def save_best(run):
+    """Writes model_best.pt: checkpoint.pt, with the averages as weights under --ema."""
+    saved = load_file(run.folder / CHECKPOINTS[0])
+    saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
+    if run.ema:
+        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
+    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
+
+
+def write(path, save):
+    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            save(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
+            os.fsync(directory)
+        os.close(directory)
+    except (OSError, RuntimeError) as error:  # PyTorch raises the latter when the disk is full
+        why = getattr(error, "strerror", None) or "disk full?"
+        raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
+
+
+def in_float32(tree):
+    """Copies nested dicts to host memory, floating-point tensors as float32."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+    return tree.detach().to("cpu", dtype, copy=True)
+
+
+def leaves(tree, path=()):
+    """Yields (path, tensor) of nested dicts."""
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from leaves(branch, (*path, name))
+
+
+def load_checkpoint(args, place, config):
+    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
+    it and has the tensors, because other nodes may have other disks."""
+    metadata = tensors = None
+    if args.resume and place.rank == 0:
+        path, metadata, folder = find_checkpoint(args, config)
+    if metadata:
+        changed = differing(metadata["args"], config["options"])
+        if changed and not args.evaluate:
+            print_line(f"--resume {path}: trained with other options: {changed}")
+        tensors = {name: metadata.pop(name) for name in TENSORS}
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
+            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        # make_state() will change the rate, and the steps that timm's optimizers count.
+        group = tensors["optimizer"]["param_groups"][0]
+        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
+        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
+        if args.ema and trained:
+            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        # Without averages in the file, they begin at the weights.
+        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
+        metadata |= {"path": str(path), "folder": folder and str(folder)}
+    return broadcast_object(metadata), tensors
+
+
+def find_checkpoint(args, config):
+    """Returns (path, checkpoint, the folder that the run continues in, or None) for --resume, or
+    (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
+    hash, the newest by name first, since clocks may change. The best model may be older than any
+    other checkpoint, so it comes last. A folder that auto finds may be a link to another disk."""
+    given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
+    if not auto and not os.path.isdir(given):
+        return given, read_checkpoint(given), None
+    folders = sorted(runs.glob(f"[12]*_{config['hash']}"), reverse=True) if auto else [given]
+    *last_three, best = CHECKPOINTS
+    paths = [folder / name for folder in folders for name in last_three]
+    for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
+        folder = path.parent.resolve()
+        own = auto or (folder.parent == runs.resolve() and folder.name.endswith(config["hash"]))
+        own = own and args.start_epoch is None  # or steps would be logged twice
+        if own and not args.evaluate:
+            lock_folder(folder)  # before it is read: the run that holds it may be saving
+        try:
+            saved = read_checkpoint(path)
+            changed = differing(saved["args"], config["options"])
+            if auto and changed:
+                raise BadInput(f"{path}: trained with other options: {changed}")
+            return path, saved, path.parent if own else None
+        except BadInput as error:
+            print_line(f"--resume {args.resume} skips {error}")
+    reason = f"no usable checkpoint in {runs if auto else given}"
+    if args.evaluate or not auto:
+        raise BadInput(f"--resume {args.resume}: {reason}")
+    with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
+        record = sorted(runs.glob(f"[12]*/{RECORD}"))[-1]
+        changed = differing(json.loads(record.read_text())["options"], config["options"])
+        reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
+    print_line(f"--resume auto starts a new run: {reason}")
+    return None, None, None
+
+
+@functools.cache  # the cache keeps the lock object, and so holds the lock
+def lock_folder(folder):
+    """Locks a folder while this process lives, since two runs would overwrite each other's files.
+    Waits a minute for another run, which may be saving before it ends."""
+    lock = filelock.FileLock(folder / ".lock", timeout=60)
+    try:
+        return lock.acquire()
+    except filelock.Timeout:
+        raise Fault(f"{folder}: another run is writing there") from None
+
+
+def differing(theirs, mine):
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
+    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
+    return ", ".join(found)[:500]
+
+
+def read_checkpoint(path):
+    """Returns a checkpoint of these scripts."""
+    saved = load_file(path)
+    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
+        others = "--weights, where a script has it, loads those of other projects"
+        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
+    return saved
+
+
+def load_file(path):
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    try:
+        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
+                folders = [record.filename for record in archive.infolist() if record.external_attr]
+                if damaged := archive.testzip() or folders[:1]:
+                    raise ValueError(f"{damaged} is damaged")
+        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file may raise anything
+        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
+        raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def restore(run, metadata, tensors):
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
+    scaler = run.scaler.state_dict() | metadata["scaler"]
+    load_state(run, tensors)
+    for group in run.optimizer.param_groups:
+        for name in metadata["group"].keys() & group.keys():
+            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
+            group[name] = 0 * group[name] + metadata["group"][name]
+    run.scaler.load_state_dict(scaler)
+    # A run in another folder, or with another measure, has its own best.
+    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
+        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+        run.waited = metadata.get("waited", 0)
+
+
+def saved_pairs(run, state):
+    """Yields (tensor, saved) for all that is trained, in the same order on every rank. `saved` is
+    from `state`, which on rank 0 is full_state()'s, and is None on the other ranks."""
+    make_state(run.optimizer)
+    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
+    moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
+    own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
+    own, saved = dict(leaves(own)), {}
+    if state is not None:
+        # Moments that the file lacks begin at zero; another optimizer's are left out.
+        begun = {path: tensor for path, tensor in own.items() if path[0] == "optimizer"}
+        saved = {path: torch.zeros(tensor.shape) for path, tensor in begun.items()}
+        saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
+        # All names and shapes are compared before any tensor is changed.
+        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
+        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
+            raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+    for path, tensor in own.items():
+        yield tensor, saved.get(path)
+
+
+def make_state(optimizer):
+    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    for _, moment in leaves(optimizer.state):
+        moment.zero_()
+
+
+# ---------------------------------------------------------------------------------------------- log
+
+
+def open_log(run, metadata):
+    """Opens the log, in a new folder or in the checkpoint's."""
+    args, data = run.args, run.data
+    try:
+        own = metadata and metadata["folder"]
+        run.folder = Path(own) if own else make_folder(run)
+        for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
+            left.unlink(missing_ok=True)
+        # What was logged after the checkpoint is removed, and logged again.
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
+        run.log = SummaryWriter(run.folder, purge_step=purge)
+    except (OSError, UnicodeError) as error:
+        full = re.search("No space left|quota exceeded", str(error))  # which passes
+        raise (Fault if full else BadInput)(f"--log-dir {args.log_dir}: {error}") from None
+    about = json.dumps(describe(run, metadata), indent=1)
+    run.log.add_text("about", f"```json\n{about}\n```")
+    run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
+    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
+    run.log.add_custom_scalars({"train and val": charts})
+
+
+def make_folder(run):
+    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
+    args, place, data = run.args, run.place, run.data
+    arch = about_model(args, data)["arch"].replace("/", "-")
+    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
+    os.makedirs(args.log_dir, exist_ok=True)
+    while True:
+        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
+        folder = Path(args.log_dir) / f"{date}_{what}"
+        with contextlib.suppress(FileExistsError):  # another run was started in this second
+            folder.mkdir()
+            lock_folder(folder)
+            (folder / RECORD).write_text(json.dumps(run.config))
+            return folder
+        time.sleep(1)
+
+
+def describe(run, metadata):
+    """Returns what is needed to repeat the run, and what make_results.py reads."""
+    args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
+    git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
+    with contextlib.suppress(OSError):  # no git
+        options = ["--always", "--dirty", "--abbrev=40"]
+        commit = subprocess.run(git + options, capture_output=True, text=True).stdout.strip()
+    return {
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
+        "options": vars(args),
+        "steps_per_epoch": run.data.steps,
+        "gradient_bytes": sum(w.nbytes for w in run.model.parameters() if w.requires_grad),
+        "data": os.path.abspath(args.dir or "demo"),
+        **{name: size for name, size in sizes.items() if isinstance(size, int)},
+        "place": place._asdict() | {"device": str(place.device)},
+        "device": device_name(place.device),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,  # with its build
+        "packages": {own.name: own.version for own in importlib.metadata.distributions()},
+        "commit": commit,
+    }
+
+
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
+
+
+def log_epoch(run, done, train, val):
+    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
+    values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
+    for tag in (tag for tag in LOGGED if tag in val):
+        values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
+    for tag, value in values.items():
+        run.log.add_scalar(tag, value, math.ceil(done))
+    run.log.flush()
+    seconds = (time.perf_counter() - run.started) / done
+    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
+    print_line(
+        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
+    )
+
+
+# ------------------------------------------------------------------------------- process and device
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+def on_signal(signals, signum, frame):
+    """Records a signal and when it came; a second Ctrl-C ends the process."""
+    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
+    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+        os._exit(130)
+    signals.append((signal.Signals(signum).name, time.monotonic()))
+
+
+def arm_timeout(args):
+    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
+    an hour under --compile."""
+    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
+    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
+    # what hangs elsewhere: in reading data, or in a group without a timeout.
+    if args.timeout:
+        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
+
+
+def end_with_parent(signum):
+    """Asks Linux to send this process a signal when its parent ends."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+# ------------------------------------------------------------------------------ start-up and errors
+
+
+def main():
+    """Reads the options and launches the workers."""
+    args = parse_args()
+    try:
+        launch(train_rank, args)
+    except (BadInput, Fault) as error:
+        sys.exit(report_error(error))
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
+
+
+def train_rank(args):
+    """Runs one rank, from joining the others to leaving them; ends the process."""
+    # Rank 0 has a connection to each rank, and a worker has open files.
+    with contextlib.suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    status = 0
+    try:
+        run = build_run(args)
+        gc.freeze()  # what is there stays: no collection goes through it in a step
+        try:
+            if not args.evaluate:
+                train(run)
+            else:
+                val = validate(run)
+                if run.place.rank == 0:
+                    print_line(f"validation: {format_metrics(val, 3)}")
+        except SystemExit as ended:  # by a signal
+            status = ended.code
+        except torch.OutOfMemoryError as error:
+            # The run does not shrink the batch by itself: other ranks wait in collectives.
+            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
+            if less := size // 2 // multiple * multiple:
+                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
+                advice += ", except for BatchNorm's statistics"
+            raise BadInput(f"no memory at -b {size}: {advice}") from None
+        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        cleanup()
+    except Exception as error:
+        failed = error  # kept, because freeing a half-made loader would wait for its workers
+        status = report_error(failed)
+    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
+        child.kill()
+    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
+    # launcher sees the status, or the others see a closed connection, and they end as well.
+    os._exit(status)
+
+
+def build_run(args):
+    """Returns the Run, ready to train. The order of its steps is not free."""
+    # 1. What must be set before a group exists: communicators choose algorithms as they form.
+    arm_timeout(args)
+    torch.backends.cudnn.benchmark = not args.deterministic
+    if args.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    place = init_distributed(args)
+    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
+
+    # 2. Options and data are compared before anything depends on them.
+    sources = list_sources(args, place)
+    config = run_config(args, place, sources)
+
+    # 3. The checkpoint before the batch is split: --resume auto keeps its global batch, on any
+    #    number of devices.
+    arm_timeout(args)
+    metadata, tensors = load_checkpoint(args, place, config)
+    kept = metadata["global_batch"] if metadata and args.resume == "auto" else args.global_batch
+    sizes = split_batch(args, place, kept)
+    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
+        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+
+    # 4. The data before the model, which has as many outputs as there are classes.
+    data = open_data(args, place, sources, sizes, metadata)
+    run = Run(args, place, data, config, args.start_epoch or 0, over=args.evaluate)
+    if metadata:
+        own = about_model(args, data)
+        mine = {name: own[name] for name in MUST_FIT if own[name]}
+        if found := differing(dict.fromkeys(mine) | metadata, mine):
+            raise BadInput(f"--resume {metadata['path']} differs in {found}")
+        if args.start_epoch is None:
+            run.resumed = metadata["partial"]
+            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
+            # At step 0 it was saved after an epoch's last step, before its validation.
+            run.epoch = metadata["epoch"] - (step == 0)
+            run.step = min(step or data.steps, data.steps)
+
+    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
+    #    says why.
+    arm_timeout(args)
+    try:
+        batches = load_batches(args, place, data, schedule_batches(run))
+        run.batches = to_device(batches, args, data, place.device, run.data_waits)
+
+        # 6. The seed is set right before the model, so that all scripts and ranks draw the same
+        #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
+        torch.manual_seed(args.seed)
+        run.model, run.optimizer, run.scaler = prepare(args, place, data)
+    except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
+        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
+    for signum in SIGNALS:
+        signal.signal(signum, functools.partial(on_signal, run.signals))
+    if args.ema:
+        run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
+    if metadata:
+        restore(run, metadata, tensors)
+    run.saved = time.monotonic()
+    run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
+    run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
+
+    # 7. The log comes last, so that a run that cannot start leaves no folder.
+    if place.rank == 0:
+        if not args.evaluate:
+            open_log(run, metadata)
+        print_header(run, metadata)
+    return run
+
+
+def run_config(args, place, sources):
+    """Returns {"options": those that define what is trained, with the data's digest, "hash": a hash
+    of those that differ from their defaults}, the same on all ranks."""
+    parser = make_parser()
+    data, val = (source.digest() for source in sources)
+    arm_timeout(args)
+    mine = {name: value for name, value in vars(args).items() if name not in parser.own}
+    mine |= {"precision": place.precision or args.precision, "data": data}
+    options = {name: value for name, value in mine.items() if name not in parser.free}
+    # Ranks that differ would train something else in silence, or wait in a collective.
+    mine |= {"device": place.device.type, "val": val}
+    if found := differing(broadcast_object(mine), mine):
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
+    chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
+    hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
+    return {"options": options, "hash": hashed.hexdigest()[:8]}
+
+
+def print_header(run, metadata):
+    """Prints what is trained, on which devices, and where its logs are."""
+    args, data, place = run.args, run.data, run.place
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
+    if args.evaluate:
+        return
+    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
+    other = (usual in family) != (args.optimizer in family)
+    if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
+        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
+    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
+    sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
+    print_line(
+        f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
+        f"{typed} -> peak learning rate {peak:g}"
+    )
+    if metadata:
+        done, step = divmod(run.epoch * data.steps + run.step, data.steps)
+        after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
+        print_line(f"Resuming {metadata['path']} after {after}")
+    print_line(f"Logs and checkpoints: {run.folder}")
+
+
+class BadInput(Exception):
+    """The user's mistake, in one line: what, where, what to do."""
+
+    status = 2  # of the process
+
+
+class Fault(Exception):
+    """Why training cannot continue, in one line."""
+
+    status = 1
+
+
+GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
+SMALL = "the model cannot take this size of batch or input"
+# What libraries say: the exit status, 2 if the user must change something, and what it means.
+MEANINGS = {
+    r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
+    r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
+    r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
+    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
+    r"Permission denied": (2, "no permission for this file or folder"),
+    r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
+    r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
+    r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
+    r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
+    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
+    r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
+    r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
+}
+
+
+def report_error(error):
+    """Prints why the process ends, with a traceback for a bug; returns the exit status."""
+    rank, line = os.environ.get("RANK", "0"), str(error)
+    status = error.status if isinstance(error, BadInput | Fault) else None
+    if status is None:
+        known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
+        status, meaning = known[0] if known else (1, None)
+        line = meaning and f"rank {rank}: {meaning} ({first_line(error)})"
+    if line and rank != "0":
+        # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(5)
+    line = line and f"{Path(sys.argv[0]).name}: error: {line}"
+    print_line(line or "".join(traceback.format_exception(error)), sys.stderr)
+    return status
+
+
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def print_line(line, file=None):
+    """Prints a line; a failure, such as a closed pipe, does not end the run."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=file, flush=True)
+
+
+# ==== launch: how processes start and meet, in this way; equal in all tasks
+
+
+def add_parallel_options(parser):
+    """Adds this way's options; returns the names of free options and of each rank's own."""
+    add = parser.add_argument_group("distribution").add_argument
+    add("--dist-url", help="tcp://HOST:PORT of node 0, the same on all nodes (default: this one)")
+    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="default: the device's own")
+    add("--world-size", type=positive_int, help="number of nodes (default: 1)")
+    add("--rank", type=non_negative_int, help="number of this node (default: 0)")
+    add("--nproc-per-node", type=positive_int, help="processes here (default: GPUs; CPU: 1)")
+    add("--multiprocessing-distributed", action="store_true", help="accepted; changes nothing")
+    add("--local-rank", "--local_rank", type=int, help="from old launchers (default: $LOCAL_RANK)")
+    add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
+    add = parser.add_argument_group("precision").add_argument
+    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
+    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    own = "dist_backend dist_url local_rank multiprocessing_distributed nproc_per_node rank"
+    return [], [*own.split(), "world_size"]
+
+
+def launch(train_rank, args):
+    """Five environment variables give each process its place, however it was started."""
+    env, by_hand = os.environ, args.world_size or args.rank or args.nproc_per_node
+    tasks = env.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
+    if {"RANK", "WORLD_SIZE"} <= env.keys():
+        own = env.get("TORCHELASTIC_RUN_ID") == str(os.getppid())  # _start_this_node()'s
+        if not own and (by_hand or args.dist_url not in (None, "env://")):
+            raise BadInput("a launcher has set WORLD_SIZE: omit --dist-url, --world-size, ...")
+        if args.local_rank is not None:
+            env.setdefault("LOCAL_RANK", str(args.local_rank))
+        if "TORCHELASTIC_RUN_ID" in env:
+            end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
+    elif env.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
+        raise BadInput("mpirun sets no RANK: start this script with torchrun, srun, or by itself")
+    elif tasks != "1" and not by_hand:
+        _follow_slurm(env, tasks, args.no_accel)
+    else:
+        sys.exit(_start_this_node(args))
+    train_rank(args)
+
+
+def init_distributed(args):
+    """Meets the other ranks and forms the group that exchanges gradients and sums."""
+    place = _place(args)
+    if args.sync_bn and place.device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
+    _form_group(args, place)
+    return place
 
 
 def _follow_slurm(env, tasks, no_accel):
@@ -354,1978 +2331,6 @@ def _meet(place, backend, wait):
     if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store
-
-
-# ==== task: what is trained; equal in all imagenet_*.py, whatever the way (tools/sync_copies.py)
-
-# ------------------------------------------------------------------------------------------ options
-
-# Defaults of the loop's options (Goyal et al. 2017).
-DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
-DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
-WARMUP = 5, 90  # epochs of warm-up, of this many epochs
-# --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
-POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
-POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
-POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
-
-
-def add_task_options(parser):
-    """Adds the task's options; returns the names of free ones and of each rank's own."""
-    flag = {"action": "store_true"}
-    add = parser.add_argument_group("data").add_argument
-    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR") or None}
-    add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
-    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
-    add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
-    add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
-    add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
-    side = "shorter side before the validation crop, in pixels (default: in the model's proportion)"
-    add("--val-resize", type=positive_int, help=side)
-    add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
-    add("--dummy", **flag, help="train on as many synthetic images as ImageNet has")
-
-    add = parser.add_argument_group("augmentation").add_argument
-    add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
-    sides = "mirror images; alternate: each image in every second epoch (Jordan 2024)"
-    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
-    add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
-    boxes = "erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off"
-    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
-    crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
-    add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
-    alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
-    add("--mixup", **alpha, help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off")
-    add("--cutmix", **alpha, help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off")
-    add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
-
-    add = parser.add_argument_group("model").add_argument
-    add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
-    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
-    add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
-    add("--freeze", **flag, help="train only the last layer of --pretrained or --weights")
-    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
-    add("--channels-last", **flag, help="store tensors as NHWC")
-
-    add = parser.add_argument_group("loss and accuracy").add_argument
-    losses = "ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)"
-    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
-    above = "round mixed and smoothed targets above it to 1, others to 0 (timm: 0.2; default: off)"
-    add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
-    add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
-    top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
-    top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
-    add("--desired-acc", **top1, help="0.75: as --desired top1 75 (default: none)")
-    return [], ["channels_last", "dir", "workers"]
-
-
-def check_task_options(args, parser):
-    """Exits with one line if options exclude each other or name something unknown."""
-    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
-    if name != args.arch:
-        if not importlib.util.find_spec("timm"):
-            parser.error(f"{args.arch} needs timm: pip install timm")
-        timm = importlib.import_module("timm")
-        known = timm.list_models() + timm.list_pretrained()
-    if name not in known:
-        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
-        parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
-    theirs = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
-    if not re.fullmatch("|".join(["off", *POLICIES, theirs]), args.auto_augment):
-        parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
-    begun = args.pretrained or args.weights or args.resume not in (None, "auto")
-    grows = args.compile and args.compile_mode != "default" and args.start_size
-    refused = {
-        "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
-        "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
-        "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
-        "DIR, --resume and --weights need a name": "" in (args.dir, args.resume, args.weights),
-        "--pretrained and --weights exclude each other": args.pretrained and args.weights,
-        f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
-    }
-    for why, wrong in refused.items():
-        if wrong:
-            parser.error(why)
-
-
-# --------------------------------------------------------------------------------------------- data
-
-# Each worker opens a shard once: on a network file system, opening takes longer than reading.
-open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
-
-
-class Source(NamedTuple):
-    """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
-    `names[file[i]]`. Lists, whose reference counts change, would be copied into every worker."""
-
-    folder: str
-    classes: list  # (C,) names
-    names: np.ndarray  # (F,) bytes: paths below the folder
-    file: np.ndarray  # (N,)
-    offset: np.ndarray  # (N,) bytes
-    length: np.ndarray  # (N,) bytes; -1 = to the end of the file
-    target: np.ndarray  # (N,)
-
-    def path(self, index):
-        """Returns the path of the file that holds an image."""
-        return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
-
-    def read(self, index):
-        """Returns the bytes of an image."""
-        if self.length[index] < 0:
-            return Path(self.path(index)).read_bytes()
-        shard = open_shard(self.path(index))
-        return os.pread(shard.fileno(), self.length[index], self.offset[index])
-
-    def digest(self):
-        """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
-        hashed = hashlib.sha256(repr(self.classes).encode())
-        for array in self[2:]:
-            hashed.update(array)
-        for index in range(0, len(self.length), len(self.length) // 100 + 1):
-            with contextlib.suppress(OSError):
-                hashed.update(b"%d " % os.path.getsize(self.path(index)))
-        return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
-
-
-def open_source(folder):
-    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it."""
-    try:
-        if (folder / "index.npz").exists():
-            return open_shards(folder)
-        listed = datasets.ImageFolder(folder)
-    except Exception as error:  # a damaged index may raise anything
-        why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
-        holds = "hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet in any form)"
-        raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
-    names = np.array([os.fsencode(path[len(str(folder)) + 1 :]) for path, _ in listed.samples])
-    zeros = np.zeros(len(names), int)
-    places = np.arange(len(names)), zeros, zeros - 1  # each image is a whole file
-    return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
-
-
-def open_shards(folder):
-    """Returns the Source that tools/make_shards.py has written into index.npz."""
-    with np.load(folder / "index.npz") as index:
-        arrays = [index[name] for name in Source._fields[2:]]
-        source = Source(str(folder), index["classes"].tolist(), *arrays)
-        for name, size in zip(source.names, index["sizes"], strict=True):
-            if os.path.getsize(folder / os.fsdecode(name)) != size:
-                raise ValueError(f"{os.fsdecode(name)} has changed since")
-    return source
-
-
-def make_demo_set(folder):
-    """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
-    rng = np.random.default_rng(0)
-    # Several ranks on several nodes may write at once, each its own; one of them is renamed.
-    unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
-    try:
-        for label, serial in itertools.product(range(10), range(160)):
-            pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
-            top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
-            hue = (36 * label + rng.integers(-9, 10)) % 360
-            colour = PIL.ImageColor.getrgb(f"hsv({hue}, 80%, 90%)")
-            pixels[top : top + size, left : left + size] = colour
-            into = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
-            into.mkdir(parents=True, exist_ok=True)
-            PIL.Image.fromarray(pixels).save(into / f"{serial}.jpg", quality=90)
-        unfinished.rename(folder)
-    except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not folder.exists():
-            raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
-
-
-def list_sources(args, place):
-    """Returns (train, val) of DIR, of the demo set or of --dummy."""
-    if args.dummy:  # as many images as ImageNet has
-        made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
-        return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
-    folder = Path(args.dir or "demo_data")
-    if not args.dir and place.rank == 0:
-        print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
-    if not args.dir and not folder.exists():
-        make_demo_set(folder)
-    train, val = open_source(folder / "train"), open_source(folder / "val")
-    if lone := sorted(set(train.classes) ^ set(val.classes)):
-        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes: {lone[0]}")
-    return train, val
-
-
-class Data(NamedTuple):
-    """The data of a run, and its sizes."""
-
-    train: Source
-    val: Source
-    steps: int  # per epoch
-    device_batch: int  # images on a device at a time
-    accumulation_steps: int  # such batches in a step
-    global_batch: int  # images in a step, of all devices
-    repeats: int  # of each image in a step
-    workers: int  # loader processes
-    model_options: dict  # what the model is built with, beside num_classes
-    mix_group: int  # images of a step that are mixed alike
-    num_classes: int  # outputs of the model
-    image_size: int  # pixels, in training
-    val_size: int  # pixels
-    val_resize: int  # pixels
-
-
-def open_data(args, place, sources, batches, metadata=None):
-    """Returns the Data for these options, with `batches` of split_batch(). When a checkpoint with
-    this metadata is evaluated and no size is typed, the sizes are the checkpoint's."""
-    (device_batch, _, global_batch), multiple = batches, batch_multiple(args)
-    preset, (train, val) = preset_of(args.arch), sources
-    if global_batch % args.repeated_aug:
-        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
-    mix_group = args.mix_group or global_batch // args.repeated_aug
-    if device_batch % multiple or mix_group % multiple:
-        sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
-        raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
-    own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
-    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
-    typed = args.image_size or args.val_size
-    theirs = metadata if metadata and args.evaluate and not typed else {}
-    image_size = args.image_size or theirs.get("image_size") or (64 if small else own_size)
-    val_size = args.val_size or image_size
-    val_resize = args.val_resize or theirs.get("val_resize")
-    val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
-    if val_resize < val_size:
-        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
-    if args.evaluate and place.rank == 0:
-        what = args.weights or ("published weights" if args.pretrained else "random weights")
-        what = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else what
-        print_line(f"Validating {what}: crops of {val_size} pixels, resized to {val_resize}")
-    num_classes = args.num_classes or len(train.classes) or 1000
-    steps = steps_per_epoch(args, train, global_batch)
-    if args.dummy and args.steps_per_epoch:
-        val = val._replace(target=train.target[: steps * global_batch])
-    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
-    options = model_options(args, image_size)
-    saved = (metadata or {}).get("model_options", {})  # another size, for one
-    options |= {name: saved[name] for name in options if name in saved}
-    shared = (args.repeated_aug, workers, options, mix_group, num_classes)
-    return Data(train, val, steps, *batches, *shared, image_size, val_size, val_resize)
-
-
-def batch_multiple(args):
-    """Returns the number that must divide a device's batch: mixing takes pairs of neighbours."""
-    return 2 if (args.mixup or args.cutmix) and not args.evaluate else 1
-
-
-@functools.cache
-def preset_of(arch):
-    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
-    if not arch.startswith("timm/"):
-        return next(iter(models.get_model_weights(arch))).transforms()
-    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
-    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
-    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
-    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
-
-
-def train_size(args, data, epoch):
-    """Returns the size of an epoch's crops, which grow after 40, 60 and 80 % of the epochs."""
-    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
-    grown = (data.image_size - start) * thirds // 3
-    return start + (grown if thirds == 3 else grown // 16 * 16)
-
-
-# ------------------------------------------------------------------------------------------ loading
-
-
-@functools.cache
-def region_decoder():
-    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
-    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
-    # Called where images are decoded, so that every loader worker makes its own.
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
-    try:
-        codec = importlib.import_module("nvidia.nvimgcodec")
-        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
-        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
-    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
-        return None
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-
-
-def decode(encoded, choose):
-    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
-    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
-    choose = functools.cache(choose)  # one region, even if both decoders try
-    # The region decoder does not notice a truncated file, so look for JPEG's last marker.
-    if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
-        codec, decoder, parameters = region_decoder()
-        with contextlib.suppress(RuntimeError):
-            stream = codec.CodeStream(encoded)
-            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
-                top, left, height, width = choose(stream.height, stream.width)
-                region = codec.Region(top, left, top + height, left + width)
-                within = stream.get_sub_code_stream(region=region)
-                if (decoded := decoder.decode(within, params=parameters)) is not None:
-                    return np.asarray(decoded)
-    # Not every format of Pillow: for PostScript it would run another program on the file.
-    formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
-    try:
-        if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-            # Written by make_shards.py --raw: the region is a view.
-            pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
-            image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
-        else:
-            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
-                if opened.mode[0] in "IF":  # more than 8 bits, which convert() would clip at 255
-                    raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
-                image = np.asarray(opened.convert("RGB"))
-    except Exception as error:  # Pillow's decoders raise errors of any kind
-        raise BadInput(first_line(error).split(" <_io")[0]) from None
-    top, left, height, width = choose(*image.shape[:2])
-    return image[top : top + height, left : left + width]
-
-
-def resize(image, size, mode, out):
-    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
-    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
-    # operator behind it writes into a tensor of any layout.
-    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
-    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
-    getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
-
-
-def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
-    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
-    `least` to `most` of the area, at most `longest` times as wide as high or the other way round
-    (Szegedy et al. 2014, section 6). Without `rng` it is the largest such box in the middle."""
-    # Python's arithmetic takes a tenth of the time of PyTorch's, which takes half of a resize's.
-    for _ in range(10 if rng else 0):
-        area = height * width * rng.uniform(least, most)
-        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
-    w, h = min(width, round(height * longest)), min(height, round(width * longest))
-    return (height - h) // 2, (width - w) // 2, h, w
-
-
-class Images(torch.utils.data.Dataset):
-    """Batches of uint8 images in buffers that loader workers write and the trainer reads."""
-
-    def __init__(self, args, data, buffers):
-        self.args, self.data, self.buffers = args, data, buffers
-        preset = preset_of(args.arch)
-        self.mode = preset.interpolation.value
-        mean = tuple(round(255 * channel) for channel in preset.mean)
-        self.mean, self.policy = torch.tensor(mean, dtype=torch.uint8), None
-        if args.auto_augment in POLICIES:
-            self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
-        elif args.auto_augment != "off":
-            theirs = importlib.import_module("timm.data.auto_augment")
-            self.policy = theirs.rand_augment_transform(args.auto_augment, {"img_mean": mean})
-            for op in self.policy.ops:  # Pillow refuses 0 bits, so 1 is used
-                if op.name.startswith("Posterize"):
-                    op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
-
-    def pixels(self, buffer, split, epoch, images):
-        """Returns a batch's part of a buffer, as (images, size, size, 3)."""
-        size = train_size(self.args, self.data, epoch) if split == "train" else self.data.val_size
-        return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
-
-    def batches(self, loaded):
-        """Yields load_batches()' batches from an iterator over __getitem__()'s results."""
-        for buffer, *when, target in loaded:
-            if isinstance(target, Exception):
-                raise target
-            yield self.pixels(buffer, *when[:2], len(target)), torch.as_tensor(target).long(), *when
-
-    def __getitem__(self, job):
-        """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
-        classes), or an exception that ends the run in place of the classes."""
-        buffer, split, epoch, _, keys = job
-        jobs = zip(keys, self.pixels(buffer, split, epoch, len(keys)), strict=True)
-        try:
-            return *job[:4], [self.load(split, epoch, *one) for one in jobs]
-        except (BadInput, Fault) as error:  # raised here, it would reach the user as a traceback
-            return *job[:4], error
-
-    def load(self, split, epoch, key, out):
-        """Writes an image into uint8 (size, size, 3); returns its class."""
-        # A network file system may fail for a while, so reading is tried four times; it may return
-        # wrong bytes once, so decoding is tried twice. Then the run ends: training without some of
-        # the images would be another training, and nobody would notice.
-        source, seconds = getattr(self.data, split), [1, 5, 20]
-        index = key % len(source.target)
-        write = self.load_random if split == "train" else self.load_central
-        while True:
-            try:
-                write(source.read(index), out, epoch, key)
-                return int(source.target[index])
-            except (OSError, BadInput) as error:
-                open_shard.cache_clear()  # a shard may have been replaced, or too many are open
-                kind = Fault if isinstance(error, OSError) else BadInput
-                if not seconds or (kind is BadInput and len(seconds) < 3):
-                    path = source.path(index)
-                    raise kind(f"{path}: image {index} cannot be used: {error}") from None
-                time.sleep(seconds.pop(0))
-
-    def load_random(self, encoded, out, epoch, key):
-        """Writes a random crop, augmented; (seed, epoch, key) decide it, not the worker."""
-        # Python hashes a string seed, so that similar seeds give unrelated draws.
-        args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
-        mirrored = rng.random() < 0.5
-        if args.flip == "alternate":
-            mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
-        image = decode(encoded, functools.partial(crop_box, rng=rng, least=args.min_crop))
-        resize(image, out.shape[:2], self.mode, out)
-        if mirrored and args.flip != "off":
-            out.copy_(out.flip(1))
-        if self.policy:  # faster on Pillow's images than on tensors
-            # torchvision's policies draw from PyTorch's generator, which dropout uses too, under -j
-            # 0 in the same process. timm's draw from Python's and numpy's, which nothing else uses.
-            seed = rng.getrandbits(63)
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
-                random.seed(seed)
-                np.random.seed(seed % 2**32)
-                augmented = self.policy(PIL.Image.fromarray(out.numpy()))
-            out.copy_(torch.from_numpy(np.array(augmented)))
-        if rng.random() < args.random_erase:  # torchvision's sizes, filled with the mean colour
-            top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
-            out[top : top + height, left : left + width] = self.mean
-
-    def load_central(self, encoded, out, epoch=None, key=None):
-        """Writes the central crop, after the shorter side was resized to --val-resize."""
-        # Cropped to 4:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
-        image = decode(encoded, functools.partial(crop_box, rng=None, longest=4))
-        sides = [self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]]
-        resized = torch.empty(*sides, 3, dtype=torch.uint8)
-        resize(image, sides, self.mode, resized)
-        top, left = (round((side - len(out)) / 2) for side in sides)
-        out.copy_(resized[top : top + len(out), left : left + len(out)])
-
-
-def load_batches(args, place, data, schedule):
-    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
-    images' buffer is reused when the next batch is requested."""
-    scale_and_shift(args.arch, place.device)  # cached here, in the main stream's memory
-    at_once = data.device_batch * place.devices
-    size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
-    if args.dummy:  # one random batch on the device, used again and again
-        made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
-        classes = torch.randint(data.num_classes, (at_once,), device=place.device)
-        loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
-        return Images(args, data, made).batches(loaded)
-    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
-    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
-    # fewer buffers, a batch would be overwritten while it is trained on.
-    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
-    images = Images(args, data, buffers)
-    loader = torch.utils.data.DataLoader(
-        images,
-        batch_size=None,  # an item is a batch
-        sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
-        num_workers=data.workers,
-        multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
-        worker_init_fn=start_loader_worker,
-    )
-    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
-    # that is forked while a collective's thread waits for the interpreter's lock.
-    loaded = iter(loader)
-    if place.device.type == "cuda":  # pinned, so that copies need not be waited for
-        cuda = torch.cuda.cudart()
-        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
-    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return images.batches(loaded)
-
-
-def start_loader_worker(_):
-    """Ignores signals, because training needs data until it has saved; ends with that process."""
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
-
-
-def mix_pairs(images, target, args, seed):
-    """Blends each image with its neighbour, 2i with 2i + 1, in place, all with one draw of `seed`;
-    returns (N, 3): class, the neighbour's class, and the share of the first in the target."""
-    # The papers mix with a shuffled batch. Pairs 2i, 2i + 1 are never separated by an even slice of
-    # the global batch, so any number of ranks trains on the same images.
-    rng = random.Random(seed)
-    cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
-    alpha = args.cutmix if cut else args.mixup
-    blend = 1 - rng.betavariate(alpha, alpha)  # the neighbour's part
-    height, width = images.shape[2:]
-    top, left, bottom, right = 0, 0, height, width
-    if cut:  # a box of this area around any point, cut off at the edges (Yun et al. 2019)
-        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(blend) / 2
-        top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
-        left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
-        blend = (bottom - top) * (right - left) / (height * width)
-    neighbour = torch.arange(len(target), device=target.device) ^ 1
-    other, region = target[neighbour], images[:, :, top:bottom, left:right]
-    region.lerp_(region[neighbour], 1 if cut else blend)
-    return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], blend)], dim=1)
-
-
-def mix_groups(images, target, args, data, epoch, position):
-    """Mixes the pairs of a batch that begins at `position` of the epoch. A group of pairs shares a
-    draw, from (seed, epoch, step, group): the same for any number of ranks."""
-    step, first = divmod(position, data.global_batch)
-    mixed, size, end = [], data.mix_group, first + len(target)
-    for group in range(first // size, -(-end // size)):
-        here = slice(max(0, group * size - first), (group + 1) * size - first)
-        seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
-        mixed.append(mix_pairs(images[here], target[here], args, seed))
-    return torch.cat(mixed)
-
-
-@functools.cache
-def scale_and_shift(arch, device):
-    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
-    preset = preset_of(arch)
-    mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
-    return 1 / (255 * std), -mean / std
-
-
-def finish_batch(inputs, target, args, data, split, epoch, position):
-    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
-    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
-    scale, shift = scale_and_shift(args.arch, inputs.device)
-    layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
-    if (args.mixup or args.cutmix) and split == "train":
-        target = mix_groups(images, target, args, data, epoch, position)
-    return images, target
-
-
-def dummy_batch(args, data, items, device, split="train"):
-    """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
-    size = data.image_size if split == "train" else data.val_size
-    images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
-    target = torch.zeros(items, dtype=torch.int64, device=device)
-    return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
-
-
-# -------------------------------------------------------------------------------------------- model
-
-
-def make_model(arch, pretrained=False, **options):
-    """Returns a model with random weights, or its library's pretrained one."""
-    if arch.startswith("timm/"):
-        timm = importlib.import_module("timm")
-        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
-    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
-    return models.get_model(arch, weights=weights, **options)
-
-
-def build_model(args, data, load=True):
-    """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
-    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
-    if load and args.pretrained:
-        try:
-            published = make_model(args.arch, pretrained=True)
-        except (OSError, RuntimeError) as error:  # no network
-            what = f"the weights of {args.arch} into {torch.hub.get_dir()}/checkpoints: {error}"
-            raise BadInput(f"--pretrained: cannot fetch {what}") from None
-        load_weights(model, published.state_dict(), "--pretrained")
-    if load and args.weights:
-        load_weights(model, weights_in(load_file(args.weights)), f"--weights {args.weights}")
-    if args.freeze:
-        freeze_all_but_last(model)
-    if args.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    if args.compile:
-        # Or, after a smaller batch or another image size, all later ones would run a slower graph.
-        model.compile(mode=args.compile_mode, dynamic=False)
-    return model
-
-
-def weights_in(saved):
-    """Returns a file's state dict, of the averages if it has them, without wrappers' prefixes."""
-    saved = saved if isinstance(saved, dict) else {}
-    found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
-    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
-
-
-def load_weights(model, weights, what):
-    """Loads the weights that fit and prints the others, such as those of another last layer."""
-    own = model.state_dict()
-    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
-    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
-    left = sorted((own.keys() | weights.keys()) - fits.keys())
-    number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
-    if len(fits) <= len(own) / 2:
-        raise BadInput(f"{number}: {names}")
-    if left and os.environ.get("RANK", "0") == "0":
-        print_line(f"{number} and are left out: {names}")
-    own.update(fits)  # state_dict() also has the layers' versions
-    model.load_state_dict(own)
-
-
-def freeze_all_but_last(model):
-    """Freezes all layers but the last, and BatchNorm's statistics."""
-    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()  # timm's; two heads are a tuple
-    model.requires_grad_(False)
-    nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval().train = lambda mode, module=module: module
-
-
-def model_options(args, image_size):
-    """Returns the arguments of an architecture besides the number of classes."""
-    if args.zero_init:  # only ResNets take it
-        return {"zero_init_residual": True}
-    if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
-        return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
-    if args.arch.startswith("vit_"):
-        return {"image_size": image_size}
-    return {"input_size": (image_size,) * 2} if args.arch == "maxvit_t" else {}
-
-
-# --------------------------------------------------------------------------------- loss and metrics
-
-# What criterion() sums: the loss first; the last one counts the items, and names them.
-SUMS = ("loss", "top1", "top5", "images")
-# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
-# model_best.pt is by default the best in the first one.
-BEST = {
-    "Top1": ("best_acc1", 0.0, max),
-    "Top5": ("best_acc5", 0.0, max),
-    "Loss": ("best_loss", math.inf, min),
-}
-# What a checkpoint must share with about_model(), or its answers would mean something else.
-MUST_FIT = ("arch", "num_classes", "classes")
-
-
-def criterion(output, target, args=None):
-    """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
-    in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
-    smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
-    mixed = [(target, 1)]  # classes, and their share of the target
-    if target.ndim > 1:
-        (target, other), kept = target[:, :2].long().T, target[:, 2:]
-        mixed = [(target, kept), (other, 1 - kept)]
-    if args and args.loss == "bce":
-        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
-        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
-        wanted = wanted if threshold is None else (wanted > threshold).float()
-        bce = nn.functional.binary_cross_entropy_with_logits
-        # The mean over classes: with a sum, the learning rate would depend on their number.
-        loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
-    else:
-        options = {"label_smoothing": smoothing, "reduction": "none"}
-        losses = functools.partial(nn.functional.cross_entropy, output, **options)
-        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
-    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
-    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
-    sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
-    return loss / len(target), sums
-
-
-def compute_metrics(sums):
-    """Returns {tag: value} of {name: sum}: accuracy in %."""
-    images = max(1, sums["images"])
-    percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
-    return {"Loss": sums["loss"] / images, **percent}
-
-
-def format_metrics(values, digits=1):
-    """Returns the measures as text for people."""
-    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
-
-
-def about_model(args, data):
-    """Returns what a checkpoint says about the model, so that it is usable without this script."""
-    preset = preset_of(args.arch)
-    return {
-        "arch": args.arch,
-        "model_options": data.model_options,
-        "num_classes": data.num_classes,
-        "classes": data.train.classes,
-        "image_size": data.val_size,  # for validation, evaluation and export
-        "val_resize": data.val_resize,
-        "mean": list(preset.mean),
-        "std": list(preset.std),
-    }
-
-
-# ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
-#
-# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
-# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
-# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
-# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
-# What ranks must decide together is summed with each step's losses, in finish_step().
-
-# ------------------------------------------------------------------------------- process and device
-
-
-class Place(NamedTuple):
-    """Where this process stands among those that train together."""
-
-    device: torch.device
-    rank: int = 0  # of this process, among all
-    ranks: int = 1  # processes in all
-    local_rank: int = 0  # of this process, among those on this node
-    local_ranks: int = 1  # processes on this node
-    devices: int = 1  # used by this process
-    data_rank: int = 0  # which slice of every global batch this process trains on
-    data_ranks: int = 1  # slices
-    precision: str | None = None  # if the device decides it instead of an option
-
-
-class BadInput(Exception):
-    """The user's mistake, in one line: what, where, what to do."""
-
-    status = 2  # of the process
-
-
-class Fault(Exception):
-    """Why training cannot continue, in one line."""
-
-    status = 1
-
-
-def first_line(error):
-    """Returns the first line of an exception's text, or its type where there is no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def print_line(line, file=None):
-    """Prints a line; a failure, such as a closed pipe, does not end the run."""
-    with contextlib.suppress(OSError, ValueError):
-        print(line, file=file, flush=True)
-
-
-def end_with_parent(signum):
-    """Asks Linux to send this process a signal when its parent ends."""
-    with contextlib.suppress(OSError, AttributeError):  # another system
-        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
-        return torch.device("cpu")
-    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
-
-
-def on_signal(signals, signum, frame):
-    """Records a signal and when it came; a second Ctrl-C ends the process."""
-    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
-        os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
-
-
-def arm_timeout(args):
-    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
-    an hour under --compile."""
-    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
-    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
-    # what hangs elsewhere: in reading data, or in a group without a timeout.
-    if args.timeout:
-        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
-
-
-# ------------------------------------------------------------------------------------------ options
-
-
-# An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
-# free, so that it may change when a run resumes, or own, so that each rank may have its own value.
-# The task and parallel sections return theirs.
-FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
-OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir".split()
-OWN += ["no_accel", "timeout"]
-
-
-def number(kind, least, most):
-    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
-
-    def parse(text):
-        with contextlib.suppress(ValueError):  # no number
-            if least <= kind(text) <= most:
-                return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
-
-    return parse
-
-
-non_negative_int = number(int, 0, 2**63 - 1)
-positive_int = number(int, 1, 2**63 - 1)
-non_negative = number(float, 0, 1e12)
-positive = number(float, 1e-12, 1e12)
-zero_to_1 = number(float, 0, 1)
-fraction = number(float, 1e-9, 1)
-
-
-def make_parser():
-    """Returns the parser; its `free` and `own` are the names of such options."""
-    flag = {"action": "store_true"}
-    # Without usage, an error is one line.
-    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
-    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    elsewhere = "docs/recipes.md lists what options of other projects are called here."
-    parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
-    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
-    task_free, task_own = add_task_options(parser)
-    add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
-    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
-    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
-    names = ("--accumulation", "--batches-per-allreduce")
-    add(*names, type=positive_int, default=1, help="batches per device and step")
-    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
-    add("--global-batch", type=positive_int, help=total)
-    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
-    rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
-    add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
-    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
-    shapes = "step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0"
-    add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
-    warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
-    add("--warmup-epochs", type=non_negative, help=warmup)
-    names, source = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
-    add("--optimizer", choices=names.split(), help=source + " takes the --lr of adamw")
-    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
-    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
-    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
-    norms = f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})"
-    add("--norm-wd", type=non_negative, help=norms)
-    limit = f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})"
-    add("--clip-grad", type=non_negative, help=limit)
-    decay = "validate an average of the weights with this decay per 32 steps (Polyak 1992); 0 = off"
-    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
-
-    add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
-    hours = "train for this many hours in all, then validate and end (default: no limit)"
-    add("--budget-hours", type=positive, help=hours)
-    tags = [tag.lower() for tag in BEST]
-    names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch that is this good in all given (default: none): {', '.join(tags)}"
-    add("--desired", **names, help=wanted)
-    stuck = "early stopping: end after this many epochs without a better --best (default: off)"
-    add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
-    stuck = "end after this many seconds without a step; 0 = off"
-    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
-
-    add = parser.add_argument_group("checkpoints and logs").add_argument
-    resume = "a checkpoint, or a folder's newest; auto: the newest of this run (default: none)"
-    add("--resume", metavar="PATH", help=resume)
-    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
-    best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
-    add("--best", choices=tags, help=best)
-    kept = "also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)"
-    add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
-    add("-e", "--evaluate", **flag, help="validate once and end")
-    add("--log-dir", default="runs", help="each run makes a folder in this one")
-    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
-
-    add = parser.add_argument_group("device and reproducibility").add_argument
-    add("--compile", **flag, help="torch.compile; the first steps take minutes")
-    modes = ["default", "reduce-overhead", "max-autotune"]
-    add("--compile-mode", choices=modes, default="default", help="reduce-overhead uses CUDA graphs")
-    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
-    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
-    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
-    add("--deterministic", **flag, help="repeat bit for bit on GPUs too; slower")
-    way_free, way_own = add_parallel_options(parser)
-    parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
-    parser.set_defaults(**DEFAULTS, desired=[])
-    for action in parser._actions:
-        if action.nargs != 0 and action.default is not None and "default" not in action.help:
-            action.help += " (default: %(default)s)"
-    return parser
-
-
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets a name of its own."""
-    parser = make_parser()
-    try:
-        args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
-        parser.error(f"an option file: {error}")
-    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
-    try:
-        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
-    except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    check_task_options(args, parser)
-    if (args.warmup_epochs or 0) > args.epochs:
-        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
-    if args.start_epoch is not None and args.resume == "auto":
-        parser.error("--start-epoch and --resume auto exclude each other")
-    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
-        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
-            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{names} exclude each other")
-    return args
-
-
-# -------------------------------------------------------------------------------- order of the data
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def split_batch(args, place, global_batch=None):
-    """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
-    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
-    # the batch of a device, which is limited by its memory, adapts.
-    devices, batch = place.data_ranks * place.devices, args.batch_size
-    in_step, multiple = batch * args.accumulation, batch_multiple(args)
-    if global_batch:
-        in_step, remainder = divmod(global_batch, devices)
-        if remainder:
-            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        sizes = range(min(batch, in_step), 0, -1)
-        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * devices
-
-
-def steps_per_epoch(args, source, global_batch):
-    """Returns the number of steps in an epoch of training on `source`."""
-    size = len(source.target)
-    if size < global_batch and not args.evaluate:
-        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
-    return min(size // global_batch, args.steps_per_epoch or size)
-
-
-def schedule_batches(run):
-    """Yields what this data rank loads, from run.epoch and run.step to the end of the run:
-    ("train", epoch, position, keys), accumulation_steps times per step, and ("val", None, number,
-    keys) for each validation batch, as many on all data ranks.
-
-    The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
-    global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
-    dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
-    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
-    index; its n-th repeat in a step has n times the number of items added. `position` is that of
-    the first key among all keys of the epoch.
-    """
-    args, place, data, first_step = run.args, run.place, run.data, run.step
-    mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
-    at_once = data.device_batch * place.devices
-    val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-    for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):  # --evaluate has none
-        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
-        order = torch.randperm(len(data.train.target), generator=generator).numpy()
-        for step in range(first_step, data.steps):
-            if run.over:
-                break
-            # A slice of one order for any number of ranks; each sampler would have its own order.
-            items = order[step * distinct : (step + 1) * distinct]
-            keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
-            for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
-                micro_batch = keys[first : first + at_once].tolist()
-                yield "train", epoch, step * data.global_batch + first, micro_batch
-        for number in range(val_steps(place, data)):
-            yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
-        if run.over:
-            break
-        first_step = 0
-
-
-def val_steps(place, data):
-    """Returns the number of validation batches of a data rank, the same on all of them."""
-    at_once = data.device_batch * place.devices
-    return math.ceil(len(data.val.target) / place.data_ranks / at_once)
-
-
-def to_device(batches, args, data, device, data_waits):
-    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, one
-    batch ahead; adds the seconds spent waiting for data to `data_waits`."""
-    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
-    # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
-    if side:
-        side.wait_stream(torch.cuda.current_stream(device))
-    ready, asked = None, time.perf_counter()
-    for *batch, split, epoch, position in batches:
-        data_waits.append(time.perf_counter() - asked)
-        with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
-            copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(inputs, target, args, data, split, epoch, position)
-        if ready:
-            yield ready
-        if side:
-            main = torch.cuda.current_stream(device)
-            main.wait_stream(side)
-            inputs.record_stream(main)  # or the next batch would get their memory too soon
-            target.record_stream(main)
-            copied.synchronize()  # sync point, or the loader would write into what is being copied
-        ready, asked = (split, epoch, inputs, target), time.perf_counter()
-    if ready:
-        yield ready
-
-
-# --------------------------------------------------------------------------- optimizer and schedule
-
-
-def build_optimizer(args, weights):
-    """Returns the optimizer of the trainable `weights`, in two groups with --norm-wd."""
-    trained = [weight for weight in weights if weight.requires_grad]
-    groups = [{"params": trained, "weight_decay": args.wd}]
-    # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
-    # are the weights with one dimension, whatever their names.
-    if args.norm_wd is not None:
-        groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
-        norms = [weight for weight in trained if weight.ndim < 2]
-        groups += [{"params": norms, "weight_decay": args.norm_wd}]
-    if args.optimizer == "adamw":
-        return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
-    if args.optimizer == "lamb":
-        return importlib.import_module("timm.optim").Lamb(groups, args.lr)
-    if args.optimizer == "lars":
-        return importlib.import_module("timm.optim").Lars(groups, args.lr, momentum=args.momentum)
-    if args.optimizer == "muon":  # timm's updates norms and biases by AdamW
-        muon = importlib.import_module("timm.optim").Muon
-        return muon(groups, args.lr, momentum=args.momentum, betas=(0.9, args.beta2))
-    nesterov = args.optimizer == "nesterov"
-    return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
-
-
-def clip_gradients(gradients, limit, over_all=lambda squares: squares):
-    """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
-    squares of ranks that hold different gradients."""
-    # In float32 the norm of millions depends on the order of summation in its fifth digit.
-    dtype = exact_dtype(gradients[0].device)
-    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
-    norm = over_all(norms.square().sum()).sqrt()
-    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
-
-
-def peak_learning_rate(args, global_batch):
-    """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
-    if args.base_lr:
-        return args.base_lr * global_batch / args.batch_size
-    # k times fewer steps are to get as far with k times the batch (Goyal et al. 2017, section 2.1).
-    scale = global_batch / 256
-    return args.lr * {"linear": scale, "sqrt": scale**0.5, "none": 1}[args.lr_scaling]
-
-
-def warmup_epochs(args):
-    """Returns the epochs of linear warm-up, as a float."""
-    few, many = WARMUP
-    return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
-
-
-def learning_rate(args, peak, progress):
-    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
-    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
-    warmup = warmup_epochs(args)
-    if progress < warmup:
-        return peak * progress / warmup
-    left = (args.epochs - progress) / (args.epochs - warmup)
-    if args.lr_schedule == "cosine":
-        return peak * (1 - math.cos(math.pi * left)) / 2
-    if args.lr_schedule == "linear":
-        return peak * left
-    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
-
-
-# ------------------------------------------------------------------------------- train and validate
-
-
-class Meter:
-    """Counts, times and prints the steps of one epoch's training or validation."""
-
-    def __init__(self, title, items, run, steps=0, state=None):
-        self.title, self.run, self.steps = title, run, steps
-        # Of the steps counted so far: what is logged, and what a checkpoint needs to resume.
-        self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
-        self.started = time.perf_counter() - self.state["seconds"]
-        self.sums = collections.Counter(self.state["sums"])  # over all ranks
-        self.before = traffic(run.place) - np.array(self.state["traffic"])
-        run.data_waits.clear()
-        style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
-        hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
-        self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
-
-    def add(self, step):
-        """Adds a step's {name: sum}, over all ranks and on the host."""
-        self.sums.update(step)
-        self.steps += 1
-        self.bar.update(step[SUMS[-1]])
-
-    def show(self, loss):
-        """Shows the progress: after the bar on a terminal, otherwise as a line."""
-        self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-        if self.run.log and self.bar.disable and self is self.run.meter:
-            sums, seconds = self.sums, time.perf_counter() - self.started
-            print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
-                f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
-                f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
-            )
-
-    def read_clock(self):
-        """Records time and traffic of the steps so far."""
-        self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
-        self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
-
-    def values(self):
-        """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
-        sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
-        read, calls, sent, received = self.state["traffic"]
-        return compute_metrics(sums) | {
-            "Throughput": sums[SUMS[-1]] / seconds,
-            "Time": seconds / steps,
-            "Data/wait": sums["waited"] / seconds,
-            "Steps/skipped": sums["skipped"],
-            "IO/read_MBps": read / 1e6 / seconds,
-            "IO/read_iops": calls / seconds,
-            "Network/sent_MB_per_step": sent / 1e6 / steps,
-            "Network/received_MB_per_step": received / 1e6 / steps,
-        }
-
-
-@dataclasses.dataclass
-class Run:
-    """The state of a training run."""
-
-    args: argparse.Namespace
-    place: Place
-    data: Data
-    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
-    epoch: int = 0  # epochs done
-    step: int = 0  # steps done in the current epoch
-    over: bool = False  # the run ends before --epochs; the schedule reads it
-    model: nn.Module | None = None
-    optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
-    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
-    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
-    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
-    meter: Meter | None = None  # of the current epoch's training
-    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
-    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
-    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None = None  # on rank 0
-    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
-    waited: int = 0  # epochs since --best improved
-    saved: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
-    deadline: float = math.inf  # perf_counter() when --budget-hours are over
-
-
-def train_one_epoch(run):
-    """Trains from run.step to the end of the epoch; returns {tag: value}."""
-    args, data, epoch = run.args, run.data, run.epoch
-    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    objective = functools.partial(criterion, args=args)
-    accumulation = data.accumulation_steps
-    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
-    one = torch.ones((), device=run.place.device)
-    run.model.train()
-    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
-    arm_timeout(args)
-    for step in range(run.step, data.steps):
-        if run.over:
-            break
-        # Not a list, because all micro-batches of a step may not fit on the device at once.
-        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
-        # The learning rate is that of the step's middle, so that neither the first step of the
-        # warm-up nor the last one of a decay is lost at a rate of 0.
-        for group in run.optimizer.param_groups:
-            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
-        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)
-        sums = train_step(
-            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
-        )
-        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
-        # is a copy, because early weights would stay in it for long.
-        number = epoch * data.steps + step + 1
-        if run.ema and (number < 32 or number % 32 == 0):
-            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
-        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
-        run.step = step + 1
-        finish_step(run, run.meter, sums, skipped)
-    flush(run, run.meter)
-    run.meter.bar.close()
-    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
-
-
-@torch.no_grad()
-def update_ema(run, decay):
-    """Updates the averages of --ema."""
-    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
-        average.lerp_(tensor.to(average.dtype), 1 - decay)
-
-
-@torch.no_grad()
-def sync_statistics(run):
-    """Gives all ranks BatchNorm's running statistics of data rank 0."""
-    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
-    # checkpoint, so a resumed run validates the same model as this one.
-    for buffer in run.model.buffers():
-        if buffer.is_floating_point():
-            if run.place.data_rank:
-                buffer.zero_()
-            buffer.copy_(all_reduce_sum(buffer))
-
-
-def next_batch(run, *wanted):
-    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends early, some batches of the next epoch have been loaded already.
-    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
-
-
-@torch.no_grad()
-def validate(run):
-    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
-    run.model.eval()
-    tensors = [*run.model.state_dict().values()] if run.ema else []
-    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
-    for tensor, average in zip(tensors, run.ema.values(), strict=True):
-        tensor.copy_(average)
-    sync_statistics(run)
-    meter = Meter("val", len(run.data.val.target), run)
-    arm_timeout(run.args)
-    for _ in range(val_steps(run.place, run.data)):
-        inputs, target = next_batch(run, "val", None)
-        empty = len(target) == 0  # other ranks have one more item, and may need this rank
-        if empty:
-            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
-        sums = validate_step(run.model, criterion, inputs, target, run.args)
-        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
-    flush(run, meter)
-    meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
-    for tensor, value in zip(tensors, trained, strict=True):
-        tensor.copy_(value)
-    return meter.values()
-
-
-# What all ranks sum in a step. The last three count the ranks that want to stop because of a
-# signal, to save, or to end because the budget is spent.
-STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
-
-
-def finish_step(run, meter, sums, skipped=None):
-    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
-    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
-    all take the same decisions. The host is never more than one step ahead."""
-    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
-    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    # The seconds waited for data, as a mean over ranks; then what this rank wants.
-    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
-    flags += [time.perf_counter() > run.deadline]
-    run.data_waits.clear()
-    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
-    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
-    # One all-reduce for all: one more for the flags would cost a round trip per step.
-    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
-    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
-    # wait would use a core.
-    copied = torch.cuda.Event(blocking=True) if cuda else None
-    if copied:
-        copied.record()
-    run.pending.append((total, copied))
-    flush(run, meter, left=1)
-    arm_timeout(run.args)
-
-
-def flush(run, meter, left=0):
-    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
-    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
-    same step on all ranks."""
-    stop = save = False
-    while len(run.pending) > left:
-        total, copied = run.pending.pop(0)
-        if copied:
-            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
-        step = dict(zip(STEP, total.tolist(), strict=True))
-        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
-        run.over = step.pop("spent") > 0 or run.over
-        if stop or save:
-            left = 0
-        meter.add(step)
-        loss = compute_metrics(step)["Loss"]
-        if not math.isfinite(loss):
-            at = f"{meter.title}, step {meter.steps}"
-            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
-        if (meter.steps - 1) % run.args.print_freq == 0:
-            meter.show(loss)
-            if run.log and meter is run.meter:
-                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-        if not run.pending:
-            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
-    if (stop or save) and meter is run.meter:  # in validation everything is saved already
-        save_checkpoint(run)
-    if stop:
-        end_early(run)
-
-
-def end_early(run):
-    """Ends the run because of a signal to any rank, after everything was saved."""
-    why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = "; nothing is saved"
-    if run.folder:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; --resume auto resumes here"
-        marker = {"why": why, "epoch": run.epoch, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
-        run.log.close()
-    if run.place.rank == 0:
-        print_line(f"stopped by {why}{saved}")
-    sys.exit(143)  # the status after SIGTERM
-
-
-# -------------------------------------------------------------------------------------- checkpoints
-
-# The last three checkpoints, newest first, and the best one.
-CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
-METADATA = set("epoch step partial global_batch scaler seconds args".split())
-TENSORS = {"state_dict", "optimizer", "ema"}
-
-
-def in_float32(tree):
-    """Copies nested dicts to host memory, floating-point tensors as float32."""
-    if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
-    return tree.detach().to("cpu", dtype, copy=True)
-
-
-def leaves(tree, path=()):
-    """Yields (path, tensor) of nested dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for name, branch in tree.items():
-            yield from leaves(branch, (*path, name))
-
-
-def save_checkpoint(run):
-    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0. Every rank calls it, because
-    each gives what it holds."""
-    arm_timeout(run.args)
-    run.saved = time.monotonic()
-    epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
-    checkpoint = {
-        **about_model(run.args, run.data),
-        "epoch": epoch,
-        "step": step,
-        "global_batch": run.data.global_batch,
-        "partial": run.meter.state,
-        "scaler": run.scaler.state_dict(),
-        **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
-        "monitor": monitor_of(run.args),
-        "waited": run.waited,
-        "seconds": time.perf_counter() - run.started,
-        "args": vars(run.args) | run.config["options"],
-        **full_state(run),
-    }
-    if run.folder is None:
-        return
-    # Only after all ranks have given what they hold.
-    if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
-        raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
-    newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
-    # Links, not renames: after a kill at any time, the newest intact file still has its name.
-    for older, newer in (third, second), (second, newest):
-        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
-            older.unlink(missing_ok=True)
-            os.link(newer, older)
-    write(newest, functools.partial(torch.save, checkpoint))
-    if run.args.keep_every and step == 0 and epoch % run.args.keep_every == 0:
-        write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
-
-
-def save_best(run):
-    """Writes model_best.pt: checkpoint.pt, with the averages as weights under --ema."""
-    saved = load_file(run.folder / CHECKPOINTS[0])
-    saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
-    if run.ema:
-        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
-
-
-def write(path, save):
-    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            save(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
-            os.fsync(directory)
-        os.close(directory)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter when the disk is full
-        why = getattr(error, "strerror", None) or "disk full?"
-        raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
-
-
-def load_file(path):
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
-    try:
-        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
-                # PyTorch reads a record with the attributes of a folder as empty.
-                folders = [record.filename for record in archive.infolist() if record.external_attr]
-                if damaged := archive.testzip() or folders[:1]:
-                    raise ValueError(f"{damaged} is damaged")
-        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file may raise anything
-        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
-        if "Weights only" in why:  # PyTorch's advice would be to trust it
-            why = "no checkpoint, or one with Python objects, which could run code"
-        raise BadInput(f"{path} cannot be loaded: {why}") from None
-
-
-def read_checkpoint(path):
-    """Returns a checkpoint of these scripts."""
-    saved = load_file(path)
-    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, loads those of other projects"
-        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
-    return saved
-
-
-def find_checkpoint(args, config):
-    """Returns (path, checkpoint, the folder that the run continues in, or None) for --resume, or
-    (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
-    hash, the newest by name first, since clocks may change. The best model may be older than any
-    other checkpoint, so it comes last. A folder that auto finds may be a link to another disk."""
-    given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
-    if not auto and not os.path.isdir(given):
-        return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"[12]*_{config['hash']}"), reverse=True) if auto else [given]
-    *last_three, best = CHECKPOINTS
-    paths = [folder / name for folder in folders for name in last_three]
-    for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
-        folder = path.parent.resolve()
-        own = auto or (folder.parent == runs.resolve() and folder.name.endswith(config["hash"]))
-        own = own and args.start_epoch is None  # or steps would be logged twice
-        if own and not args.evaluate:
-            lock_folder(folder)  # before it is read: the run that holds it may be saving
-        try:
-            saved = read_checkpoint(path)
-            changed = differing(saved["args"], config["options"])
-            if auto and changed:
-                raise BadInput(f"{path}: trained with other options: {changed}")
-            return path, saved, path.parent if own else None
-        except BadInput as error:
-            print_line(f"--resume {args.resume} skips {error}")
-    reason = f"no usable checkpoint in {runs if auto else given}"
-    if args.evaluate or not auto:
-        raise BadInput(f"--resume {args.resume}: {reason}")
-    with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
-        record = sorted(runs.glob(f"[12]*/{RECORD}"))[-1]
-        changed = differing(json.loads(record.read_text())["options"], config["options"])
-        reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
-    print_line(f"--resume auto starts a new run: {reason}")
-    return None, None, None
-
-
-def differing(theirs, mine):
-    """Returns how {name: value} of another run or rank differ from this one's, as text."""
-    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
-    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
-    return ", ".join(found)[:500]
-
-
-@functools.cache  # the cache keeps the lock object, and so holds the lock
-def lock_folder(folder):
-    """Locks a folder while this process lives, since two runs would overwrite each other's files.
-    Waits a minute for another run, which may be saving before it ends."""
-    lock = filelock.FileLock(folder / ".lock", timeout=60)
-    try:
-        return lock.acquire()
-    except filelock.Timeout:
-        raise Fault(f"{folder}: another run is writing there") from None
-
-
-def load_checkpoint(args, place, config):
-    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
-    it and has the tensors, because other nodes may have other disks."""
-    metadata = tensors = None
-    if args.resume and place.rank == 0:
-        path, metadata, folder = find_checkpoint(args, config)
-    if metadata:
-        changed = differing(metadata["args"], config["options"])
-        if changed and not args.evaluate:
-            print_line(f"--resume {path}: trained with other options: {changed}")
-        tensors = {name: metadata.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
-            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change the rate, and the steps that timm's optimizers count.
-        group = tensors["optimizer"]["param_groups"][0]
-        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
-        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
-        if args.ema and trained:
-            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        # Without averages in the file, they begin at the weights.
-        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "folder": folder and str(folder)}
-    return broadcast_object(metadata), tensors
-
-
-def make_state(optimizer):
-    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for weight in weights:
-        weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    optimizer.zero_grad()
-    for _, moment in leaves(optimizer.state):
-        moment.zero_()
-
-
-def saved_pairs(run, state):
-    """Yields (tensor, saved) for all that is trained, in the same order on every rank. `saved` is
-    from `state`, which on rank 0 is full_state()'s, and is None on the other ranks."""
-    make_state(run.optimizer)
-    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
-    moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
-    own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
-    own, saved = dict(leaves(own)), {}
-    if state is not None:
-        # Moments that the file lacks begin at zero; another optimizer's are left out.
-        begun = {path: tensor for path, tensor in own.items() if path[0] == "optimizer"}
-        saved = {path: torch.zeros(tensor.shape) for path, tensor in begun.items()}
-        saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
-        # All names and shapes are compared before any tensor is changed.
-        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
-        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
-    for path, tensor in own.items():
-        yield tensor, saved.get(path)
-
-
-def restore(run, metadata, tensors):
-    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
-    scaler = run.scaler.state_dict() | metadata["scaler"]
-    load_state(run, tensors)
-    for group in run.optimizer.param_groups:
-        for name in metadata["group"].keys() & group.keys():
-            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
-            group[name] = 0 * group[name] + metadata["group"][name]
-    run.scaler.load_state_dict(scaler)
-    # A run in another folder, or with another measure, has its own best.
-    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
-        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.waited = metadata.get("waited", 0)
-
-
-# ---------------------------------------------------------------------------------------------- log
-
-
-def make_folder(run):
-    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
-    args, place, data = run.args, run.place, run.data
-    arch = about_model(args, data)["arch"].replace("/", "-")
-    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
-    os.makedirs(args.log_dir, exist_ok=True)
-    while True:
-        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path(args.log_dir) / f"{date}_{what}"
-        with contextlib.suppress(FileExistsError):  # another run was started in this second
-            folder.mkdir()
-            lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.config))
-            return folder
-        time.sleep(1)
-
-
-def open_log(run, metadata):
-    """Opens the log, in a new folder or in the checkpoint's."""
-    args, data = run.args, run.data
-    try:
-        own = metadata and metadata["folder"]
-        run.folder = Path(own) if own else make_folder(run)
-        for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
-            left.unlink(missing_ok=True)
-        # What was logged after the checkpoint is removed, and logged again.
-        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
-        run.log = SummaryWriter(run.folder, purge_step=purge)
-    except (OSError, UnicodeError) as error:
-        full = re.search("No space left|quota exceeded", str(error))  # which passes
-        raise (Fault if full else BadInput)(f"--log-dir {args.log_dir}: {error}") from None
-    about = json.dumps(describe(run, metadata), indent=1)
-    run.log.add_text("about", f"```json\n{about}\n```")
-    run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
-    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
-    run.log.add_custom_scalars({"train and val": charts})
-
-
-def describe(run, metadata):
-    """Returns what is needed to repeat the run, and what make_results.py reads."""
-    args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
-    git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
-    with contextlib.suppress(OSError):  # no git
-        options = ["--always", "--dirty", "--abbrev=40"]
-        commit = subprocess.run(git + options, capture_output=True, text=True).stdout.strip()
-    return {
-        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
-        "options": vars(args),
-        "steps_per_epoch": run.data.steps,
-        "gradient_bytes": sum(w.nbytes for w in run.model.parameters() if w.requires_grad),
-        "data": os.path.abspath(args.dir or "demo"),
-        **{name: size for name, size in sizes.items() if isinstance(size, int)},
-        "place": place._asdict() | {"device": str(place.device)},
-        "device": device_name(place.device),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,  # with its build
-        "packages": {own.name: own.version for own in importlib.metadata.distributions()},
-        "commit": commit,
-    }
-
-
-def traffic(place):
-    """Returns the bytes and calls that this process and its workers have read, the page cache's
-    included, and the bytes that its node has sent and received, by the kernel's counters."""
-    counts = np.full(4, np.nan)  # NaN where nothing is counted
-    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        # These counters miss what GPUs exchange by NVLink or InfiniBand.
-        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
-            counts[2:] = psutil.net_io_counters()[:2]
-        processes = psutil.Process(), *psutil.Process().children()
-        read = [process.io_counters() for process in processes]
-        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
-    return counts
-
-
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
-
-
-def log_epoch(run, done, train, val):
-    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
-    values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
-    for tag in (tag for tag in LOGGED if tag in val):
-        values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
-    for tag, value in values.items():
-        run.log.add_scalar(tag, value, math.ceil(done))
-    run.log.flush()
-    seconds = (time.perf_counter() - run.started) / done
-    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
-    print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
-    )
-
-
-# --------------------------------------------------------------------------------------------- main
-
-
-def build_run(args):
-    """Returns the Run, ready to train. The order of its steps is not free."""
-    # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    arm_timeout(args)
-    torch.backends.cudnn.benchmark = not args.deterministic
-    if args.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    place = init_distributed(args)
-    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
-
-    # 2. Options and data are compared before anything depends on them.
-    sources = list_sources(args, place)
-    config = run_config(args, place, sources)
-
-    # 3. The checkpoint before the batch is split: --resume auto keeps its global batch, on any
-    #    number of devices.
-    arm_timeout(args)
-    metadata, tensors = load_checkpoint(args, place, config)
-    kept = metadata["global_batch"] if metadata and args.resume == "auto" else args.global_batch
-    sizes = split_batch(args, place, kept)
-    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
-
-    # 4. The data before the model, which has as many outputs as there are classes.
-    data = open_data(args, place, sources, sizes, metadata)
-    run = Run(args, place, data, config, args.start_epoch or 0, over=args.evaluate)
-    if metadata:
-        own = about_model(args, data)
-        mine = {name: own[name] for name in MUST_FIT if own[name]}
-        if found := differing(dict.fromkeys(mine) | metadata, mine):
-            raise BadInput(f"--resume {metadata['path']} differs in {found}")
-        if args.start_epoch is None:
-            run.resumed = metadata["partial"]
-            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
-            # At step 0 it was saved after an epoch's last step, before its validation.
-            run.epoch = metadata["epoch"] - (step == 0)
-            run.step = min(step or data.steps, data.steps)
-
-    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
-    #    says why.
-    arm_timeout(args)
-    try:
-        batches = load_batches(args, place, data, schedule_batches(run))
-        run.batches = to_device(batches, args, data, place.device, run.data_waits)
-
-        # 6. The seed is set right before the model, so that all scripts and ranks draw the same
-        #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
-        torch.manual_seed(args.seed)
-        run.model, run.optimizer, run.scaler = prepare(args, place, data)
-    except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
-        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
-    for signum in SIGNALS:
-        signal.signal(signum, functools.partial(on_signal, run.signals))
-    if args.ema:
-        run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
-    if metadata:
-        restore(run, metadata, tensors)
-    run.saved = time.monotonic()
-    run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
-    run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
-
-    # 7. The log comes last, so that a run that cannot start leaves no folder.
-    if place.rank == 0:
-        if not args.evaluate:
-            open_log(run, metadata)
-        print_header(run, metadata)
-    return run
-
-
-def run_config(args, place, sources):
-    """Returns {"options": those that define what is trained, with the data's digest, "hash": a hash
-    of those that differ from their defaults}, the same on all ranks."""
-    parser = make_parser()
-    data, val = (source.digest() for source in sources)
-    arm_timeout(args)
-    mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": data}
-    options = {name: value for name, value in mine.items() if name not in parser.free}
-    # Ranks that differ would train something else in silence, or wait in a collective.
-    mine |= {"device": place.device.type, "val": val}
-    if found := differing(broadcast_object(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
-    chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
-    hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
-    return {"options": options, "hash": hashed.hexdigest()[:8]}
-
-
-def print_header(run, metadata):
-    """Prints what is trained, on which devices, and where its logs are."""
-    args, data, place = run.args, run.data, run.place
-    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
-    if args.evaluate:
-        return
-    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
-    other = (usual in family) != (args.optimizer in family)
-    if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
-        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
-    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
-    peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
-    sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
-    print_line(
-        f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
-        f"{typed} -> peak learning rate {peak:g}"
-    )
-    if metadata:
-        done, step = divmod(run.epoch * data.steps + run.step, data.steps)
-        after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
-        print_line(f"Resuming {metadata['path']} after {after}")
-    print_line(f"Logs and checkpoints: {run.folder}")
-
-
-def monitor_of(args):
-    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
-    tags = [*dict(args.desired), *BEST]
-    return next(tag for tag in tags if args.best in (None, tag.lower()))
-
-
-def train(run):
-    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
-    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
-    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
-    run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was interrupted is validated even if the budget is spent.
-    while run.epoch < args.epochs and (run.step or not run.over):
-        values = train_one_epoch(run)
-        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
-        # trains no step of this epoch.
-        save_checkpoint(run)
-        val = validate(run)
-        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
-        for tag, (_, worst, better) in BEST.items():
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.waited = 0 if run.best[monitor] != before else run.waited + 1
-        stuck = run.waited >= (args.patience or math.inf)
-        # Exact sums are equal on all ranks, so all of them stop together.
-        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
-        reached = bool(met) and all(met)
-        if run.folder and val[monitor] == run.best[monitor]:
-            save_best(run)
-        if run.log:
-            log_epoch(run, done, values, val)
-        run.over = run.over or reached or stuck
-        if run.over:
-            break
-        run.epoch, run.step = run.epoch + 1, 0
-    if run.log:
-        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
-        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
-        reason = "target reached" if reached else reason
-        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
-        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
-        run.log.close()
-        took = datetime.timedelta(seconds=round(end["seconds"]))
-        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
-        if val:
-            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-            line += f": {format_metrics(val, 3)}; {best}"
-        print_line(line)
-
-
-def train_rank(args):
-    """Runs one rank, from joining the others to leaving them; ends the process."""
-    # Rank 0 has a connection to each rank, and a worker has open files.
-    with contextlib.suppress(OSError, ValueError):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    status = 0
-    try:
-        run = build_run(args)
-        gc.freeze()  # what is there stays: no collection goes through it in a step
-        try:
-            if not args.evaluate:
-                train(run)
-            else:
-                val = validate(run)
-                if run.place.rank == 0:
-                    print_line(f"validation: {format_metrics(val, 3)}")
-        except SystemExit as ended:  # by a signal
-            status = ended.code
-        except torch.OutOfMemoryError as error:
-            # The run does not shrink the batch by itself: other ranks wait in collectives.
-            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
-            if less := size // 2 // multiple * multiple:
-                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
-                advice += ", except for BatchNorm's statistics"
-            raise BadInput(f"no memory at -b {size}: {advice}") from None
-        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
-        cleanup()
-    except Exception as error:
-        failed = error  # kept, because freeing a half-made loader would wait for its workers
-        status = report_error(failed)
-    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
-        child.kill()
-    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
-    # launcher sees the status, or the others see a closed connection, and they end as well.
-    os._exit(status)
-
-
-GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
-SMALL = "the model cannot take this size of batch or input"
-# What libraries say: the exit status, 2 if the user must change something, and what it means.
-MEANINGS = {
-    r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
-    r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
-    r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
-    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
-    r"Permission denied": (2, "no permission for this file or folder"),
-    r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
-    r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
-    r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
-    r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
-    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
-    r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
-    r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
-}
-
-
-def report_error(error):
-    """Prints why the process ends, with a traceback for a bug; returns the exit status."""
-    rank, line = os.environ.get("RANK", "0"), str(error)
-    status = error.status if isinstance(error, BadInput | Fault) else None
-    if status is None:
-        known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
-        status, meaning = known[0] if known else (1, None)
-        line = meaning and f"rank {rank}: {meaning} ({first_line(error)})"
-    if line and rank != "0":
-        # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(5)
-    line = line and f"{Path(sys.argv[0]).name}: error: {line}"
-    print_line(line or "".join(traceback.format_exception(error)), sys.stderr)
-    return status
-
-
-def main():
-    """Reads the options and launches the workers."""
-    args = parse_args()
-    try:
-        launch(train_rank, args)
-    except (BadInput, Fault) as error:
-        sys.exit(report_error(error))
-    except KeyboardInterrupt:  # before training
-        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ Measured: two stages of resnet18 idle 51 % of the time with 1 micro-batch, 13 % 
 cores of AMD EPYC.
 """
 
+from __future__ import annotations
+
 import argparse
 import collections
 import contextlib
@@ -76,7 +78,7 @@ from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
 
-# ------------------------------------------------------------------------------- parallel section
+# ==== step: how a step is trained and validated, in this way; equal in all tasks
 
 
 SCHEDULES = {  # and how many stages a rank has
@@ -86,62 +88,51 @@ SCHEDULES = {  # and how many stages a rank has
 }
 
 
-def add_parallel_options(parser):
-    """Adds this way's options; returns the names of free options and of each rank's own."""
-    add = parser.add_argument_group("distribution").add_argument
-    backends = ["nccl", "nccl-lazy", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
-    add = parser.add_argument_group("pipeline").add_argument
-    stages = number(int, 2, 1e6)
-    add("--stages", type=stages, help="per replica (default: its ranks; interleaved: twice)")
-    text = (
-        "gpipe: all forward, then all backward; 1f1b: in turn; interleaved: also 2 stages per rank"
-    )
-    add("--schedule", choices=SCHEDULES, default="gpipe", help=text)
-    text = "parts of a replica's batch, each with BatchNorm statistics of its own"
-    add("--microbatches", type=number(int, 1, 1e6), default=4, help=text)
-    add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
-    return ["schedule", "stages"], ["dist_backend"]
+def prepare(args, place, data):
+    """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
+    hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
+    width = place.ranks // place.data_ranks  # ranks of a replica
+    model = build_model(args, data)
+    pieces = _plan(model, width * SCHEDULES[args.schedule][1], args, place, data)
+    pipeline = types.SimpleNamespace(holder={}, device=place.device, batch=data.device_batch)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        number = next((n for n, piece in enumerate(pieces) if _holds(piece, name)), 0)
+        pipeline.holder[name] = number % width  # the rank, in the first replica
+        mine = pipeline.holder[name] == place.rank % width
+        kept = tensor.detach().to(place.device if mine else "meta")
+        kept.copy_(_sent(tensor.detach(), 0, place))
+        module, _, leaf = name.rpartition(".")
+        kept = nn.Parameter(kept) if isinstance(tensor, nn.Parameter) else kept
+        setattr(model.get_submodule(module), leaf, kept)
+    model.pipeline = _schedule(pipeline, model, pieces, args, place)
+    optimizer = build_optimizer(args, model.parameters())
+    make_state(optimizer)  # for all weights, on any rank
+    # A disabled scaler does nothing, so that no branch is needed later.
+    scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
+    return model, optimizer, scaler
 
 
-def launch(train_rank, args):
-    """torchrun has started this process, one of many; or it is alone."""
-    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise BadInput("this launcher sets no RANK: start this script with torchrun")
-    refused = {"start_size": "sizes that grow", "freeze": "frozen layers"}
-    refused |= {"compile": "a model in one piece", "tied": "a weight in two stages"}
-    if args.optimizer == "lamb":
-        raise BadInput("--optimizer lamb: it needs the norm of all gradients, a stage has its own")
-    for name, what in refused.items():
-        if getattr(args, name, None):  # a task may not have it
-            raise BadInput(f"--{name.replace('_', '-')}: a pipeline cannot train {what}")
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
-    train_rank(args)
-
-
-def init_distributed(args):
-    """Joins the group that the launcher's environment variables describe."""
-    place = _place(args)
-    ranks, (_, per_rank) = place.ranks, SCHEDULES[args.schedule]
-    stages = args.stages or per_rank * ranks
-    width = stages // per_rank  # ranks of a replica
-    if ranks == 1:
-        raise BadInput("a pipeline needs two ranks: for one, use the script that ends in _nd.py")
-    if stages % per_rank or ranks % width:
-        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {per_rank} on each, evenly")
-    _form_group(args, place)
-    return place._replace(data_rank=place.rank // width, data_ranks=ranks // width)
-
-
-class _Tracer(fx.Tracer):
-    """Records a model as calls of functions and of modules without children."""
-
-    def is_leaf_module(self, module, name):
-        return super().is_leaf_module(module, name) or not [*module.children()]
+def _plan(model, stages, args, place, data):
+    """Returns the calls of each of so many stages, of nearly equal cost."""
+    micro, left = divmod(data.device_batch, args.microbatches)
+    if left:
+        what = f"the batch of {data.device_batch} that a replica takes at a time"
+        raise BadInput(f"--microbatches {args.microbatches} does not divide {what}")
+    try:
+        pieces = _pieces(model)
+    except Exception as error:  # whatever a model does with what stands for its input
+        raise BadInput(f"{args.arch} cannot be cut: {first_line(error)}") from None
+    if len(pieces) < stages:
+        raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {stages}")
+    single = [_Stage(model, piece, args) for piece in pieces]
+    for split in "val", "train":
+        costs = _measure(single, dummy_batch(args, data, micro, place.device, split)[0], split)
+    cuts = [0, *_balance(costs, stages)]
+    for number, (first, end) in enumerate(itertools.pairwise(cuts)):
+        percent = 100 * sum(costs[first:end]) / sum(costs)
+        if place.rank == 0:
+            print_line(f"stage {number}: {percent:.0f} % of the work, up to {pieces[end - 1][-1]}")
+    return [sum(pieces[first:end], []) for first, end in itertools.pairwise(cuts)]
 
 
 def _pieces(model):
@@ -158,6 +149,13 @@ def _pieces(model):
             calls = []
     pieces[-1] += calls
     return pieces
+
+
+class _Tracer(fx.Tracer):
+    """Records a model as calls of functions and of modules without children."""
+
+    def is_leaf_module(self, module, name):
+        return super().is_leaf_module(module, name) or not [*module.children()]
 
 
 def _holds(calls, name):
@@ -234,53 +232,6 @@ def _balance(costs, stages):
     return best(0, stages)[1]
 
 
-def _plan(model, stages, args, place, data):
-    """Returns the calls of each of so many stages, of nearly equal cost."""
-    micro, left = divmod(data.device_batch, args.microbatches)
-    if left:
-        what = f"the batch of {data.device_batch} that a replica takes at a time"
-        raise BadInput(f"--microbatches {args.microbatches} does not divide {what}")
-    try:
-        pieces = _pieces(model)
-    except Exception as error:  # whatever a model does with what stands for its input
-        raise BadInput(f"{args.arch} cannot be cut: {first_line(error)}") from None
-    if len(pieces) < stages:
-        raise BadInput(f"{args.arch} can be cut into {len(pieces)} stages, not {stages}")
-    single = [_Stage(model, piece, args) for piece in pieces]
-    for split in "val", "train":
-        costs = _measure(single, dummy_batch(args, data, micro, place.device, split)[0], split)
-    cuts = [0, *_balance(costs, stages)]
-    for number, (first, end) in enumerate(itertools.pairwise(cuts)):
-        percent = 100 * sum(costs[first:end]) / sum(costs)
-        if place.rank == 0:
-            print_line(f"stage {number}: {percent:.0f} % of the work, up to {pieces[end - 1][-1]}")
-    return [sum(pieces[first:end], []) for first, end in itertools.pairwise(cuts)]
-
-
-def prepare(args, place, data):
-    """Returns (model, optimizer, scaler). The model has all its tensors; those that other ranks
-    hold are on the meta device, without values. Its `pipeline` is what this rank computes."""
-    width = place.ranks // place.data_ranks  # ranks of a replica
-    model = build_model(args, data)
-    pieces = _plan(model, width * SCHEDULES[args.schedule][1], args, place, data)
-    pipeline = types.SimpleNamespace(holder={}, device=place.device, batch=data.device_batch)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        number = next((n for n, piece in enumerate(pieces) if _holds(piece, name)), 0)
-        pipeline.holder[name] = number % width  # the rank, in the first replica
-        mine = pipeline.holder[name] == place.rank % width
-        kept = tensor.detach().to(place.device if mine else "meta")
-        kept.copy_(_sent(tensor.detach(), 0, place))
-        module, _, leaf = name.rpartition(".")
-        kept = nn.Parameter(kept) if isinstance(tensor, nn.Parameter) else kept
-        setattr(model.get_submodule(module), leaf, kept)
-    model.pipeline = _schedule(pipeline, model, pieces, args, place)
-    optimizer = build_optimizer(args, model.parameters())
-    make_state(optimizer)  # for all weights, on any rank
-    # A disabled scaler does nothing, so that no branch is needed later.
-    scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
-    return model, optimizer, scaler
-
-
 def _schedule(pipeline, model, pieces, args, place):
     """Adds to `pipeline` its groups, and the schedules of training and validation."""
     width = place.ranks // place.data_ranks
@@ -305,15 +256,6 @@ def _schedule(pipeline, model, pieces, args, place):
     pipeline.train = build(kind, "train", loss_fn=lambda *x: pipeline.loss(*x), scale_grads=False)
     pipeline.validate = build(kind if per_rank > 1 else pipelining.ScheduleGPipe, "val")
     return pipeline
-
-
-def _sent(tensor, source, place, value=None):
-    """Returns rank `source`'s tensor, or its `value`, on all ranks."""
-    sent = torch.empty(tensor.shape, dtype=tensor.dtype, device=place.device)
-    if place.rank == source:
-        sent.copy_(tensor if value is None else value)
-    dist.broadcast(sent, source)
-    return sent
 
 
 def precision(args, device):
@@ -364,12 +306,6 @@ def _average(gradients, group):
         gradient.copy_(mean.view_as(gradient))
 
 
-def _sum(tensor, group=None):
-    total = tensor.clone()
-    dist.all_reduce(total, group=group)
-    return total
-
-
 def validate_step(model, criterion, inputs, target, args):
     """Returns the sums of one validation batch, on the last stage; the others' are zeros."""
     pipeline, missing = model.pipeline, model.pipeline.batch - len(inputs)
@@ -388,6 +324,12 @@ def all_reduce_sum(tensor):
         device = dist.distributed_c10d._get_object_coll_device()  # which the backend sends from
         tensor = torch.zeros_like(tensor, device=device)
     return _sum(tensor)
+
+
+def _sum(tensor, group=None):
+    total = tensor.clone()
+    dist.all_reduce(total, group=group)
+    return total
 
 
 def broadcast_object(value):
@@ -428,173 +370,431 @@ def load_state(run, state):
         tensor.copy_(_sent(tensor, 0, run.place, saved))
 
 
+def _sent(tensor, source, place, value=None):
+    """Returns rank `source`'s tensor, or its `value`, on all ranks."""
+    sent = torch.empty(tensor.shape, dtype=tensor.dtype, device=place.device)
+    if place.rank == source:
+        sent.copy_(tensor if value is None else value)
+    dist.broadcast(sent, source)
+    return sent
+
+
 def cleanup():
     """Closes the group, if there is one."""
     dist.destroy_process_group()
 
 
-# ----------------------------------------------------------------------------------- how ranks meet
+# ==== loop: how steps become a run that validates, saves and ends; equal in all scripts
+#
+# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
+# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
+# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
+# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
+# What ranks must decide together is summed with each step's losses, in finish_step().
 
 
-def _place(args):
-    """Returns the Place of this process from a launcher's variables; without them it is alone."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    numbers = [int(value) for value in values.values() if value.isdecimal()]
-    if len(numbers) < 4 or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
-    rank, ranks, *local = numbers
-    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # used by this process
+    data_rank: int = 0  # which slice of every global batch this process trains on
+    data_ranks: int = 1  # slices
+    precision: str | None = None  # if the device decides it instead of an option
 
 
-def _form_group(args, place):
-    """Forms the group of all ranks."""
-    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
-    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
-    try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
-        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
-    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
-        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+@dataclasses.dataclass
+class Run:
+    """The state of a training run."""
+
+    args: argparse.Namespace
+    place: Place
+    data: Data
+    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
+    epoch: int = 0  # epochs done
+    step: int = 0  # steps done in the current epoch
+    over: bool = False  # the run ends before --epochs; the schedule reads it
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
+    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
+    meter: Meter | None = None  # of the current epoch's training
+    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
+    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None = None  # on rank 0
+    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    waited: int = 0  # epochs since --best improved
+    saved: float = 0.0  # monotonic() when the last checkpoint was begun
+    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    deadline: float = math.inf  # perf_counter() when --budget-hours are over
 
 
-def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
-    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
-    others ask again while nobody listens, as at the port of an earlier start."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
-        socket.create_connection((host, port), 20).close()
-        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine connects
-        host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
-    if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
-        store.set("group", mine)
-        if by_torchrun:
-            launchers.set("port", str(store.port))
-        return store
-    store, until = None, time.monotonic() + wait.total_seconds()
-    while store is None:
-        time.sleep(0.5)
-        port = int(launchers.get("port")) if by_torchrun else port
-        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
-        with contextlib.suppress(OSError if time.monotonic() < until else ()):
-            socket.create_connection((host, port), 20).close()
-            store = dist.TCPStore(host, port, timeout=wait)
-    if (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
-    return store
+def train(run):
+    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
+    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
+    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
+    run.over = broadcast_object(time.perf_counter() > run.deadline)
+    # An epoch that was interrupted is validated even if the budget is spent.
+    while run.epoch < args.epochs and (run.step or not run.over):
+        values = train_one_epoch(run)
+        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
+        # trains no step of this epoch.
+        save_checkpoint(run)
+        val = validate(run)
+        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
+        for tag, (_, worst, better) in BEST.items():
+            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        run.waited = 0 if run.best[monitor] != before else run.waited + 1
+        stuck = run.waited >= (args.patience or math.inf)
+        # Exact sums are equal on all ranks, so all of them stop together.
+        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
+        reached = bool(met) and all(met)
+        if run.folder and val[monitor] == run.best[monitor]:
+            save_best(run)
+        if run.log:
+            log_epoch(run, done, values, val)
+        run.over = run.over or reached or stuck
+        if run.over:
+            break
+        run.epoch, run.step = run.epoch + 1, 0
+    if run.log:
+        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
+        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
+        reason = "target reached" if reached else reason
+        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
+        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
+        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.close()
+        took = datetime.timedelta(seconds=round(end["seconds"]))
+        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
+        if val:
+            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+            line += f": {format_metrics(val, 3)}; {best}"
+        print_line(line)
 
 
-# ==== task: what is trained; equal in all imagenet_*.py, whatever the way (tools/sync_copies.py)
-
-# ------------------------------------------------------------------------------------------ options
-
-# Defaults of the loop's options (Goyal et al. 2017).
-DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
-DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
-WARMUP = 5, 90  # epochs of warm-up, of this many epochs
-# --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
-POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
-POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
-POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
-
-
-def add_task_options(parser):
-    """Adds the task's options; returns the names of free ones and of each rank's own."""
-    flag = {"action": "store_true"}
-    add = parser.add_argument_group("data").add_argument
-    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR") or None}
-    add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
-    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
-    add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
-    add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
-    add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
-    side = "shorter side before the validation crop, in pixels (default: in the model's proportion)"
-    add("--val-resize", type=positive_int, help=side)
-    add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
-    add("--dummy", **flag, help="train on as many synthetic images as ImageNet has")
-
-    add = parser.add_argument_group("augmentation").add_argument
-    add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
-    sides = "mirror images; alternate: each image in every second epoch (Jordan 2024)"
-    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
-    add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
-    boxes = "erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off"
-    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
-    crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
-    add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
-    alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
-    add("--mixup", **alpha, help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off")
-    add("--cutmix", **alpha, help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off")
-    add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
-
-    add = parser.add_argument_group("model").add_argument
-    add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
-    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
-    add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
-    add("--freeze", **flag, help="train only the last layer of --pretrained or --weights")
-    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
-    add("--channels-last", **flag, help="store tensors as NHWC")
-
-    add = parser.add_argument_group("loss and accuracy").add_argument
-    losses = "ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)"
-    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
-    above = "round mixed and smoothed targets above it to 1, others to 0 (timm: 0.2; default: off)"
-    add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
-    add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
-    top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
-    top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
-    add("--desired-acc", **top1, help="0.75: as --desired top1 75 (default: none)")
-    return [], ["channels_last", "dir", "workers"]
+def train_one_epoch(run):
+    """Trains from run.step to the end of the epoch; returns {tag: value}."""
+    args, data, epoch = run.args, run.data, run.epoch
+    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    objective = functools.partial(criterion, args=args)
+    accumulation = data.accumulation_steps
+    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
+    one = torch.ones((), device=run.place.device)
+    run.model.train()
+    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
+    arm_timeout(args)
+    for step in range(run.step, data.steps):
+        if run.over:
+            break
+        # Not a list, because all micro-batches of a step may not fit on the device at once.
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
+        # The learning rate is that of the step's middle, so that neither the first step of the
+        # warm-up nor the last one of a decay is lost at a rate of 0.
+        for group in run.optimizer.param_groups:
+            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
+        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
+        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
+        scale = run.scaler.scale(one)
+        sums = train_step(
+            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
+        )
+        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
+        # is a copy, because early weights would stay in it for long.
+        number = epoch * data.steps + step + 1
+        if run.ema and (number < 32 or number % 32 == 0):
+            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
+        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+        run.step = step + 1
+        finish_step(run, run.meter, sums, skipped)
+    flush(run, run.meter)
+    run.meter.bar.close()
+    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
 
 
-def check_task_options(args, parser):
-    """Exits with one line if options exclude each other or name something unknown."""
-    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
-    if name != args.arch:
-        if not importlib.util.find_spec("timm"):
-            parser.error(f"{args.arch} needs timm: pip install timm")
+@torch.no_grad()
+def update_ema(run, decay):
+    """Updates the averages of --ema."""
+    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
+        average.lerp_(tensor.to(average.dtype), 1 - decay)
+
+
+def next_batch(run, *wanted):
+    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
+    # When a run ends early, some batches of the next epoch have been loaded already.
+    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
+
+
+@torch.no_grad()
+def validate(run):
+    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    run.model.eval()
+    tensors = [*run.model.state_dict().values()] if run.ema else []
+    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
+    for tensor, average in zip(tensors, run.ema.values(), strict=True):
+        tensor.copy_(average)
+    sync_statistics(run)
+    meter = Meter("val", len(run.data.val.target), run)
+    arm_timeout(run.args)
+    for _ in range(val_steps(run.place, run.data)):
+        inputs, target = next_batch(run, "val", None)
+        empty = len(target) == 0  # other ranks have one more item, and may need this rank
+        if empty:
+            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
+        sums = validate_step(run.model, criterion, inputs, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
+    flush(run, meter)
+    meter.bar.close()
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
+        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
+    for tensor, value in zip(tensors, trained, strict=True):
+        tensor.copy_(value)
+    return meter.values()
+
+
+@torch.no_grad()
+def sync_statistics(run):
+    """Gives all ranks BatchNorm's running statistics of data rank 0."""
+    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
+    # checkpoint, so a resumed run validates the same model as this one.
+    for buffer in run.model.buffers():
+        if buffer.is_floating_point():
+            if run.place.data_rank:
+                buffer.zero_()
+            buffer.copy_(all_reduce_sum(buffer))
+
+
+# What all ranks sum in a step beside the task's SUMS. The last three count the ranks that want to
+# stop because of a signal, to save, or to end because the budget is spent.
+FLAGS = ("skipped", "waited", "stop", "save", "spent")
+
+
+def finish_step(run, meter, sums, skipped=None):
+    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
+    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
+    all take the same decisions. The host is never more than one step ahead."""
+    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
+    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    # The seconds waited for data, as a mean over ranks; then what this rank wants.
+    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
+    flags += [time.perf_counter() > run.deadline]
+    run.data_waits.clear()
+    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    # One all-reduce for all: one more for the flags would cost a round trip per step.
+    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
+    # wait would use a core.
+    copied = torch.cuda.Event(blocking=True) if cuda else None
+    if copied:
+        copied.record()
+    run.pending.append((total, copied))
+    flush(run, meter, left=1)
+    arm_timeout(run.args)
+
+
+def flush(run, meter, left=0):
+    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
+    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
+    same step on all ranks."""
+    stop = save = False
+    while len(run.pending) > left:
+        total, copied = run.pending.pop(0)
+        if copied:
+            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
+        step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
+        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
+        run.over = step.pop("spent") > 0 or run.over
+        if stop or save:
+            left = 0
+        meter.add(step)
+        loss = compute_metrics(step)["Loss"]
+        if not math.isfinite(loss):
+            at = f"{meter.title}, step {meter.steps}"
+            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+        if (meter.steps - 1) % run.args.print_freq == 0:
+            meter.show(loss)
+            if run.log and meter is run.meter:
+                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+        if not run.pending:
+            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
+    if (stop or save) and meter is run.meter:  # in validation everything is saved already
+        save_checkpoint(run)
+    if stop:
+        end_early(run)
+
+
+def end_early(run):
+    """Ends the run because of a signal to any rank, after everything was saved."""
+    why = run.signals[0][0] if run.signals else "a signal to another rank"
+    saved = "; nothing is saved"
+    if run.folder:  # a marker, because a launcher may replace the exit status
+        saved = f" at step {run.step}, saved; --resume auto resumes here"
+        marker = {"why": why, "epoch": run.epoch, "step": run.step}
+        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run.log.close()
+    if run.place.rank == 0:
+        print_line(f"stopped by {why}{saved}")
+    sys.exit(143)  # the status after SIGTERM
+
+
+# ==== task: what is trained and measured; equal in all imagenet_*.py
+
+# -------------------------------------------------------------------------------------------- model
+
+
+def build_model(args, data, load=True):
+    """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
+    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
+    if load and args.pretrained:
+        try:
+            published = make_model(args.arch, pretrained=True)
+        except (OSError, RuntimeError) as error:  # no network
+            what = f"the weights of {args.arch} into {torch.hub.get_dir()}/checkpoints: {error}"
+            raise BadInput(f"--pretrained: cannot fetch {what}") from None
+        load_weights(model, published.state_dict(), "--pretrained")
+    if load and args.weights:
+        load_weights(model, weights_in(load_file(args.weights)), f"--weights {args.weights}")
+    if args.freeze:
+        freeze_all_but_last(model)
+    if args.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    if args.compile:
+        # Or, after a smaller batch or another image size, all later ones would run a slower graph.
+        model.compile(mode=args.compile_mode, dynamic=False)
+    return model
+
+
+def make_model(arch, pretrained=False, **options):
+    """Returns a model with random weights, or its library's pretrained one."""
+    if arch.startswith("timm/"):
         timm = importlib.import_module("timm")
-        known = timm.list_models() + timm.list_pretrained()
-    if name not in known:
-        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
-        parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
-    theirs = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
-    if not re.fullmatch("|".join(["off", *POLICIES, theirs]), args.auto_augment):
-        parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
-    begun = args.pretrained or args.weights or args.resume not in (None, "auto")
-    grows = args.compile and args.compile_mode != "default" and args.start_size
-    refused = {
-        "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
-        "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
-        "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
-        "DIR, --resume and --weights need a name": "" in (args.dir, args.resume, args.weights),
-        "--pretrained and --weights exclude each other": args.pretrained and args.weights,
-        f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
+        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
+    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
+    return models.get_model(arch, weights=weights, **options)
+
+
+def model_options(args, image_size):
+    """Returns the arguments of an architecture besides the number of classes."""
+    if args.zero_init:  # only ResNets take it
+        return {"zero_init_residual": True}
+    if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
+        return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
+    if args.arch.startswith("vit_"):
+        return {"image_size": image_size}
+    return {"input_size": (image_size,) * 2} if args.arch == "maxvit_t" else {}
+
+
+def weights_in(saved):
+    """Returns a file's state dict, of the averages if it has them, without wrappers' prefixes."""
+    saved = saved if isinstance(saved, dict) else {}
+    found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
+    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
+
+
+def load_weights(model, weights, what):
+    """Loads the weights that fit and prints the others, such as those of another last layer."""
+    own = model.state_dict()
+    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
+    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
+    left = sorted((own.keys() | weights.keys()) - fits.keys())
+    number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
+    if len(fits) <= len(own) / 2:
+        raise BadInput(f"{number}: {names}")
+    if left and os.environ.get("RANK", "0") == "0":
+        print_line(f"{number} and are left out: {names}")
+    own.update(fits)  # state_dict() also has the layers' versions
+    model.load_state_dict(own)
+
+
+def freeze_all_but_last(model):
+    """Freezes all layers but the last, and BatchNorm's statistics."""
+    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
+    last = getattr(model, "get_classifier", lambda: last)()  # timm's; two heads are a tuple
+    model.requires_grad_(False)
+    nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval().train = lambda mode, module=module: module
+
+
+# --------------------------------------------------------------------------------- loss and metrics
+
+# What criterion() sums: the loss first; the last one counts the items, and names them.
+SUMS = ("loss", "top1", "top5", "images")
+# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# model_best.pt is by default the best in the first one.
+BEST = {
+    "Top1": ("best_acc1", 0.0, max),
+    "Top5": ("best_acc5", 0.0, max),
+    "Loss": ("best_loss", math.inf, min),
+}
+# What a checkpoint must share with about_model(), or its answers would mean something else.
+MUST_FIT = ("arch", "num_classes", "classes")
+
+
+def criterion(output, target, args=None):
+    """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
+    in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
+    smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
+    mixed = [(target, 1)]  # classes, and their share of the target
+    if target.ndim > 1:
+        (target, other), kept = target[:, :2].long().T, target[:, 2:]
+        mixed = [(target, kept), (other, 1 - kept)]
+    if args and args.loss == "bce":
+        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
+        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
+        wanted = wanted if threshold is None else (wanted > threshold).float()
+        bce = nn.functional.binary_cross_entropy_with_logits
+        # The mean over classes: with a sum, the learning rate would depend on their number.
+        loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
+    else:
+        options = {"label_smoothing": smoothing, "reduction": "none"}
+        losses = functools.partial(nn.functional.cross_entropy, output, **options)
+        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
+    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
+    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
+    sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
+    return loss / len(target), sums
+
+
+def compute_metrics(sums):
+    """Returns {tag: value} of {name: sum}: accuracy in %."""
+    images = max(1, sums["images"])
+    percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
+    return {"Loss": sums["loss"] / images, **percent}
+
+
+def format_metrics(values, digits=1):
+    """Returns the measures as text for people."""
+    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
+
+
+def about_model(args, data):
+    """Returns what a checkpoint says about the model, so that it is usable without this script."""
+    preset = preset_of(args.arch)
+    return {
+        "arch": args.arch,
+        "model_options": data.model_options,
+        "num_classes": data.num_classes,
+        "classes": data.train.classes,
+        "image_size": data.val_size,  # for validation, evaluation and export
+        "val_resize": data.val_resize,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
     }
-    for why, wrong in refused.items():
-        if wrong:
-            parser.error(why)
 
 
 # --------------------------------------------------------------------------------------------- data
-
-# Each worker opens a shard once: on a network file system, opening takes longer than reading.
-open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
 class Source(NamedTuple):
@@ -629,6 +829,26 @@ class Source(NamedTuple):
             with contextlib.suppress(OSError):
                 hashed.update(b"%d " % os.path.getsize(self.path(index)))
         return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
+
+
+# Each worker opens a shard once: on a network file system, opening takes longer than reading.
+open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
+
+
+def list_sources(args, place):
+    """Returns (train, val) of DIR, of the demo set or of --dummy."""
+    if args.dummy:  # as many images as ImageNet has
+        made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
+        return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
+    folder = Path(args.dir or "demo_data")
+    if not args.dir and place.rank == 0:
+        print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+    if not args.dir and not folder.exists():
+        make_demo_set(folder)
+    train, val = open_source(folder / "train"), open_source(folder / "val")
+    if lone := sorted(set(train.classes) ^ set(val.classes)):
+        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes: {lone[0]}")
+    return train, val
 
 
 def open_source(folder):
@@ -678,22 +898,6 @@ def make_demo_set(folder):
         shutil.rmtree(unfinished, ignore_errors=True)
         if not folder.exists():
             raise BadInput(f"no DIR, and a demo set cannot be written: {error.strerror}") from None
-
-
-def list_sources(args, place):
-    """Returns (train, val) of DIR, of the demo set or of --dummy."""
-    if args.dummy:  # as many images as ImageNet has
-        made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
-        return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
-    folder = Path(args.dir or "demo_data")
-    if not args.dir and place.rank == 0:
-        print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
-    if not args.dir and not folder.exists():
-        make_demo_set(folder)
-    train, val = open_source(folder / "train"), open_source(folder / "val")
-    if lone := sorted(set(train.classes) ^ set(val.classes)):
-        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes: {lone[0]}")
-    return train, val
 
 
 class Data(NamedTuple):
@@ -778,82 +982,46 @@ def train_size(args, data, epoch):
 # ------------------------------------------------------------------------------------------ loading
 
 
-@functools.cache
-def region_decoder():
-    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
-    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
-    # Called where images are decoded, so that every loader worker makes its own.
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
-    try:
-        codec = importlib.import_module("nvidia.nvimgcodec")
-        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
-        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
-    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
-        return None
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+def load_batches(args, place, data, schedule):
+    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
+    images' buffer is reused when the next batch is requested."""
+    scale_and_shift(args.arch, place.device)  # cached here, in the main stream's memory
+    at_once = data.device_batch * place.devices
+    size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
+    if args.dummy:  # one random batch on the device, used again and again
+        made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
+        classes = torch.randint(data.num_classes, (at_once,), device=place.device)
+        loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
+        return Images(args, data, made).batches(loaded)
+    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
+    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
+    # fewer buffers, a batch would be overwritten while it is trained on.
+    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
+    images = Images(args, data, buffers)
+    loader = torch.utils.data.DataLoader(
+        images,
+        batch_size=None,  # an item is a batch
+        sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
+        num_workers=data.workers,
+        multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
+        worker_init_fn=start_loader_worker,
+    )
+    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
+    # that is forked while a collective's thread waits for the interpreter's lock.
+    loaded = iter(loader)
+    if place.device.type == "cuda":  # pinned, so that copies need not be waited for
+        cuda = torch.cuda.cudart()
+        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
+    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return images.batches(loaded)
 
 
-def decode(encoded, choose):
-    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
-    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
-    choose = functools.cache(choose)  # one region, even if both decoders try
-    # The region decoder does not notice a truncated file, so look for JPEG's last marker.
-    if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
-        codec, decoder, parameters = region_decoder()
-        with contextlib.suppress(RuntimeError):
-            stream = codec.CodeStream(encoded)
-            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
-                top, left, height, width = choose(stream.height, stream.width)
-                region = codec.Region(top, left, top + height, left + width)
-                within = stream.get_sub_code_stream(region=region)
-                if (decoded := decoder.decode(within, params=parameters)) is not None:
-                    return np.asarray(decoded)
-    # Not every format of Pillow: for PostScript it would run another program on the file.
-    formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
-    try:
-        if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-            # Written by make_shards.py --raw: the region is a view.
-            pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
-            image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
-        else:
-            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
-                if opened.mode[0] in "IF":  # more than 8 bits, which convert() would clip at 255
-                    raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
-                image = np.asarray(opened.convert("RGB"))
-    except Exception as error:  # Pillow's decoders raise errors of any kind
-        raise BadInput(first_line(error).split(" <_io")[0]) from None
-    top, left, height, width = choose(*image.shape[:2])
-    return image[top : top + height, left : left + width]
-
-
-def resize(image, size, mode, out):
-    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
-    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
-    # operator behind it writes into a tensor of any layout.
-    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
-    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
-    getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
-
-
-def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
-    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
-    `least` to `most` of the area, at most `longest` times as wide as high or the other way round
-    (Szegedy et al. 2014, section 6). Without `rng` it is the largest such box in the middle."""
-    # Python's arithmetic takes a tenth of the time of PyTorch's, which takes half of a resize's.
-    for _ in range(10 if rng else 0):
-        area = height * width * rng.uniform(least, most)
-        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
-    w, h = min(width, round(height * longest)), min(height, round(width * longest))
-    return (height - h) // 2, (width - w) // 2, h, w
+def start_loader_worker(_):
+    """Ignores signals, because training needs data until it has saved; ends with that process."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
 
 
 class Images(torch.utils.data.Dataset):
@@ -952,46 +1120,113 @@ class Images(torch.utils.data.Dataset):
         out.copy_(resized[top : top + len(out), left : left + len(out)])
 
 
-def load_batches(args, place, data, schedule):
-    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
-    images' buffer is reused when the next batch is requested."""
-    scale_and_shift(args.arch, place.device)  # cached here, in the main stream's memory
-    at_once = data.device_batch * place.devices
-    size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
-    if args.dummy:  # one random batch on the device, used again and again
-        made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
-        classes = torch.randint(data.num_classes, (at_once,), device=place.device)
-        loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
-        return Images(args, data, made).batches(loaded)
-    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
-    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
-    # fewer buffers, a batch would be overwritten while it is trained on.
-    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
-    images = Images(args, data, buffers)
-    loader = torch.utils.data.DataLoader(
-        images,
-        batch_size=None,  # an item is a batch
-        sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
-        num_workers=data.workers,
-        multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
-        worker_init_fn=start_loader_worker,
-    )
-    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
-    # that is forked while a collective's thread waits for the interpreter's lock.
-    loaded = iter(loader)
-    if place.device.type == "cuda":  # pinned, so that copies need not be waited for
-        cuda = torch.cuda.cudart()
-        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
-    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return images.batches(loaded)
+def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
+    """Returns (top, left, height, width) as torchvision's RandomResizedCrop draws them: from
+    `least` to `most` of the area, at most `longest` times as wide as high or the other way round
+    (Szegedy et al. 2014, section 6). Without `rng` it is the largest such box in the middle."""
+    # Python's arithmetic takes a tenth of the time of PyTorch's, which takes half of a resize's.
+    for _ in range(10 if rng else 0):
+        area = height * width * rng.uniform(least, most)
+        ratio = math.exp(rng.uniform(-math.log(longest), math.log(longest)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
+    w, h = min(width, round(height * longest)), min(height, round(width * longest))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
-def start_loader_worker(_):
-    """Ignores signals, because training needs data until it has saved; ends with that process."""
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
+def decode(encoded, choose):
+    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
+    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
+    choose = functools.cache(choose)  # one region, even if both decoders try
+    # The region decoder does not notice a truncated file, so look for JPEG's last marker.
+    if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
+        codec, decoder, parameters = region_decoder()
+        with contextlib.suppress(RuntimeError):
+            stream = codec.CodeStream(encoded)
+            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
+                top, left, height, width = choose(stream.height, stream.width)
+                region = codec.Region(top, left, top + height, left + width)
+                within = stream.get_sub_code_stream(region=region)
+                if (decoded := decoder.decode(within, params=parameters)) is not None:
+                    return np.asarray(decoded)
+    # Not every format of Pillow: for PostScript it would run another program on the file.
+    formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
+    try:
+        if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+            # Written by make_shards.py --raw: the region is a view.
+            pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
+            image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
+        else:
+            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
+                if opened.mode[0] in "IF":  # more than 8 bits, which convert() would clip at 255
+                    raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
+                image = np.asarray(opened.convert("RGB"))
+    except Exception as error:  # Pillow's decoders raise errors of any kind
+        raise BadInput(first_line(error).split(" <_io")[0]) from None
+    top, left, height, width = choose(*image.shape[:2])
+    return image[top : top + height, left : left + width]
+
+
+@functools.cache
+def region_decoder():
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
+    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
+    # Called where images are decoded, so that every loader worker makes its own.
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
+    try:
+        codec = importlib.import_module("nvidia.nvimgcodec")
+        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
+        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
+        return None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def resize(image, size, mode, out):
+    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
+    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
+    # operator behind it writes into a tensor of any layout.
+    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
+    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
+    getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out(planes, size, False, None, None, out=into)
+
+
+def finish_batch(inputs, target, args, data, split, epoch, position):
+    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
+    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
+    scale, shift = scale_and_shift(args.arch, inputs.device)
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
+    if (args.mixup or args.cutmix) and split == "train":
+        target = mix_groups(images, target, args, data, epoch, position)
+    return images, target
+
+
+@functools.cache
+def scale_and_shift(arch, device):
+    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
+    preset = preset_of(arch)
+    mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
+    return 1 / (255 * std), -mean / std
+
+
+def mix_groups(images, target, args, data, epoch, position):
+    """Mixes the pairs of a batch that begins at `position` of the epoch. A group of pairs shares a
+    draw, from (seed, epoch, step, group): the same for any number of ranks."""
+    step, first = divmod(position, data.global_batch)
+    mixed, size, end = [], data.mix_group, first + len(target)
+    for group in range(first // size, -(-end // size)):
+        here = slice(max(0, group * size - first), (group + 1) * size - first)
+        seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
+        mixed.append(mix_pairs(images[here], target[here], args, seed))
+    return torch.cat(mixed)
 
 
 def mix_pairs(images, target, args, seed):
@@ -1016,37 +1251,6 @@ def mix_pairs(images, target, args, seed):
     return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], blend)], dim=1)
 
 
-def mix_groups(images, target, args, data, epoch, position):
-    """Mixes the pairs of a batch that begins at `position` of the epoch. A group of pairs shares a
-    draw, from (seed, epoch, step, group): the same for any number of ranks."""
-    step, first = divmod(position, data.global_batch)
-    mixed, size, end = [], data.mix_group, first + len(target)
-    for group in range(first // size, -(-end // size)):
-        here = slice(max(0, group * size - first), (group + 1) * size - first)
-        seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
-        mixed.append(mix_pairs(images[here], target[here], args, seed))
-    return torch.cat(mixed)
-
-
-@functools.cache
-def scale_and_shift(arch, device):
-    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
-    preset = preset_of(arch)
-    mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
-    return 1 / (255 * std), -mean / std
-
-
-def finish_batch(inputs, target, args, data, split, epoch, position):
-    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
-    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
-    scale, shift = scale_and_shift(args.arch, inputs.device)
-    layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
-    if (args.mixup or args.cutmix) and split == "train":
-        target = mix_groups(images, target, args, data, epoch, position)
-    return images, target
-
-
 def dummy_batch(args, data, items, device, split="train"):
     """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
     size = data.image_size if split == "train" else data.val_size
@@ -1055,265 +1259,99 @@ def dummy_batch(args, data, items, device, split="train"):
     return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
 
 
-# -------------------------------------------------------------------------------------------- model
-
-
-def make_model(arch, pretrained=False, **options):
-    """Returns a model with random weights, or its library's pretrained one."""
-    if arch.startswith("timm/"):
-        timm = importlib.import_module("timm")
-        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
-    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
-    return models.get_model(arch, weights=weights, **options)
-
-
-def build_model(args, data, load=True):
-    """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
-    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
-    if load and args.pretrained:
-        try:
-            published = make_model(args.arch, pretrained=True)
-        except (OSError, RuntimeError) as error:  # no network
-            what = f"the weights of {args.arch} into {torch.hub.get_dir()}/checkpoints: {error}"
-            raise BadInput(f"--pretrained: cannot fetch {what}") from None
-        load_weights(model, published.state_dict(), "--pretrained")
-    if load and args.weights:
-        load_weights(model, weights_in(load_file(args.weights)), f"--weights {args.weights}")
-    if args.freeze:
-        freeze_all_but_last(model)
-    if args.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    if args.compile:
-        # Or, after a smaller batch or another image size, all later ones would run a slower graph.
-        model.compile(mode=args.compile_mode, dynamic=False)
-    return model
-
-
-def weights_in(saved):
-    """Returns a file's state dict, of the averages if it has them, without wrappers' prefixes."""
-    saved = saved if isinstance(saved, dict) else {}
-    found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
-    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
-
-
-def load_weights(model, weights, what):
-    """Loads the weights that fit and prints the others, such as those of another last layer."""
-    own = model.state_dict()
-    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
-    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
-    left = sorted((own.keys() | weights.keys()) - fits.keys())
-    number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
-    if len(fits) <= len(own) / 2:
-        raise BadInput(f"{number}: {names}")
-    if left and os.environ.get("RANK", "0") == "0":
-        print_line(f"{number} and are left out: {names}")
-    own.update(fits)  # state_dict() also has the layers' versions
-    model.load_state_dict(own)
-
-
-def freeze_all_but_last(model):
-    """Freezes all layers but the last, and BatchNorm's statistics."""
-    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()  # timm's; two heads are a tuple
-    model.requires_grad_(False)
-    nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval().train = lambda mode, module=module: module
-
-
-def model_options(args, image_size):
-    """Returns the arguments of an architecture besides the number of classes."""
-    if args.zero_init:  # only ResNets take it
-        return {"zero_init_residual": True}
-    if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
-        return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
-    if args.arch.startswith("vit_"):
-        return {"image_size": image_size}
-    return {"input_size": (image_size,) * 2} if args.arch == "maxvit_t" else {}
-
-
-# --------------------------------------------------------------------------------- loss and metrics
-
-# What criterion() sums: the loss first; the last one counts the items, and names them.
-SUMS = ("loss", "top1", "top5", "images")
-# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
-# model_best.pt is by default the best in the first one.
-BEST = {
-    "Top1": ("best_acc1", 0.0, max),
-    "Top5": ("best_acc5", 0.0, max),
-    "Loss": ("best_loss", math.inf, min),
-}
-# What a checkpoint must share with about_model(), or its answers would mean something else.
-MUST_FIT = ("arch", "num_classes", "classes")
-
-
-def criterion(output, target, args=None):
-    """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
-    in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
-    smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
-    mixed = [(target, 1)]  # classes, and their share of the target
-    if target.ndim > 1:
-        (target, other), kept = target[:, :2].long().T, target[:, 2:]
-        mixed = [(target, kept), (other, 1 - kept)]
-    if args and args.loss == "bce":
-        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
-        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
-        wanted = wanted if threshold is None else (wanted > threshold).float()
-        bce = nn.functional.binary_cross_entropy_with_logits
-        # The mean over classes: with a sum, the learning rate would depend on their number.
-        loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
-    else:
-        options = {"label_smoothing": smoothing, "reduction": "none"}
-        losses = functools.partial(nn.functional.cross_entropy, output, **options)
-        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
-    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
-    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
-    sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
-    return loss / len(target), sums
-
-
-def compute_metrics(sums):
-    """Returns {tag: value} of {name: sum}: accuracy in %."""
-    images = max(1, sums["images"])
-    percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
-    return {"Loss": sums["loss"] / images, **percent}
-
-
-def format_metrics(values, digits=1):
-    """Returns the measures as text for people."""
-    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
-
-
-def about_model(args, data):
-    """Returns what a checkpoint says about the model, so that it is usable without this script."""
-    preset = preset_of(args.arch)
-    return {
-        "arch": args.arch,
-        "model_options": data.model_options,
-        "num_classes": data.num_classes,
-        "classes": data.train.classes,
-        "image_size": data.val_size,  # for validation, evaluation and export
-        "val_resize": data.val_resize,
-        "mean": list(preset.mean),
-        "std": list(preset.std),
-    }
-
-
-# ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
-#
-# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
-# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
-# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
-# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
-# What ranks must decide together is summed with each step's losses, in finish_step().
-
-# ------------------------------------------------------------------------------- process and device
-
-
-class Place(NamedTuple):
-    """Where this process stands among those that train together."""
-
-    device: torch.device
-    rank: int = 0  # of this process, among all
-    ranks: int = 1  # processes in all
-    local_rank: int = 0  # of this process, among those on this node
-    local_ranks: int = 1  # processes on this node
-    devices: int = 1  # used by this process
-    data_rank: int = 0  # which slice of every global batch this process trains on
-    data_ranks: int = 1  # slices
-    precision: str | None = None  # if the device decides it instead of an option
-
-
-class BadInput(Exception):
-    """The user's mistake, in one line: what, where, what to do."""
-
-    status = 2  # of the process
-
-
-class Fault(Exception):
-    """Why training cannot continue, in one line."""
-
-    status = 1
-
-
-def first_line(error):
-    """Returns the first line of an exception's text, or its type where there is no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def print_line(line, file=None):
-    """Prints a line; a failure, such as a closed pipe, does not end the run."""
-    with contextlib.suppress(OSError, ValueError):
-        print(line, file=file, flush=True)
-
-
-def end_with_parent(signum):
-    """Asks Linux to send this process a signal when its parent ends."""
-    with contextlib.suppress(OSError, AttributeError):  # another system
-        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
-        return torch.device("cpu")
-    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
-
-
-def on_signal(signals, signum, frame):
-    """Records a signal and when it came; a second Ctrl-C ends the process."""
-    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
-        os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
-
-
-def arm_timeout(args):
-    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
-    an hour under --compile."""
-    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
-    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
-    # what hangs elsewhere: in reading data, or in a group without a timeout.
-    if args.timeout:
-        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
-
-
 # ------------------------------------------------------------------------------------------ options
 
+# Defaults of the loop's options (Goyal et al. 2017).
+DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
+DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
+WARMUP = 5, 90  # epochs of warm-up, of this many epochs
+# --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
+POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
+POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
+POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
+
+
+def add_task_options(parser):
+    """Adds the task's options; returns the names of free ones and of each rank's own."""
+    flag = {"action": "store_true"}
+    add = parser.add_argument_group("data").add_argument
+    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR") or None}
+    add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
+    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
+    add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
+    add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
+    add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
+    side = "shorter side before the validation crop, in pixels (default: in the model's proportion)"
+    add("--val-resize", type=positive_int, help=side)
+    add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
+    add("--dummy", **flag, help="train on as many synthetic images as ImageNet has")
+
+    add = parser.add_argument_group("augmentation").add_argument
+    add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
+    sides = "mirror images; alternate: each image in every second epoch (Jordan 2024)"
+    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
+    add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
+    boxes = "erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off"
+    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
+    crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
+    add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
+    alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
+    add("--mixup", **alpha, help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off")
+    add("--cutmix", **alpha, help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off")
+    add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
+
+    add = parser.add_argument_group("model").add_argument
+    add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
+    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
+    add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
+    add("--freeze", **flag, help="train only the last layer of --pretrained or --weights")
+    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
+    add("--channels-last", **flag, help="store tensors as NHWC")
+
+    add = parser.add_argument_group("loss and accuracy").add_argument
+    losses = "ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)"
+    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
+    above = "round mixed and smoothed targets above it to 1, others to 0 (timm: 0.2; default: off)"
+    add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
+    add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
+    top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
+    top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
+    add("--desired-acc", **top1, help="0.75: as --desired top1 75 (default: none)")
+    return [], ["channels_last", "dir", "workers"]
+
+
+def check_task_options(args, parser):
+    """Exits with one line if options exclude each other or name something unknown."""
+    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
+    if name != args.arch:
+        if not importlib.util.find_spec("timm"):
+            parser.error(f"{args.arch} needs timm: pip install timm")
+        timm = importlib.import_module("timm")
+        known = timm.list_models() + timm.list_pretrained()
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
+        parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
+    theirs = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
+    if not re.fullmatch("|".join(["off", *POLICIES, theirs]), args.auto_augment):
+        parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
+    begun = args.pretrained or args.weights or args.resume not in (None, "auto")
+    grows = args.compile and args.compile_mode != "default" and args.start_size
+    refused = {
+        "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
+        "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
+        "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
+        "DIR, --resume and --weights need a name": "" in (args.dir, args.resume, args.weights),
+        "--pretrained and --weights exclude each other": args.pretrained and args.weights,
+        f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
+    }
+    for why, wrong in refused.items():
+        if wrong:
+            parser.error(why)
+
+
+# ==== services: what loop and task call, to look up; equal in all scripts
+
+# ------------------------------------------------------------------------------------------ options
 
 # An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
 # free, so that it may change when a run resumes, or own, so that each rank may have its own value.
@@ -1323,24 +1361,30 @@ OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_
 OWN += ["no_accel", "timeout"]
 
 
-def number(kind, least, most):
-    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
-
-    def parse(text):
-        with contextlib.suppress(ValueError):  # no number
-            if least <= kind(text) <= most:
-                return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
-
-    return parse
-
-
-non_negative_int = number(int, 0, 2**63 - 1)
-positive_int = number(int, 1, 2**63 - 1)
-non_negative = number(float, 0, 1e12)
-positive = number(float, 1e-12, 1e12)
-zero_to_1 = number(float, 0, 1)
-fraction = number(float, 1e-9, 1)
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets a name of its own."""
+    parser = make_parser()
+    try:
+        args = parser.parse_args(argv)
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
+        parser.error(f"an option file: {error}")
+    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
+    try:
+        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+    except (KeyError, argparse.ArgumentTypeError) as error:
+        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
+    check_task_options(args, parser)
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
+    return args
 
 
 def make_parser():
@@ -1423,65 +1467,33 @@ def make_parser():
     return parser
 
 
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets a name of its own."""
-    parser = make_parser()
-    try:
-        args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
-        parser.error(f"an option file: {error}")
-    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
-    try:
-        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
-    except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    check_task_options(args, parser)
-    if (args.warmup_epochs or 0) > args.epochs:
-        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
-    if args.start_epoch is not None and args.resume == "auto":
-        parser.error("--start-epoch and --resume auto exclude each other")
-    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
-        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
-            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{names} exclude each other")
-    return args
+def monitor_of(args):
+    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
+    tags = [*dict(args.desired), *BEST]
+    return next(tag for tag in tags if args.best in (None, tag.lower()))
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
+
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
 
 
 # -------------------------------------------------------------------------------- order of the data
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def split_batch(args, place, global_batch=None):
-    """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
-    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
-    # the batch of a device, which is limited by its memory, adapts.
-    devices, batch = place.data_ranks * place.devices, args.batch_size
-    in_step, multiple = batch * args.accumulation, batch_multiple(args)
-    if global_batch:
-        in_step, remainder = divmod(global_batch, devices)
-        if remainder:
-            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        sizes = range(min(batch, in_step), 0, -1)
-        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * devices
-
-
-def steps_per_epoch(args, source, global_batch):
-    """Returns the number of steps in an epoch of training on `source`."""
-    size = len(source.target)
-    if size < global_batch and not args.evaluate:
-        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
-    return min(size // global_batch, args.steps_per_epoch or size)
 
 
 def schedule_batches(run):
@@ -1519,10 +1531,42 @@ def schedule_batches(run):
         first_step = 0
 
 
+def steps_per_epoch(args, source, global_batch):
+    """Returns the number of steps in an epoch of training on `source`."""
+    size = len(source.target)
+    if size < global_batch and not args.evaluate:
+        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    return min(size // global_batch, args.steps_per_epoch or size)
+
+
 def val_steps(place, data):
     """Returns the number of validation batches of a data rank, the same on all of them."""
     at_once = data.device_batch * place.devices
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
+
+
+def split_batch(args, place, global_batch=None):
+    """Returns (batch per device at a time, such batches per step, global batch). Where the global
+    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
+    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
+    # the batch of a device, which is limited by its memory, adapts.
+    devices, batch = place.data_ranks * place.devices, args.batch_size
+    in_step, multiple = batch * args.accumulation, batch_multiple(args)
+    if global_batch:
+        in_step, remainder = divmod(global_batch, devices)
+        if remainder:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        sizes = range(min(batch, in_step), 0, -1)
+        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
+    return batch, in_step // batch, in_step * devices
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def to_device(batches, args, data, device, data_waits):
@@ -1589,6 +1633,20 @@ def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
 
 
+def learning_rate(args, peak, progress):
+    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
+    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
+    warmup = warmup_epochs(args)
+    if progress < warmup:
+        return peak * progress / warmup
+    left = (args.epochs - progress) / (args.epochs - warmup)
+    if args.lr_schedule == "cosine":
+        return peak * (1 - math.cos(math.pi * left)) / 2
+    if args.lr_schedule == "linear":
+        return peak * left
+    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
+
+
 def peak_learning_rate(args, global_batch):
     """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
     if args.base_lr:
@@ -1604,21 +1662,7 @@ def warmup_epochs(args):
     return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
 
 
-def learning_rate(args, peak, progress):
-    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
-    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
-    warmup = warmup_epochs(args)
-    if progress < warmup:
-        return peak * progress / warmup
-    left = (args.epochs - progress) / (args.epochs - warmup)
-    if args.lr_schedule == "cosine":
-        return peak * (1 - math.cos(math.pi * left)) / 2
-    if args.lr_schedule == "linear":
-        return peak * left
-    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
-
-
-# ------------------------------------------------------------------------------- train and validate
+# -------------------------------------------------------------------------------------------- meter
 
 
 class Meter:
@@ -1675,200 +1719,18 @@ class Meter:
         }
 
 
-@dataclasses.dataclass
-class Run:
-    """The state of a training run."""
-
-    args: argparse.Namespace
-    place: Place
-    data: Data
-    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
-    epoch: int = 0  # epochs done
-    step: int = 0  # steps done in the current epoch
-    over: bool = False  # the run ends before --epochs; the schedule reads it
-    model: nn.Module | None = None
-    optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
-    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
-    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
-    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
-    meter: Meter | None = None  # of the current epoch's training
-    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
-    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
-    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None = None  # on rank 0
-    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
-    waited: int = 0  # epochs since --best improved
-    saved: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
-    deadline: float = math.inf  # perf_counter() when --budget-hours are over
-
-
-def train_one_epoch(run):
-    """Trains from run.step to the end of the epoch; returns {tag: value}."""
-    args, data, epoch = run.args, run.data, run.epoch
-    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    objective = functools.partial(criterion, args=args)
-    accumulation = data.accumulation_steps
-    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
-    one = torch.ones((), device=run.place.device)
-    run.model.train()
-    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
-    arm_timeout(args)
-    for step in range(run.step, data.steps):
-        if run.over:
-            break
-        # Not a list, because all micro-batches of a step may not fit on the device at once.
-        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
-        # The learning rate is that of the step's middle, so that neither the first step of the
-        # warm-up nor the last one of a decay is lost at a rate of 0.
-        for group in run.optimizer.param_groups:
-            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
-        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)
-        sums = train_step(
-            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
-        )
-        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
-        # is a copy, because early weights would stay in it for long.
-        number = epoch * data.steps + step + 1
-        if run.ema and (number < 32 or number % 32 == 0):
-            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
-        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
-        run.step = step + 1
-        finish_step(run, run.meter, sums, skipped)
-    flush(run, run.meter)
-    run.meter.bar.close()
-    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
-
-
-@torch.no_grad()
-def update_ema(run, decay):
-    """Updates the averages of --ema."""
-    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
-        average.lerp_(tensor.to(average.dtype), 1 - decay)
-
-
-@torch.no_grad()
-def sync_statistics(run):
-    """Gives all ranks BatchNorm's running statistics of data rank 0."""
-    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
-    # checkpoint, so a resumed run validates the same model as this one.
-    for buffer in run.model.buffers():
-        if buffer.is_floating_point():
-            if run.place.data_rank:
-                buffer.zero_()
-            buffer.copy_(all_reduce_sum(buffer))
-
-
-def next_batch(run, *wanted):
-    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends early, some batches of the next epoch have been loaded already.
-    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
-
-
-@torch.no_grad()
-def validate(run):
-    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
-    run.model.eval()
-    tensors = [*run.model.state_dict().values()] if run.ema else []
-    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
-    for tensor, average in zip(tensors, run.ema.values(), strict=True):
-        tensor.copy_(average)
-    sync_statistics(run)
-    meter = Meter("val", len(run.data.val.target), run)
-    arm_timeout(run.args)
-    for _ in range(val_steps(run.place, run.data)):
-        inputs, target = next_batch(run, "val", None)
-        empty = len(target) == 0  # other ranks have one more item, and may need this rank
-        if empty:
-            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
-        sums = validate_step(run.model, criterion, inputs, target, run.args)
-        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
-    flush(run, meter)
-    meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
-    for tensor, value in zip(tensors, trained, strict=True):
-        tensor.copy_(value)
-    return meter.values()
-
-
-# What all ranks sum in a step. The last three count the ranks that want to stop because of a
-# signal, to save, or to end because the budget is spent.
-STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
-
-
-def finish_step(run, meter, sums, skipped=None):
-    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
-    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
-    all take the same decisions. The host is never more than one step ahead."""
-    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
-    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    # The seconds waited for data, as a mean over ranks; then what this rank wants.
-    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
-    flags += [time.perf_counter() > run.deadline]
-    run.data_waits.clear()
-    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
-    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
-    # One all-reduce for all: one more for the flags would cost a round trip per step.
-    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
-    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
-    # wait would use a core.
-    copied = torch.cuda.Event(blocking=True) if cuda else None
-    if copied:
-        copied.record()
-    run.pending.append((total, copied))
-    flush(run, meter, left=1)
-    arm_timeout(run.args)
-
-
-def flush(run, meter, left=0):
-    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
-    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
-    same step on all ranks."""
-    stop = save = False
-    while len(run.pending) > left:
-        total, copied = run.pending.pop(0)
-        if copied:
-            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
-        step = dict(zip(STEP, total.tolist(), strict=True))
-        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
-        run.over = step.pop("spent") > 0 or run.over
-        if stop or save:
-            left = 0
-        meter.add(step)
-        loss = compute_metrics(step)["Loss"]
-        if not math.isfinite(loss):
-            at = f"{meter.title}, step {meter.steps}"
-            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
-        if (meter.steps - 1) % run.args.print_freq == 0:
-            meter.show(loss)
-            if run.log and meter is run.meter:
-                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-        if not run.pending:
-            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
-    if (stop or save) and meter is run.meter:  # in validation everything is saved already
-        save_checkpoint(run)
-    if stop:
-        end_early(run)
-
-
-def end_early(run):
-    """Ends the run because of a signal to any rank, after everything was saved."""
-    why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = "; nothing is saved"
-    if run.folder:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; --resume auto resumes here"
-        marker = {"why": why, "epoch": run.epoch, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
-        run.log.close()
-    if run.place.rank == 0:
-        print_line(f"stopped by {why}{saved}")
-    sys.exit(143)  # the status after SIGTERM
+def traffic(place):
+    """Returns the bytes and calls that this process and its workers have read, the page cache's
+    included, and the bytes that its node has sent and received, by the kernel's counters."""
+    counts = np.full(4, np.nan)  # NaN where nothing is counted
+    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
+        # These counters miss what GPUs exchange by NVLink or InfiniBand.
+        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
+            counts[2:] = psutil.net_io_counters()[:2]
+        processes = psutil.Process(), *psutil.Process().children()
+        read = [process.io_counters() for process in processes]
+        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
+    return counts
 
 
 # -------------------------------------------------------------------------------------- checkpoints
@@ -1878,25 +1740,6 @@ CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_bes
 RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
 METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
-
-
-def in_float32(tree):
-    """Copies nested dicts to host memory, floating-point tensors as float32."""
-    if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
-    return tree.detach().to("cpu", dtype, copy=True)
-
-
-def leaves(tree, path=()):
-    """Yields (path, tensor) of nested dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for name, branch in tree.items():
-            yield from leaves(branch, (*path, name))
 
 
 def save_checkpoint(run):
@@ -1962,31 +1805,48 @@ def write(path, save):
         raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
 
 
-def load_file(path):
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
-    try:
-        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
-                # PyTorch reads a record with the attributes of a folder as empty.
-                folders = [record.filename for record in archive.infolist() if record.external_attr]
-                if damaged := archive.testzip() or folders[:1]:
-                    raise ValueError(f"{damaged} is damaged")
-        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file may raise anything
-        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
-        if "Weights only" in why:  # PyTorch's advice would be to trust it
-            why = "no checkpoint, or one with Python objects, which could run code"
-        raise BadInput(f"{path} cannot be loaded: {why}") from None
+def in_float32(tree):
+    """Copies nested dicts to host memory, floating-point tensors as float32."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+    return tree.detach().to("cpu", dtype, copy=True)
 
 
-def read_checkpoint(path):
-    """Returns a checkpoint of these scripts."""
-    saved = load_file(path)
-    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, loads those of other projects"
-        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
-    return saved
+def leaves(tree, path=()):
+    """Yields (path, tensor) of nested dicts."""
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from leaves(branch, (*path, name))
+
+
+def load_checkpoint(args, place, config):
+    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
+    it and has the tensors, because other nodes may have other disks."""
+    metadata = tensors = None
+    if args.resume and place.rank == 0:
+        path, metadata, folder = find_checkpoint(args, config)
+    if metadata:
+        changed = differing(metadata["args"], config["options"])
+        if changed and not args.evaluate:
+            print_line(f"--resume {path}: trained with other options: {changed}")
+        tensors = {name: metadata.pop(name) for name in TENSORS}
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
+            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        # make_state() will change the rate, and the steps that timm's optimizers count.
+        group = tensors["optimizer"]["param_groups"][0]
+        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
+        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
+        if args.ema and trained:
+            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        # Without averages in the file, they begin at the weights.
+        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
+        metadata |= {"path": str(path), "folder": folder and str(folder)}
+    return broadcast_object(metadata), tensors
 
 
 def find_checkpoint(args, config):
@@ -2025,13 +1885,6 @@ def find_checkpoint(args, config):
     return None, None, None
 
 
-def differing(theirs, mine):
-    """Returns how {name: value} of another run or rank differ from this one's, as text."""
-    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
-    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
-    return ", ".join(found)[:500]
-
-
 @functools.cache  # the cache keeps the lock object, and so holds the lock
 def lock_folder(folder):
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
@@ -2043,42 +1896,54 @@ def lock_folder(folder):
         raise Fault(f"{folder}: another run is writing there") from None
 
 
-def load_checkpoint(args, place, config):
-    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
-    it and has the tensors, because other nodes may have other disks."""
-    metadata = tensors = None
-    if args.resume and place.rank == 0:
-        path, metadata, folder = find_checkpoint(args, config)
-    if metadata:
-        changed = differing(metadata["args"], config["options"])
-        if changed and not args.evaluate:
-            print_line(f"--resume {path}: trained with other options: {changed}")
-        tensors = {name: metadata.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
-            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change the rate, and the steps that timm's optimizers count.
-        group = tensors["optimizer"]["param_groups"][0]
-        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
-        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
-        if args.ema and trained:
-            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        # Without averages in the file, they begin at the weights.
-        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "folder": folder and str(folder)}
-    return broadcast_object(metadata), tensors
+def differing(theirs, mine):
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
+    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
+    return ", ".join(found)[:500]
 
 
-def make_state(optimizer):
-    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for weight in weights:
-        weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    optimizer.zero_grad()
-    for _, moment in leaves(optimizer.state):
-        moment.zero_()
+def read_checkpoint(path):
+    """Returns a checkpoint of these scripts."""
+    saved = load_file(path)
+    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
+        others = "--weights, where a script has it, loads those of other projects"
+        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
+    return saved
+
+
+def load_file(path):
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    try:
+        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
+                folders = [record.filename for record in archive.infolist() if record.external_attr]
+                if damaged := archive.testzip() or folders[:1]:
+                    raise ValueError(f"{damaged} is damaged")
+        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file may raise anything
+        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
+        raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def restore(run, metadata, tensors):
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
+    scaler = run.scaler.state_dict() | metadata["scaler"]
+    load_state(run, tensors)
+    for group in run.optimizer.param_groups:
+        for name in metadata["group"].keys() & group.keys():
+            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
+            group[name] = 0 * group[name] + metadata["group"][name]
+    run.scaler.load_state_dict(scaler)
+    # A run in another folder, or with another measure, has its own best.
+    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
+        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+        run.waited = metadata.get("waited", 0)
 
 
 def saved_pairs(run, state):
@@ -2102,41 +1967,20 @@ def saved_pairs(run, state):
         yield tensor, saved.get(path)
 
 
-def restore(run, metadata, tensors):
-    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
-    scaler = run.scaler.state_dict() | metadata["scaler"]
-    load_state(run, tensors)
-    for group in run.optimizer.param_groups:
-        for name in metadata["group"].keys() & group.keys():
-            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
-            group[name] = 0 * group[name] + metadata["group"][name]
-    run.scaler.load_state_dict(scaler)
-    # A run in another folder, or with another measure, has its own best.
-    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
-        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.waited = metadata.get("waited", 0)
+def make_state(optimizer):
+    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    for _, moment in leaves(optimizer.state):
+        moment.zero_()
 
 
 # ---------------------------------------------------------------------------------------------- log
-
-
-def make_folder(run):
-    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
-    args, place, data = run.args, run.place, run.data
-    arch = about_model(args, data)["arch"].replace("/", "-")
-    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
-    os.makedirs(args.log_dir, exist_ok=True)
-    while True:
-        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path(args.log_dir) / f"{date}_{what}"
-        with contextlib.suppress(FileExistsError):  # another run was started in this second
-            folder.mkdir()
-            lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.config))
-            return folder
-        time.sleep(1)
 
 
 def open_log(run, metadata):
@@ -2158,6 +2002,24 @@ def open_log(run, metadata):
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
+
+
+def make_folder(run):
+    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
+    args, place, data = run.args, run.place, run.data
+    arch = about_model(args, data)["arch"].replace("/", "-")
+    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
+    os.makedirs(args.log_dir, exist_ok=True)
+    while True:
+        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
+        folder = Path(args.log_dir) / f"{date}_{what}"
+        with contextlib.suppress(FileExistsError):  # another run was started in this second
+            folder.mkdir()
+            lock_folder(folder)
+            (folder / RECORD).write_text(json.dumps(run.config))
+            return folder
+        time.sleep(1)
 
 
 def describe(run, metadata):
@@ -2185,20 +2047,6 @@ def describe(run, metadata):
     }
 
 
-def traffic(place):
-    """Returns the bytes and calls that this process and its workers have read, the page cache's
-    included, and the bytes that its node has sent and received, by the kernel's counters."""
-    counts = np.full(4, np.nan)  # NaN where nothing is counted
-    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        # These counters miss what GPUs exchange by NVLink or InfiniBand.
-        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
-            counts[2:] = psutil.net_io_counters()[:2]
-        processes = psutil.Process(), *psutil.Process().children()
-        read = [process.io_counters() for process in processes]
-        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
-    return counts
-
-
 LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
 
 
@@ -2219,7 +2067,123 @@ def log_epoch(run, done, train, val):
     )
 
 
-# --------------------------------------------------------------------------------------------- main
+# ------------------------------------------------------------------------------- process and device
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+def on_signal(signals, signum, frame):
+    """Records a signal and when it came; a second Ctrl-C ends the process."""
+    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
+    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+        os._exit(130)
+    signals.append((signal.Signals(signum).name, time.monotonic()))
+
+
+def arm_timeout(args):
+    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
+    an hour under --compile."""
+    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
+    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
+    # what hangs elsewhere: in reading data, or in a group without a timeout.
+    if args.timeout:
+        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
+
+
+def end_with_parent(signum):
+    """Asks Linux to send this process a signal when its parent ends."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+# ------------------------------------------------------------------------------ start-up and errors
+
+
+def main():
+    """Reads the options and launches the workers."""
+    args = parse_args()
+    try:
+        launch(train_rank, args)
+    except (BadInput, Fault) as error:
+        sys.exit(report_error(error))
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
+
+
+def train_rank(args):
+    """Runs one rank, from joining the others to leaving them; ends the process."""
+    # Rank 0 has a connection to each rank, and a worker has open files.
+    with contextlib.suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    status = 0
+    try:
+        run = build_run(args)
+        gc.freeze()  # what is there stays: no collection goes through it in a step
+        try:
+            if not args.evaluate:
+                train(run)
+            else:
+                val = validate(run)
+                if run.place.rank == 0:
+                    print_line(f"validation: {format_metrics(val, 3)}")
+        except SystemExit as ended:  # by a signal
+            status = ended.code
+        except torch.OutOfMemoryError as error:
+            # The run does not shrink the batch by itself: other ranks wait in collectives.
+            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
+            if less := size // 2 // multiple * multiple:
+                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
+                advice += ", except for BatchNorm's statistics"
+            raise BadInput(f"no memory at -b {size}: {advice}") from None
+        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        cleanup()
+    except Exception as error:
+        failed = error  # kept, because freeing a half-made loader would wait for its workers
+        status = report_error(failed)
+    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
+        child.kill()
+    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
+    # launcher sees the status, or the others see a closed connection, and they end as well.
+    os._exit(status)
 
 
 def build_run(args):
@@ -2336,92 +2300,16 @@ def print_header(run, metadata):
     print_line(f"Logs and checkpoints: {run.folder}")
 
 
-def monitor_of(args):
-    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
-    tags = [*dict(args.desired), *BEST]
-    return next(tag for tag in tags if args.best in (None, tag.lower()))
+class BadInput(Exception):
+    """The user's mistake, in one line: what, where, what to do."""
+
+    status = 2  # of the process
 
 
-def train(run):
-    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
-    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
-    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
-    run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was interrupted is validated even if the budget is spent.
-    while run.epoch < args.epochs and (run.step or not run.over):
-        values = train_one_epoch(run)
-        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
-        # trains no step of this epoch.
-        save_checkpoint(run)
-        val = validate(run)
-        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
-        for tag, (_, worst, better) in BEST.items():
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.waited = 0 if run.best[monitor] != before else run.waited + 1
-        stuck = run.waited >= (args.patience or math.inf)
-        # Exact sums are equal on all ranks, so all of them stop together.
-        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
-        reached = bool(met) and all(met)
-        if run.folder and val[monitor] == run.best[monitor]:
-            save_best(run)
-        if run.log:
-            log_epoch(run, done, values, val)
-        run.over = run.over or reached or stuck
-        if run.over:
-            break
-        run.epoch, run.step = run.epoch + 1, 0
-    if run.log:
-        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
-        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
-        reason = "target reached" if reached else reason
-        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
-        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
-        run.log.close()
-        took = datetime.timedelta(seconds=round(end["seconds"]))
-        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
-        if val:
-            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-            line += f": {format_metrics(val, 3)}; {best}"
-        print_line(line)
+class Fault(Exception):
+    """Why training cannot continue, in one line."""
 
-
-def train_rank(args):
-    """Runs one rank, from joining the others to leaving them; ends the process."""
-    # Rank 0 has a connection to each rank, and a worker has open files.
-    with contextlib.suppress(OSError, ValueError):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    status = 0
-    try:
-        run = build_run(args)
-        gc.freeze()  # what is there stays: no collection goes through it in a step
-        try:
-            if not args.evaluate:
-                train(run)
-            else:
-                val = validate(run)
-                if run.place.rank == 0:
-                    print_line(f"validation: {format_metrics(val, 3)}")
-        except SystemExit as ended:  # by a signal
-            status = ended.code
-        except torch.OutOfMemoryError as error:
-            # The run does not shrink the batch by itself: other ranks wait in collectives.
-            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
-            if less := size // 2 // multiple * multiple:
-                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
-                advice += ", except for BatchNorm's statistics"
-            raise BadInput(f"no memory at -b {size}: {advice}") from None
-        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
-        cleanup()
-    except Exception as error:
-        failed = error  # kept, because freeing a half-made loader would wait for its workers
-        status = report_error(failed)
-    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
-        child.kill()
-    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
-    # launcher sees the status, or the others see a closed connection, and they end as well.
-    os._exit(status)
+    status = 1
 
 
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
@@ -2460,15 +2348,132 @@ def report_error(error):
     return status
 
 
-def main():
-    """Reads the options and launches the workers."""
-    args = parse_args()
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def print_line(line, file=None):
+    """Prints a line; a failure, such as a closed pipe, does not end the run."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=file, flush=True)
+
+
+# ==== launch: how processes start and meet, in this way; equal in all tasks
+
+
+def add_parallel_options(parser):
+    """Adds this way's options; returns the names of free options and of each rank's own."""
+    add = parser.add_argument_group("distribution").add_argument
+    backends = ["nccl", "nccl-lazy", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="default: the device's own")
+    add = parser.add_argument_group("pipeline").add_argument
+    stages = number(int, 2, 1e6)
+    add("--stages", type=stages, help="per replica (default: its ranks; interleaved: twice)")
+    text = (
+        "gpipe: all forward, then all backward; 1f1b: in turn; interleaved: also 2 stages per rank"
+    )
+    add("--schedule", choices=SCHEDULES, default="gpipe", help=text)
+    text = "parts of a replica's batch, each with BatchNorm statistics of its own"
+    add("--microbatches", type=number(int, 1, 1e6), default=4, help=text)
+    add = parser.add_argument_group("precision").add_argument
+    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
+    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    return ["schedule", "stages"], ["dist_backend"]
+
+
+def launch(train_rank, args):
+    """torchrun has started this process, one of many; or it is alone."""
+    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
+    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
+        raise BadInput("this launcher sets no RANK: start this script with torchrun")
+    refused = {"start_size": "sizes that grow", "freeze": "frozen layers"}
+    refused |= {"compile": "a model in one piece", "tied": "a weight in two stages"}
+    if args.optimizer == "lamb":
+        raise BadInput("--optimizer lamb: it needs the norm of all gradients, a stage has its own")
+    for name, what in refused.items():
+        if getattr(args, name, None):  # a task may not have it
+            raise BadInput(f"--{name.replace('_', '-')}: a pipeline cannot train {what}")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
+    train_rank(args)
+
+
+def init_distributed(args):
+    """Joins the group that the launcher's environment variables describe."""
+    place = _place(args)
+    ranks, (_, per_rank) = place.ranks, SCHEDULES[args.schedule]
+    stages = args.stages or per_rank * ranks
+    width = stages // per_rank  # ranks of a replica
+    if ranks == 1:
+        raise BadInput("a pipeline needs two ranks: for one, use the script that ends in _nd.py")
+    if stages % per_rank or ranks % width:
+        raise BadInput(f"{ranks} ranks cannot hold {stages} stages, {per_rank} on each, evenly")
+    _form_group(args, place)
+    return place._replace(data_rank=place.rank // width, data_ranks=ranks // width)
+
+
+def _place(args):
+    """Returns the Place of this process from a launcher's variables; without them it is alone."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
     try:
-        launch(train_rank, args)
-    except (BadInput, Fault) as error:
-        sys.exit(report_error(error))
-    except KeyboardInterrupt:  # before training
-        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others by {at}: {first_line(error)}"
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+
+
+def _meet(place, backend, wait):
+    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
+    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
+    others ask again while nobody listens, as at the port of an earlier start."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
+    if here := place.ranks == place.local_ranks:  # no other machine connects
+        host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
+    if place.rank == 0:
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        both = both if socket.has_dualstack_ipv6() and not here else {}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
+        store.set("group", mine)
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+    return store
 
 
 if __name__ == "__main__":

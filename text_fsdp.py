@@ -21,6 +21,8 @@ Measured: albert-base's 47 MB are gathered 15.0 times a step, in 25 parts; bert-
 gathered 1.8 times a step, in 25 parts; 2 cores of AMD EPYC.
 """
 
+from __future__ import annotations
+
 import argparse
 import collections
 import contextlib
@@ -66,48 +68,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-# ------------------------------------------------------------------------------- parallel section
-
-
-def add_parallel_options(parser):
-    """Adds this way's options; returns the names of free options and of each rank's own."""
-    add = parser.add_argument_group("distribution").add_argument
-    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
-    text = "gather a block's weights again for backward(): less memory, more traffic (default: on)"
-    add("--reshard-after-forward", action=argparse.BooleanOptionalAction, default=True, help=text)
-    text = "shard within this many ranks, such as those of a node, and replicate (default: all)"
-    add("--hybrid", type=number(int, 1, 1e6), help=text)
-    add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
-    add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
-    text = "dtype in which blocks are gathered and compute; shards and sums stay float32"
-    add("--param-dtype", choices=["float32", "bfloat16"], default="float32", help=text)
-    return ["hybrid", "reshard_after_forward"], ["dist_backend"]
-
-
-def launch(train_rank, args):
-    """torchrun has started this process, one of many; or it is alone."""
-    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise BadInput("this launcher sets no RANK: start this script with torchrun")
-    if args.compile_mode != "default":
-        raise BadInput(f"--compile-mode {args.compile_mode}: gathered weights fit in no CUDA graph")
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
-    train_rank(args)
-
-
-def init_distributed(args):
-    """Joins the group that the launcher's environment variables describe."""
-    place = _place(args)
-    if args.hybrid and place.ranks % args.hybrid:
-        raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
-    if args.sync_bn and place.device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
-    _form_group(args, place)
-    return place
+# ==== step: how a step is trained and validated, in this way; equal in all tasks
 
 
 def prepare(args, place, data):
@@ -257,73 +218,799 @@ def cleanup():
     dist.destroy_process_group()
 
 
-# ----------------------------------------------------------------------------------- how ranks meet
+# ==== loop: how steps become a run that validates, saves and ends; equal in all scripts
+#
+# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
+# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
+# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
+# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
+# What ranks must decide together is summed with each step's losses, in finish_step().
 
 
-def _place(args):
-    """Returns the Place of this process from a launcher's variables; without them it is alone."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    numbers = [int(value) for value in values.values() if value.isdecimal()]
-    if len(numbers) < 4 or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
-    rank, ranks, *local = numbers
-    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+class Place(NamedTuple):
+    """Where this process stands among those that train together."""
+
+    device: torch.device
+    rank: int = 0  # of this process, among all
+    ranks: int = 1  # processes in all
+    local_rank: int = 0  # of this process, among those on this node
+    local_ranks: int = 1  # processes on this node
+    devices: int = 1  # used by this process
+    data_rank: int = 0  # which slice of every global batch this process trains on
+    data_ranks: int = 1  # slices
+    precision: str | None = None  # if the device decides it instead of an option
 
 
-def _form_group(args, place):
-    """Forms the group of all ranks."""
-    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
-    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
-    gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
+@dataclasses.dataclass
+class Run:
+    """The state of a training run."""
+
+    args: argparse.Namespace
+    place: Place
+    data: Data
+    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
+    epoch: int = 0  # epochs done
+    step: int = 0  # steps done in the current epoch
+    over: bool = False  # the run ends before --epochs; the schedule reads it
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
+    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
+    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
+    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
+    meter: Meter | None = None  # of the current epoch's training
+    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
+    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    log: SummaryWriter | None = None  # on rank 0
+    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    waited: int = 0  # epochs since --best improved
+    saved: float = 0.0  # monotonic() when the last checkpoint was begun
+    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    deadline: float = math.inf  # perf_counter() when --budget-hours are over
+
+
+def train(run):
+    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
+    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
+    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
+    run.over = broadcast_object(time.perf_counter() > run.deadline)
+    # An epoch that was interrupted is validated even if the budget is spent.
+    while run.epoch < args.epochs and (run.step or not run.over):
+        values = train_one_epoch(run)
+        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
+        # trains no step of this epoch.
+        save_checkpoint(run)
+        val = validate(run)
+        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
+        for tag, (_, worst, better) in BEST.items():
+            run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        run.waited = 0 if run.best[monitor] != before else run.waited + 1
+        stuck = run.waited >= (args.patience or math.inf)
+        # Exact sums are equal on all ranks, so all of them stop together.
+        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
+        reached = bool(met) and all(met)
+        if run.folder and val[monitor] == run.best[monitor]:
+            save_best(run)
+        if run.log:
+            log_epoch(run, done, values, val)
+        run.over = run.over or reached or stuck
+        if run.over:
+            break
+        run.epoch, run.step = run.epoch + 1, 0
+    if run.log:
+        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
+        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
+        reason = "target reached" if reached else reason
+        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
+        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
+        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+        run.log.close()
+        took = datetime.timedelta(seconds=round(end["seconds"]))
+        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
+        if val:
+            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+            line += f": {format_metrics(val, 3)}; {best}"
+        print_line(line)
+
+
+def train_one_epoch(run):
+    """Trains from run.step to the end of the epoch; returns {tag: value}."""
+    args, data, epoch = run.args, run.data, run.epoch
+    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    objective = functools.partial(criterion, args=args)
+    accumulation = data.accumulation_steps
+    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
+    one = torch.ones((), device=run.place.device)
+    run.model.train()
+    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
+    arm_timeout(args)
+    for step in range(run.step, data.steps):
+        if run.over:
+            break
+        # Not a list, because all micro-batches of a step may not fit on the device at once.
+        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
+        # The learning rate is that of the step's middle, so that neither the first step of the
+        # warm-up nor the last one of a decay is lost at a rate of 0.
+        for group in run.optimizer.param_groups:
+            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
+        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
+        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
+        scale = run.scaler.scale(one)
+        sums = train_step(
+            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
+        )
+        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
+        # is a copy, because early weights would stay in it for long.
+        number = epoch * data.steps + step + 1
+        if run.ema and (number < 32 or number % 32 == 0):
+            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
+        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+        run.step = step + 1
+        finish_step(run, run.meter, sums, skipped)
+    flush(run, run.meter)
+    run.meter.bar.close()
+    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
+
+
+@torch.no_grad()
+def update_ema(run, decay):
+    """Updates the averages of --ema."""
+    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
+        average.lerp_(tensor.to(average.dtype), 1 - decay)
+
+
+def next_batch(run, *wanted):
+    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
+    # When a run ends early, some batches of the next epoch have been loaded already.
+    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
+
+
+@torch.no_grad()
+def validate(run):
+    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    run.model.eval()
+    tensors = [*run.model.state_dict().values()] if run.ema else []
+    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
+    for tensor, average in zip(tensors, run.ema.values(), strict=True):
+        tensor.copy_(average)
+    sync_statistics(run)
+    meter = Meter("val", len(run.data.val.target), run)
+    arm_timeout(run.args)
+    for _ in range(val_steps(run.place, run.data)):
+        inputs, target = next_batch(run, "val", None)
+        empty = len(target) == 0  # other ranks have one more item, and may need this rank
+        if empty:
+            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
+        sums = validate_step(run.model, criterion, inputs, target, run.args)
+        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
+    flush(run, meter)
+    meter.bar.close()
+    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
+        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
+    for tensor, value in zip(tensors, trained, strict=True):
+        tensor.copy_(value)
+    return meter.values()
+
+
+@torch.no_grad()
+def sync_statistics(run):
+    """Gives all ranks BatchNorm's running statistics of data rank 0."""
+    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
+    # checkpoint, so a resumed run validates the same model as this one.
+    for buffer in run.model.buffers():
+        if buffer.is_floating_point():
+            if run.place.data_rank:
+                buffer.zero_()
+            buffer.copy_(all_reduce_sum(buffer))
+
+
+# What all ranks sum in a step beside the task's SUMS. The last three count the ranks that want to
+# stop because of a signal, to save, or to end because the budget is spent.
+FLAGS = ("skipped", "waited", "stop", "save", "spent")
+
+
+def finish_step(run, meter, sums, skipped=None):
+    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
+    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
+    all take the same decisions. The host is never more than one step ahead."""
+    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
+    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
+    # The seconds waited for data, as a mean over ranks; then what this rank wants.
+    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
+    flags += [time.perf_counter() > run.deadline]
+    run.data_waits.clear()
+    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    # One all-reduce for all: one more for the flags would cost a round trip per step.
+    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
+    # wait would use a core.
+    copied = torch.cuda.Event(blocking=True) if cuda else None
+    if copied:
+        copied.record()
+    run.pending.append((total, copied))
+    flush(run, meter, left=1)
+    arm_timeout(run.args)
+
+
+def flush(run, meter, left=0):
+    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
+    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
+    same step on all ranks."""
+    stop = save = False
+    while len(run.pending) > left:
+        total, copied = run.pending.pop(0)
+        if copied:
+            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
+        step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
+        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
+        run.over = step.pop("spent") > 0 or run.over
+        if stop or save:
+            left = 0
+        meter.add(step)
+        loss = compute_metrics(step)["Loss"]
+        if not math.isfinite(loss):
+            at = f"{meter.title}, step {meter.steps}"
+            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+        if (meter.steps - 1) % run.args.print_freq == 0:
+            meter.show(loss)
+            if run.log and meter is run.meter:
+                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+        if not run.pending:
+            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
+    if (stop or save) and meter is run.meter:  # in validation everything is saved already
+        save_checkpoint(run)
+    if stop:
+        end_early(run)
+
+
+def end_early(run):
+    """Ends the run because of a signal to any rank, after everything was saved."""
+    why = run.signals[0][0] if run.signals else "a signal to another rank"
+    saved = "; nothing is saved"
+    if run.folder:  # a marker, because a launcher may replace the exit status
+        saved = f" at step {run.step}, saved; --resume auto resumes here"
+        marker = {"why": why, "epoch": run.epoch, "step": run.step}
+        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run.log.close()
+    if run.place.rank == 0:
+        print_line(f"stopped by {why}{saved}")
+    sys.exit(143)  # the status after SIGTERM
+
+
+# ==== task: what is trained and measured; equal in all text_*.py
+
+# -------------------------------------------------------------------------------------------- model
+
+
+def build_model(args, data, load=True):
+    """Returns the model `-a` in float32 on the CPU, with FOLDER's weights if `load`."""
+    if args.task == "lm":
+        sizes = data.train.vocabulary, args.max_length
+        model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
+    else:
+        model = Classifier(build_encoder(args, data, load))
+    if args.compile:
+        # Or, after another length, all later batches would run a slower graph.
+        model.compile(mode=args.compile_mode, dynamic=False)
+    return model
+
+
+class GPT(nn.Module):
+    """GPT-2 (Radford et al. 2019) without biases; tied, it is nanoGPT."""
+
+    def __init__(self, vocabulary, length, dropout, layers, hidden_size, heads, tied):
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, hidden_size)
+        self.position = nn.Parameter(torch.empty(length, hidden_size))
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(Block(hidden_size, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(hidden_size, bias=False)
+        self.head = nn.Linear(hidden_size, vocabulary, bias=False)
+        self.tied = tied
+        for weight in self.parameters():
+            if weight.ndim > 1:
+                nn.init.normal_(weight, std=0.02)
+        # The sum of 2 x layers branches then has the size of one of them (section 2.3).
+        for last in (branch[3] for block in self.blocks for branch in block.children()):
+            last.weight.data /= math.sqrt(2 * layers)
+        self.tie_weights()
+
+    def tie_weights(self):
+        """Makes embedding and output layer share one weight, under --tied."""
+        if self.tied:
+            self.head.weight = self.token.weight
+
+    def forward(self, tokens):
+        """Takes tokens (N, L), returns logits (N, L, vocabulary)."""
+        x = self.dropout(self.token(tokens) + self.position[: tokens.shape[1]])
+        return self.head(self.norm(self.blocks(x)))
+
+
+class Block(nn.Module):
+    """Attention, then two linear layers, each with a residual connection."""
+
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+
+        def branch(wide, between, narrow):
+            # width -> wide, `between`: wide -> narrow, -> width
+            norm, last = nn.LayerNorm(width, bias=False), nn.Linear(narrow, width, bias=False)
+            first = nn.Linear(width, wide, bias=False)
+            return nn.Sequential(norm, first, between, last, nn.Dropout(dropout))
+
+        self.attention = branch(3 * width, CausalAttention(heads, dropout), width)
+        self.mlp = branch(4 * width, nn.GELU(), 4 * width)
+
+    def forward(self, x):
+        """Takes and returns (N, L, width)."""
+        x = x + self.attention(x)
+        return x + self.mlp(x)
+
+
+class CausalAttention(nn.Module):
+    """Attention of each token to itself and those before it."""
+
+    # It has no children, so a pipeline keeps it in one piece, and reads `training` in each step.
+    def __init__(self, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+
+    def forward(self, x):
+        """Takes (N, L, 3 x width), queries, keys and values; returns (N, L, width)."""
+        q, k, v = x.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (N, heads, L, size)
+        options = {"dropout_p": self.dropout * self.training, "is_causal": True}
+        x = nn.functional.scaled_dot_product_attention(q, k, v, **options)
+        return x.transpose(1, 2).flatten(2)
+
+
+def build_encoder(args, data, load):
+    """Returns -a with a classifier on top, with random weights or FOLDER's."""
+    auto = transformers().AutoModelForSequenceClassification
     try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
-        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
-    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
-        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+        config = make_config(args, data)
+        if args.arch in ARCHS or args.from_scratch or not load:
+            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER's dtype
+        options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
+        # Another task's last layer does not fit.
+        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, info = auto.from_pretrained(args.arch, **options)
+    except Exception as error:  # libraries may raise anything
+        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
+    left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
+    if len(left) > len(model.state_dict()) / 2:
+        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {left[0]}")
+    if left and os.environ.get("RANK", "0") == "0":
+        print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
+    return model
 
 
-def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
-    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
-    others ask again while nobody listens, as at the port of an earlier start."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
-        socket.create_connection((host, port), 20).close()
-        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine connects
-        host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
-    if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
-        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
-        store.set("group", mine)
-        if by_torchrun:
-            launchers.set("port", str(store.port))
-        return store
-    store, until = None, time.monotonic() + wait.total_seconds()
-    while store is None:
-        time.sleep(0.5)
-        port = int(launchers.get("port")) if by_torchrun else port
-        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
-        with contextlib.suppress(OSError if time.monotonic() < until else ()):
-            socket.create_connection((host, port), 20).close()
-            store = dist.TCPStore(host, port, timeout=wait)
-    if (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
-    return store
+class Classifier(nn.Module):
+    """An encoder of transformers that takes the one tensor of load_batches()."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, inputs):
+        """Takes (N, L + 1), returns logits (N, classes)."""
+        tokens, second = inputs[:, :-1], inputs[:, -1:]
+        mask, config = tokens >= 0, self.encoder.config
+        given = {"input_ids": tokens.where(mask, config.pad_token_id)}
+        if getattr(config, "type_vocab_size", 1) > 1:
+            given["token_type_ids"] = (mask & (mask.cumsum(dim=1) > second)).long()
+        return self.encoder(attention_mask=mask.long(), **given).logits
 
 
-# ==== task: what is trained; equal in all text_*.py, whatever the way (tools/sync_copies.py)
+def make_config(args, data):
+    """Returns transformers' configuration of -a; raises if it does not fit the data."""
+    auto = transformers().AutoConfig
+    if args.arch in ARCHS:
+        width = args.hidden_size
+        sizes = {"num_hidden_layers": args.layers, "num_attention_heads": args.heads}
+        sizes |= {"hidden_size": width, "embedding_size": width}
+        sizes |= {"intermediate_size": 4 * width, "hidden_dim": 4 * width}  # DistilBERT's name
+        sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
+        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa does not use two
+        # BERT's 0.02 is for a width of 768; with it, narrower models would learn slowly.
+        config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
+    else:
+        config = auto.from_pretrained(args.arch, trust_remote_code=False)  # runs none of its code
+    if config.pad_token_id is None:
+        raise ValueError("it has no padding token: is it an encoder?")
+    shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
+    most = config.max_position_embeddings - 2 * bool(shifted)
+    if args.max_length > most:
+        raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
+    vocabulary, tokens = config.vocab_size, data.train.vocabulary
+    if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
+        raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
+    config.num_labels = len(GLUE[args.task][2])
+    # A folder may name attention code to fetch and run, and may return tuples.
+    config.update({"_attn_implementation": None, "return_dict": True})
+    if args.dropout is not None:
+        config.update({name: args.dropout for name in config.to_dict() if "dropout" in name})
+    return config
+
+
+# --------------------------------------------------------------------------------- loss and metrics
+
+# What criterion() sums: the loss first; the last one counts the items, and names them.
+# `tokens` are a language model's targets, `correct` a classifier's right answers; with two classes,
+# 1 being positive, true and false positives and negatives are counted, too.
+SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
+# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# model_best.pt is by default the best in the first one.
+BEST = {
+    "Loss": ("best_loss", math.inf, min),
+    "Perplexity": ("best_perplexity", math.inf, min),
+    "Accuracy": ("best_accuracy", 0.0, max),
+    "F1": ("best_f1", 0.0, max),
+    "MCC": ("best_mcc", -1.0, max),
+}
+
+
+def criterion(output, target, args=None):
+    """Returns (loss to differentiate, SUMS to log in exact_dtype()) of a batch of N sequences: the
+    cross-entropy of logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where
+    targets of -1 do not count."""
+    options = {"ignore_index": -1, "reduction": "none"}
+    losses = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
+    dtype, counts = exact_dtype(target.device), target.new_zeros(len(SUMS) - 1)
+    counts[-1] += len(target)
+    if output.ndim == 3:
+        counts[0] = (target >= 0).sum()
+    else:
+        guess = output.argmax(dim=1)
+        counts[1] = (guess == target).sum()
+        if output.shape[1] == 2:
+            counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
+    sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
+    # All training sequences have the same number of targets, so the loss does not depend on how a
+    # batch is split.
+    return losses.sum() / target.numel(), sums
+
+
+def compute_metrics(sums):
+    """Returns {tag: value} of {name: sum}, for what the task measures: loss in nats per token or
+    sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
+    loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
+    if sums["tokens"]:
+        return {"Loss": loss, "Perplexity": math.exp(min(loss, 700))}
+    values = {"Loss": loss, "Accuracy": 100 * sums["correct"] / max(1, sums["sequences"])}
+    tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
+    if tp + fp + fn + tn:
+        product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+        values["F1"] = 100 * 2 * tp / max(1, 2 * tp + fp + fn)
+        values["MCC"] = (tp * tn - fp * fn) / math.sqrt(product or 1)
+    return values
+
+
+def format_metrics(values, digits=1):
+    """Returns the measures as text, without those at their worst or not measured."""
+    forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
+    forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
+    good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
+    return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
+
+
+# What a checkpoint must share with about_model().
+MUST_FIT = "arch task model_options vocabulary words max_length".split()
+
+
+def about_model(args, data):
+    """Returns what a checkpoint says about the model, so that it is usable without this script."""
+    return {
+        "arch": os.path.basename(os.path.abspath(args.arch)),
+        "task": args.task,
+        "model_options": data.model_options,
+        "vocabulary": data.train.vocabulary,
+        "words": data.train.words,
+        "max_length": args.max_length,
+    }
+
+
+# --------------------------------------------------------------------------------------------- data
+
+
+class Source(NamedTuple):
+    """Sequence i of training or validation has `length[i]` tokens from `offset[i]` on."""
+
+    path: str
+    tokens: np.ndarray  # (T,) all, end to end
+    offset: np.ndarray  # (N,)
+    length: np.ndarray  # (N,)
+    second: np.ndarray  # (N,) tokens before the second sentence of a pair
+    target: np.ndarray  # (N,) classes; zeros for a language model
+    vocabulary: int  # number of possible tokens
+    words: list | None = None  # a language model's words, by token
+    pad: int = 0  # the token that fills an encoder's sequence
+
+    def digest(self):
+        """Returns "N sequences, HASH", a hash of positions, classes and up to 4 million tokens."""
+        hashed = hashlib.sha256(b"%d" % self.vocabulary)
+        for array in self[2:6]:
+            hashed.update(array)
+        for start in range(0, len(self.tokens), max(4096, len(self.tokens) // 1000)):
+            hashed.update(self.tokens[start : start + 4096].astype(np.int64))
+        return f"{len(self.target)} sequences, {hashed.hexdigest()[:8]}"
+
+
+def list_sources(args, place):
+    """Returns (train, val) of DIR, or of a demo."""
+    if not args.dir and place.rank == 0:
+        print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
+    return list_blocks(args) if args.task == "lm" else list_rows(args, place)
+
+
+def list_blocks(args):
+    """Returns (train, val) of a language model: blocks of --max-length targets."""
+    # Block i begins at token i x --max-length, and ends with the first token of the next block, so
+    # every token but the first is a target once. Training omits the incomplete last block.
+    words, vocabulary, is_text = None, 256, args.tokenizer not in (None, "bytes")
+    if args.dir:
+        kind = "bin" if not args.tokenizer and os.path.exists(f"{args.dir}/train.bin") else "txt"
+        paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
+        arrays = [read_file(path, is_text) for path in paths]
+    else:
+        paths, arrays = [Path("Python's language reference")] * 2, demo_text(is_text)
+    if paths[0].suffix == ".bin":
+        words, vocabulary, arrays = view_bins(paths, arrays)
+    elif args.tokenizer == "words":  # a library of tokenizers takes ten times as long
+        words = [*dict.fromkeys(["<unk>", *split_words(arrays[0])])]
+        index, vocabulary = {word: token for token, word in enumerate(words)}, len(words)
+        arrays = [np.array([index.get(word, 0) for word in split_words(text)]) for text in arrays]
+    elif is_text:
+        tokenizer = load_tokenizer(args.tokenizer)
+        vocabulary = len(tokenizer)
+        lines = [text.splitlines(keepends=True) or [""] for text in arrays]
+        ids = [tokenizer(rows, add_special_tokens=False, verbose=False).input_ids for rows in lines]
+        arrays = [np.fromiter(itertools.chain(*rows), np.int32) for rows in ids]
+    sources, length = [], args.max_length
+    for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
+        offset = length * np.arange(rounded((len(tokens) - 1) / length))
+        if not len(offset):
+            raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {length}")
+        if words and (tokens[: 10**6] == 0).mean() > 0.5:
+            raise BadInput(f"{path}: more than half of its words do not occur in training")
+        lengths = np.minimum(length + 1, len(tokens) - offset)
+        zeros = np.zeros(len(offset), np.int8)
+        sources.append(Source(str(path), tokens, offset, lengths, zeros, zeros, vocabulary, words))
+    return sources
+
+
+def view_bins(paths, raw):
+    """Returns (words or None, size of the vocabulary, tokens) of files without a header, like
+    nanoGPT's; meta.json, which tools/prepare_text.py writes, says what is in them."""
+    meta = paths[0].with_name("meta.json")
+    try:
+        about = json.loads(meta.read_text())
+        dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
+        words = [] + about.get("words", [])  # must be a list
+        return words or None, int(about["vocabulary"]), [array.view(dtype) for array in raw]
+    except Exception as error:  # the file may hold anything
+        wanted = 'for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
+        raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
+
+
+def split_words(text):
+    """Returns a text's words, split at white space; the end of a line is a word, too."""
+    return text.replace("\n", " <eos> ").split()
+
+
+def demo_text(text=False):
+    """Returns 90 % and 10 % of Python's language reference, like read_file()."""
+    topics = importlib.import_module("pydoc_data.topics").topics
+    raw = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
+    arrays = np.split(raw, [len(raw) // 10 * 9])
+    return [str(array, "utf-8") for array in arrays] if text else arrays
+
+
+def list_rows(args, place):
+    """Returns (train, val) of a task of GLUE."""
+    if args.dir:
+        paths = [find_file(args, "train.tsv", "in_domain_train.tsv")]
+        paths += [find_file(args, "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv")]
+        tables = [read_rows(path, args.task, place) for path in paths]
+    else:
+        paths, tables = ["demo"] * 2, demo_rows()
+    name = args.tokenizer or ("words" if args.arch in ARCHS else args.arch)
+    sentences = itertools.chain(*(row[1:] for row in tables[0]))
+    tokenizer = word_tokenizer(sentences) if name == "words" else load_tokenizer(name)
+    sources = []
+    for path, rows in zip(paths, tables, strict=True):
+        tokens, second = [], []
+        for start in range(0, len(rows), 4096):  # encodings take far more memory than tokens
+            _, *columns = map(list, zip(*rows[start : start + 4096], strict=True))
+            options = {"truncation": True, "max_length": args.max_length}
+            found = tokenizer(*columns, return_token_type_ids=True, **options)
+            tokens += [np.array(row) for row in found["input_ids"]]
+            second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
+        length, tokens = np.array([len(row) for row in tokens]), np.concatenate(tokens)
+        target = np.array([row[0] for row in rows])
+        arrays = tokens, length.cumsum() - length, length, np.array(second), target
+        sources.append(Source(str(path), *arrays, len(tokenizer), pad=tokenizer.pad_token_id or 0))
+        if (full := (length == args.max_length).sum()) and place.rank == 0:
+            print_line(f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut")
+        # If FOLDER has no tokenizer, transformers makes one that knows no word.
+        if (tokens == tokenizer.unk_token_id).mean() > 0.5:
+            raise BadInput(f"{path}: more than half of it is unknown to the tokenizer")
+    return sources
+
+
+def read_rows(path, task, place):
+    """Returns [(class, sentences ...)] of a TSV file of GLUE, where quotes have no meaning."""
+    columns, label, classes = GLUE[task]
+    lines = read_file(path, text=True).replace("\r\n", "\n").split("\n")
+    # CoLA's files have no header.
+    header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
+    if missing := [name for name in (*columns, label) if name not in header]:
+        given = ", ".join(header)[:200]
+        raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
+    rows, short = [], 0
+    for number, line in enumerate(lines, 1 + (task != "cola")):
+        cells = line.split("\t")
+        row = dict(zip(header, cells, strict=False))
+        if not line or (task == "qqp" and len(cells) < len(header)):  # some of its rows are cut
+            short += bool(line)
+        elif len(cells) != len(header):
+            raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
+        elif row[label] not in classes:
+            given = f"line {number} has the label {row[label][:50]!r}"
+            raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
+        else:
+            rows.append((classes.index(row[label]), *(row[name] for name in columns)))
+    if short and place.rank == 0:
+        print_line(f"{path}: {short} incomplete rows are left out")
+    if not rows:
+        raise BadInput(f"{path} has no rows")
+    return rows
+
+
+def demo_rows():
+    """Returns rows like read_rows(): 4,000 sentences for training, 1,000 for validation."""
+    # Class 0 has a fault: a wrong article, a wrong order, a repeated word, or a verb in the wrong
+    # number, which a noun in between may hide.
+    rng, rows = random.Random(0), []
+    nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
+    for _ in range(5000):
+        fault = rng.choice([*"article order twice".split() * 2, "number", *[None] * 16])
+        (subject, between, thing), many = rng.choices(nouns, k=3), rng.random() < 0.5
+        words = ["the", subject + "s" * many]
+        words += rng.choice(([], ["near", "the", between], ["behind", "the", between + "s"]))
+        words += [rng.choice(("see", "like", "follow")) + "s" * (many == (fault == "number"))]
+        words += ["an" if (thing[0] in "aeou") != (fault == "article") else "a", thing]
+        at = rng.randrange(len(words) - 1)
+        if fault == "order":
+            words[at : at + 2] = words[at + 1], words[at]
+        elif fault == "twice":
+            words.insert(at, words[at])
+        rows.append((int(fault is None), " ".join(words)))
+    return rows[:4000], rows[4000:]
+
+
+def load_tokenizer(folder):
+    """Returns the tokenizer in a folder with Hugging Face's files."""
+    try:
+        return transformers().AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # libraries may raise anything
+        raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
+
+
+def word_tokenizer(texts):
+    """Returns a tokenizer for the words, split at white space, of some texts."""
+    tokenizers = importlib.import_module("tokenizers")
+    marks = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "cls", "sep", "unk")}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    options = {"special_tokens": [*marks.values()], "show_progress": False}
+    trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
+    tokenizer.train_from_iterator(texts, trainer)
+    # <cls> first <sep> second <sep>, by the marks' numbers in the vocabulary.
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("<sep>", 2), ("<cls>", 1))
+    return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
+
+
+def transformers():
+    """Returns the library, silent and offline."""
+    # Imported only if needed, as it takes seconds. Set before the import, this keeps it offline.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    library = importlib.import_module("transformers")
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    return library
+
+
+def find_file(args, *names):
+    """Returns the path of the first of these names in DIR, or in the task's folder in it."""
+    folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
+    if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
+        return found[0]
+    raise BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
+
+
+def read_file(path, text=False):
+    """Returns a file's bytes (N,) uint8, which may exceed the memory, or its text."""
+    try:
+        raw = np.memmap(path, np.uint8, "r")
+        return str(raw, "utf-8-sig") if text else raw
+    except (OSError, ValueError) as error:  # also an empty file, or one not in UTF-8
+        raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
+
+
+class Data(NamedTuple):
+    """The data of a run, and its sizes."""
+
+    train: Source
+    val: Source
+    steps: int  # per epoch
+    device_batch: int  # sequences on a device at a time
+    accumulation_steps: int  # such batches in a step
+    global_batch: int  # sequences in a step, of all devices
+    repeats: int  # of each sequence in a step
+    workers: int  # loader processes: none
+    model_options: dict  # what a model with random weights is built with
+
+
+def open_data(args, place, sources, batches, metadata=None):
+    """Returns the Data for these options, with `batches` of split_batch()."""
+    if args.evaluate and place.rank == 0:
+        held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
+        held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
+        print_line(f"Validating {held}: up to {args.max_length} tokens")
+    options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
+    return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
+
+
+def batch_multiple(args):
+    """Returns the number that must divide a device's batch: 1, as sequences are independent."""
+    return 1
+
+
+# ------------------------------------------------------------------------------------------ loading
+
+
+def load_batches(args, place, data, schedule):
+    """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64. For a
+    language model both are (N, --max-length). Otherwise tokens are (N, L + 1), whose last column is
+    where the second sentence begins, and target is (N,). Padding is -1."""
+    # Without processes, because slicing an array takes almost no time.
+    lm, most = args.task == "lm", args.max_length
+    for split, epoch, position, keys in schedule:
+        source, keys = getattr(data, split), np.array(keys, np.int64)
+        length = source.length[keys, None]
+        width = most + lm  # the last token of a block is only a target
+        if not (lm or args.pad_to_max):  # multiples of 8, so that kernels see few shapes
+            width = min(most, (length.max(initial=1) + 7) // 8 * 8)
+        within = np.arange(width) < length
+        at = np.where(within, source.offset[keys, None] + np.arange(width), 0)
+        tokens = np.where(within, source.tokens[at].astype(np.int64), -1)
+        if tokens.max(initial=0) >= source.vocabulary:
+            raise BadInput(f"{source.path} has a token {tokens.max()} of {source.vocabulary}")
+        if lm:
+            inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
+        else:
+            inputs, target = np.c_[tokens, source.second[keys]], source.target[keys]
+        batch = torch.tensor(inputs), torch.tensor(target)
+        if place.device.type == "cuda":  # or the host would wait for the copy
+            batch = [tensor.pin_memory() for tensor in batch]
+        yield *batch, split, epoch, position
+
+
+def finish_batch(inputs, target, args, data, split, epoch, position):
+    """Returns what load_batches() yielded: nothing is left to do."""
+    return inputs, target
+
+
+def dummy_batch(args, data, items, device, split="train"):
+    """Returns (inputs, target) of the shape of so many sequences."""
+    shape = items, args.max_length + (args.task != "lm")
+    inputs = torch.randint(data.train.vocabulary, shape, device=device)
+    return inputs, inputs.new_zeros(shape if args.task == "lm" else items)
+
 
 # ------------------------------------------------------------------------------------------ options
 
@@ -425,650 +1112,9 @@ def check_task_options(args, parser):
             parser.error(why)
 
 
-# --------------------------------------------------------------------------------------------- data
-
-
-class Source(NamedTuple):
-    """Sequence i of training or validation has `length[i]` tokens from `offset[i]` on."""
-
-    path: str
-    tokens: np.ndarray  # (T,) all, end to end
-    offset: np.ndarray  # (N,)
-    length: np.ndarray  # (N,)
-    second: np.ndarray  # (N,) tokens before the second sentence of a pair
-    target: np.ndarray  # (N,) classes; zeros for a language model
-    vocabulary: int  # number of possible tokens
-    words: list | None = None  # a language model's words, by token
-    pad: int = 0  # the token that fills an encoder's sequence
-
-    def digest(self):
-        """Returns "N sequences, HASH", a hash of positions, classes and up to 4 million tokens."""
-        hashed = hashlib.sha256(b"%d" % self.vocabulary)
-        for array in self[2:6]:
-            hashed.update(array)
-        for start in range(0, len(self.tokens), max(4096, len(self.tokens) // 1000)):
-            hashed.update(self.tokens[start : start + 4096].astype(np.int64))
-        return f"{len(self.target)} sequences, {hashed.hexdigest()[:8]}"
-
-
-def list_sources(args, place):
-    """Returns (train, val) of DIR, or of a demo."""
-    if not args.dir and place.rank == 0:
-        print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
-    return list_blocks(args) if args.task == "lm" else list_rows(args, place)
-
-
-def find_file(args, *names):
-    """Returns the path of the first of these names in DIR, or in the task's folder in it."""
-    folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
-    if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
-        return found[0]
-    raise BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
-
-
-def read_file(path, text=False):
-    """Returns a file's bytes (N,) uint8, which may exceed the memory, or its text."""
-    try:
-        raw = np.memmap(path, np.uint8, "r")
-        return str(raw, "utf-8-sig") if text else raw
-    except (OSError, ValueError) as error:  # also an empty file, or one not in UTF-8
-        raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
-
-
-def transformers():
-    """Returns the library, silent and offline."""
-    # Imported only if needed, as it takes seconds. Set before the import, this keeps it offline.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    library = importlib.import_module("transformers")
-    library.utils.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
-    return library
-
-
-def load_tokenizer(folder):
-    """Returns the tokenizer in a folder with Hugging Face's files."""
-    try:
-        return transformers().AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # libraries may raise anything
-        raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
-
-
-def word_tokenizer(texts):
-    """Returns a tokenizer for the words, split at white space, of some texts."""
-    tokenizers = importlib.import_module("tokenizers")
-    marks = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "cls", "sep", "unk")}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    options = {"special_tokens": [*marks.values()], "show_progress": False}
-    trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
-    tokenizer.train_from_iterator(texts, trainer)
-    # <cls> first <sep> second <sep>, by the marks' numbers in the vocabulary.
-    tokenizer.post_processor = tokenizers.processors.BertProcessing(("<sep>", 2), ("<cls>", 1))
-    return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
-
-
-def read_rows(path, task, place):
-    """Returns [(class, sentences ...)] of a TSV file of GLUE, where quotes have no meaning."""
-    columns, label, classes = GLUE[task]
-    lines = read_file(path, text=True).replace("\r\n", "\n").split("\n")
-    # CoLA's files have no header.
-    header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
-    if missing := [name for name in (*columns, label) if name not in header]:
-        given = ", ".join(header)[:200]
-        raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
-    rows, short = [], 0
-    for number, line in enumerate(lines, 1 + (task != "cola")):
-        cells = line.split("\t")
-        row = dict(zip(header, cells, strict=False))
-        if not line or (task == "qqp" and len(cells) < len(header)):  # some of its rows are cut
-            short += bool(line)
-        elif len(cells) != len(header):
-            raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
-        elif row[label] not in classes:
-            given = f"line {number} has the label {row[label][:50]!r}"
-            raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
-        else:
-            rows.append((classes.index(row[label]), *(row[name] for name in columns)))
-    if short and place.rank == 0:
-        print_line(f"{path}: {short} incomplete rows are left out")
-    if not rows:
-        raise BadInput(f"{path} has no rows")
-    return rows
-
-
-def demo_rows():
-    """Returns rows like read_rows(): 4,000 sentences for training, 1,000 for validation."""
-    # Class 0 has a fault: a wrong article, a wrong order, a repeated word, or a verb in the wrong
-    # number, which a noun in between may hide.
-    rng, rows = random.Random(0), []
-    nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
-    for _ in range(5000):
-        fault = rng.choice([*"article order twice".split() * 2, "number", *[None] * 16])
-        (subject, between, thing), many = rng.choices(nouns, k=3), rng.random() < 0.5
-        words = ["the", subject + "s" * many]
-        words += rng.choice(([], ["near", "the", between], ["behind", "the", between + "s"]))
-        words += [rng.choice(("see", "like", "follow")) + "s" * (many == (fault == "number"))]
-        words += ["an" if (thing[0] in "aeou") != (fault == "article") else "a", thing]
-        at = rng.randrange(len(words) - 1)
-        if fault == "order":
-            words[at : at + 2] = words[at + 1], words[at]
-        elif fault == "twice":
-            words.insert(at, words[at])
-        rows.append((int(fault is None), " ".join(words)))
-    return rows[:4000], rows[4000:]
-
-
-def list_rows(args, place):
-    """Returns (train, val) of a task of GLUE."""
-    if args.dir:
-        paths = [find_file(args, "train.tsv", "in_domain_train.tsv")]
-        paths += [find_file(args, "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv")]
-        tables = [read_rows(path, args.task, place) for path in paths]
-    else:
-        paths, tables = ["demo"] * 2, demo_rows()
-    name = args.tokenizer or ("words" if args.arch in ARCHS else args.arch)
-    sentences = itertools.chain(*(row[1:] for row in tables[0]))
-    tokenizer = word_tokenizer(sentences) if name == "words" else load_tokenizer(name)
-    sources = []
-    for path, rows in zip(paths, tables, strict=True):
-        tokens, second = [], []
-        for start in range(0, len(rows), 4096):  # encodings take far more memory than tokens
-            _, *columns = map(list, zip(*rows[start : start + 4096], strict=True))
-            options = {"truncation": True, "max_length": args.max_length}
-            found = tokenizer(*columns, return_token_type_ids=True, **options)
-            tokens += [np.array(row) for row in found["input_ids"]]
-            second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
-        length, tokens = np.array([len(row) for row in tokens]), np.concatenate(tokens)
-        target = np.array([row[0] for row in rows])
-        arrays = tokens, length.cumsum() - length, length, np.array(second), target
-        sources.append(Source(str(path), *arrays, len(tokenizer), pad=tokenizer.pad_token_id or 0))
-        if (full := (length == args.max_length).sum()) and place.rank == 0:
-            print_line(f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut")
-        # If FOLDER has no tokenizer, transformers makes one that knows no word.
-        if (tokens == tokenizer.unk_token_id).mean() > 0.5:
-            raise BadInput(f"{path}: more than half of it is unknown to the tokenizer")
-    return sources
-
-
-def split_words(text):
-    """Returns a text's words, split at white space; the end of a line is a word, too."""
-    return text.replace("\n", " <eos> ").split()
-
-
-def list_blocks(args):
-    """Returns (train, val) of a language model: blocks of --max-length targets."""
-    # Block i begins at token i x --max-length, and ends with the first token of the next block, so
-    # every token but the first is a target once. Training omits the incomplete last block.
-    words, vocabulary, is_text = None, 256, args.tokenizer not in (None, "bytes")
-    if args.dir:
-        kind = "bin" if not args.tokenizer and os.path.exists(f"{args.dir}/train.bin") else "txt"
-        paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
-        arrays = [read_file(path, is_text) for path in paths]
-    else:
-        paths, arrays = [Path("Python's language reference")] * 2, demo_text(is_text)
-    if paths[0].suffix == ".bin":
-        words, vocabulary, arrays = view_bins(paths, arrays)
-    elif args.tokenizer == "words":  # a library of tokenizers takes ten times as long
-        words = [*dict.fromkeys(["<unk>", *split_words(arrays[0])])]
-        index, vocabulary = {word: token for token, word in enumerate(words)}, len(words)
-        arrays = [np.array([index.get(word, 0) for word in split_words(text)]) for text in arrays]
-    elif is_text:
-        tokenizer = load_tokenizer(args.tokenizer)
-        vocabulary = len(tokenizer)
-        lines = [text.splitlines(keepends=True) or [""] for text in arrays]
-        ids = [tokenizer(rows, add_special_tokens=False, verbose=False).input_ids for rows in lines]
-        arrays = [np.fromiter(itertools.chain(*rows), np.int32) for rows in ids]
-    sources, length = [], args.max_length
-    for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
-        offset = length * np.arange(rounded((len(tokens) - 1) / length))
-        if not len(offset):
-            raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {length}")
-        if words and (tokens[: 10**6] == 0).mean() > 0.5:
-            raise BadInput(f"{path}: more than half of its words do not occur in training")
-        lengths = np.minimum(length + 1, len(tokens) - offset)
-        zeros = np.zeros(len(offset), np.int8)
-        sources.append(Source(str(path), tokens, offset, lengths, zeros, zeros, vocabulary, words))
-    return sources
-
-
-def view_bins(paths, raw):
-    """Returns (words or None, size of the vocabulary, tokens) of files without a header, like
-    nanoGPT's; meta.json, which tools/prepare_text.py writes, says what is in them."""
-    meta = paths[0].with_name("meta.json")
-    try:
-        about = json.loads(meta.read_text())
-        dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        words = [] + about.get("words", [])  # must be a list
-        return words or None, int(about["vocabulary"]), [array.view(dtype) for array in raw]
-    except Exception as error:  # the file may hold anything
-        wanted = 'for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
-        raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
-
-
-def demo_text(text=False):
-    """Returns 90 % and 10 % of Python's language reference, like read_file()."""
-    topics = importlib.import_module("pydoc_data.topics").topics
-    raw = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
-    arrays = np.split(raw, [len(raw) // 10 * 9])
-    return [str(array, "utf-8") for array in arrays] if text else arrays
-
-
-class Data(NamedTuple):
-    """The data of a run, and its sizes."""
-
-    train: Source
-    val: Source
-    steps: int  # per epoch
-    device_batch: int  # sequences on a device at a time
-    accumulation_steps: int  # such batches in a step
-    global_batch: int  # sequences in a step, of all devices
-    repeats: int  # of each sequence in a step
-    workers: int  # loader processes: none
-    model_options: dict  # what a model with random weights is built with
-
-
-def open_data(args, place, sources, batches, metadata=None):
-    """Returns the Data for these options, with `batches` of split_batch()."""
-    if args.evaluate and place.rank == 0:
-        held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
-        held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
-        print_line(f"Validating {held}: up to {args.max_length} tokens")
-    options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
-    return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
-
-
-def batch_multiple(args):
-    """Returns the number that must divide a device's batch: 1, as sequences are independent."""
-    return 1
-
-
-# ------------------------------------------------------------------------------------------ loading
-
-
-def load_batches(args, place, data, schedule):
-    """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64. For a
-    language model both are (N, --max-length). Otherwise tokens are (N, L + 1), whose last column is
-    where the second sentence begins, and target is (N,). Padding is -1."""
-    # Without processes, because slicing an array takes almost no time.
-    lm, most = args.task == "lm", args.max_length
-    for split, epoch, position, keys in schedule:
-        source, keys = getattr(data, split), np.array(keys, np.int64)
-        length = source.length[keys, None]
-        width = most + lm  # the last token of a block is only a target
-        if not (lm or args.pad_to_max):  # multiples of 8, so that kernels see few shapes
-            width = min(most, (length.max(initial=1) + 7) // 8 * 8)
-        within = np.arange(width) < length
-        at = np.where(within, source.offset[keys, None] + np.arange(width), 0)
-        tokens = np.where(within, source.tokens[at].astype(np.int64), -1)
-        if tokens.max(initial=0) >= source.vocabulary:
-            raise BadInput(f"{source.path} has a token {tokens.max()} of {source.vocabulary}")
-        if lm:
-            inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
-        else:
-            inputs, target = np.c_[tokens, source.second[keys]], source.target[keys]
-        batch = torch.tensor(inputs), torch.tensor(target)
-        if place.device.type == "cuda":  # or the host would wait for the copy
-            batch = [tensor.pin_memory() for tensor in batch]
-        yield *batch, split, epoch, position
-
-
-def finish_batch(inputs, target, args, data, split, epoch, position):
-    """Returns what load_batches() yielded: nothing is left to do."""
-    return inputs, target
-
-
-def dummy_batch(args, data, items, device, split="train"):
-    """Returns (inputs, target) of the shape of so many sequences."""
-    shape = items, args.max_length + (args.task != "lm")
-    inputs = torch.randint(data.train.vocabulary, shape, device=device)
-    return inputs, inputs.new_zeros(shape if args.task == "lm" else items)
-
-
-# -------------------------------------------------------------------------------------------- model
-
-
-class CausalAttention(nn.Module):
-    """Attention of each token to itself and those before it."""
-
-    # It has no children, so a pipeline keeps it in one piece, and reads `training` in each step.
-    def __init__(self, heads, dropout):
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-
-    def forward(self, x):
-        """Takes (N, L, 3 x width), queries, keys and values; returns (N, L, width)."""
-        q, k, v = x.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (N, heads, L, size)
-        options = {"dropout_p": self.dropout * self.training, "is_causal": True}
-        x = nn.functional.scaled_dot_product_attention(q, k, v, **options)
-        return x.transpose(1, 2).flatten(2)
-
-
-class Block(nn.Module):
-    """Attention, then two linear layers, each with a residual connection."""
-
-    def __init__(self, width, heads, dropout):
-        super().__init__()
-
-        def branch(wide, between, narrow):
-            # width -> wide, `between`: wide -> narrow, -> width
-            norm, last = nn.LayerNorm(width, bias=False), nn.Linear(narrow, width, bias=False)
-            first = nn.Linear(width, wide, bias=False)
-            return nn.Sequential(norm, first, between, last, nn.Dropout(dropout))
-
-        self.attention = branch(3 * width, CausalAttention(heads, dropout), width)
-        self.mlp = branch(4 * width, nn.GELU(), 4 * width)
-
-    def forward(self, x):
-        """Takes and returns (N, L, width)."""
-        x = x + self.attention(x)
-        return x + self.mlp(x)
-
-
-class GPT(nn.Module):
-    """GPT-2 (Radford et al. 2019) without biases; tied, it is nanoGPT."""
-
-    def __init__(self, vocabulary, length, dropout, layers, hidden_size, heads, tied):
-        super().__init__()
-        self.token = nn.Embedding(vocabulary, hidden_size)
-        self.position = nn.Parameter(torch.empty(length, hidden_size))
-        self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(hidden_size, heads, dropout) for _ in range(layers)))
-        self.norm = nn.LayerNorm(hidden_size, bias=False)
-        self.head = nn.Linear(hidden_size, vocabulary, bias=False)
-        self.tied = tied
-        for weight in self.parameters():
-            if weight.ndim > 1:
-                nn.init.normal_(weight, std=0.02)
-        # The sum of 2 x layers branches then has the size of one of them (section 2.3).
-        for last in (branch[3] for block in self.blocks for branch in block.children()):
-            last.weight.data /= math.sqrt(2 * layers)
-        self.tie_weights()
-
-    def tie_weights(self):
-        """Makes embedding and output layer share one weight, under --tied."""
-        if self.tied:
-            self.head.weight = self.token.weight
-
-    def forward(self, tokens):
-        """Takes tokens (N, L), returns logits (N, L, vocabulary)."""
-        x = self.dropout(self.token(tokens) + self.position[: tokens.shape[1]])
-        return self.head(self.norm(self.blocks(x)))
-
-
-class Classifier(nn.Module):
-    """An encoder of transformers that takes the one tensor of load_batches()."""
-
-    def __init__(self, encoder):
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, inputs):
-        """Takes (N, L + 1), returns logits (N, classes)."""
-        tokens, second = inputs[:, :-1], inputs[:, -1:]
-        mask, config = tokens >= 0, self.encoder.config
-        given = {"input_ids": tokens.where(mask, config.pad_token_id)}
-        if getattr(config, "type_vocab_size", 1) > 1:
-            given["token_type_ids"] = (mask & (mask.cumsum(dim=1) > second)).long()
-        return self.encoder(attention_mask=mask.long(), **given).logits
-
-
-def make_config(args, data):
-    """Returns transformers' configuration of -a; raises if it does not fit the data."""
-    auto = transformers().AutoConfig
-    if args.arch in ARCHS:
-        width = args.hidden_size
-        sizes = {"num_hidden_layers": args.layers, "num_attention_heads": args.heads}
-        sizes |= {"hidden_size": width, "embedding_size": width}
-        sizes |= {"intermediate_size": 4 * width, "hidden_dim": 4 * width}  # DistilBERT's name
-        sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
-        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa does not use two
-        # BERT's 0.02 is for a width of 768; with it, narrower models would learn slowly.
-        config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
-    else:
-        config = auto.from_pretrained(args.arch, trust_remote_code=False)  # runs none of its code
-    if config.pad_token_id is None:
-        raise ValueError("it has no padding token: is it an encoder?")
-    shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
-    most = config.max_position_embeddings - 2 * bool(shifted)
-    if args.max_length > most:
-        raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
-    vocabulary, tokens = config.vocab_size, data.train.vocabulary
-    if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
-        raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
-    config.num_labels = len(GLUE[args.task][2])
-    # A folder may name attention code to fetch and run, and may return tuples.
-    config.update({"_attn_implementation": None, "return_dict": True})
-    if args.dropout is not None:
-        config.update({name: args.dropout for name in config.to_dict() if "dropout" in name})
-    return config
-
-
-def build_encoder(args, data, load):
-    """Returns -a with a classifier on top, with random weights or FOLDER's."""
-    auto = transformers().AutoModelForSequenceClassification
-    try:
-        config = make_config(args, data)
-        if args.arch in ARCHS or args.from_scratch or not load:
-            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER's dtype
-        options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
-        # Another task's last layer does not fit.
-        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        model, info = auto.from_pretrained(args.arch, **options)
-    except Exception as error:  # libraries may raise anything
-        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
-    left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
-    if len(left) > len(model.state_dict()) / 2:
-        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {left[0]}")
-    if left and os.environ.get("RANK", "0") == "0":
-        print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
-    return model
-
-
-def build_model(args, data, load=True):
-    """Returns the model `-a` in float32 on the CPU, with FOLDER's weights if `load`."""
-    if args.task == "lm":
-        sizes = data.train.vocabulary, args.max_length
-        model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
-    else:
-        model = Classifier(build_encoder(args, data, load))
-    if args.compile:
-        # Or, after another length, all later batches would run a slower graph.
-        model.compile(mode=args.compile_mode, dynamic=False)
-    return model
-
-
-# --------------------------------------------------------------------------------- loss and metrics
-
-
-# What criterion() sums: the loss first; the last one counts the items, and names them.
-# `tokens` are a language model's targets, `correct` a classifier's right answers; with two classes,
-# 1 being positive, true and false positives and negatives are counted, too.
-SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
-# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
-# model_best.pt is by default the best in the first one.
-BEST = {
-    "Loss": ("best_loss", math.inf, min),
-    "Perplexity": ("best_perplexity", math.inf, min),
-    "Accuracy": ("best_accuracy", 0.0, max),
-    "F1": ("best_f1", 0.0, max),
-    "MCC": ("best_mcc", -1.0, max),
-}
-
-
-def criterion(output, target, args=None):
-    """Returns (loss to differentiate, SUMS to log in exact_dtype()) of a batch of N sequences: the
-    cross-entropy of logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where
-    targets of -1 do not count."""
-    options = {"ignore_index": -1, "reduction": "none"}
-    losses = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
-    dtype, counts = exact_dtype(target.device), target.new_zeros(len(SUMS) - 1)
-    counts[-1] += len(target)
-    if output.ndim == 3:
-        counts[0] = (target >= 0).sum()
-    else:
-        guess = output.argmax(dim=1)
-        counts[1] = (guess == target).sum()
-        if output.shape[1] == 2:
-            counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
-    sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
-    # All training sequences have the same number of targets, so the loss does not depend on how a
-    # batch is split.
-    return losses.sum() / target.numel(), sums
-
-
-def compute_metrics(sums):
-    """Returns {tag: value} of {name: sum}, for what the task measures: loss in nats per token or
-    sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
-    loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
-    if sums["tokens"]:
-        return {"Loss": loss, "Perplexity": math.exp(min(loss, 700))}
-    values = {"Loss": loss, "Accuracy": 100 * sums["correct"] / max(1, sums["sequences"])}
-    tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
-    if tp + fp + fn + tn:
-        product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-        values["F1"] = 100 * 2 * tp / max(1, 2 * tp + fp + fn)
-        values["MCC"] = (tp * tn - fp * fn) / math.sqrt(product or 1)
-    return values
-
-
-def format_metrics(values, digits=1):
-    """Returns the measures as text, without those at their worst or not measured."""
-    forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
-    forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
-    good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
-    return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
-
-
-# What a checkpoint must share with about_model().
-MUST_FIT = "arch task model_options vocabulary words max_length".split()
-
-
-def about_model(args, data):
-    """Returns what a checkpoint says about the model, so that it is usable without this script."""
-    return {
-        "arch": os.path.basename(os.path.abspath(args.arch)),
-        "task": args.task,
-        "model_options": data.model_options,
-        "vocabulary": data.train.vocabulary,
-        "words": data.train.words,
-        "max_length": args.max_length,
-    }
-
-
-# ==== loop: equal in all scripts, to the byte (tools/sync_copies.py)
-#
-# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
-# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
-# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
-# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
-# What ranks must decide together is summed with each step's losses, in finish_step().
-
-# ------------------------------------------------------------------------------- process and device
-
-
-class Place(NamedTuple):
-    """Where this process stands among those that train together."""
-
-    device: torch.device
-    rank: int = 0  # of this process, among all
-    ranks: int = 1  # processes in all
-    local_rank: int = 0  # of this process, among those on this node
-    local_ranks: int = 1  # processes on this node
-    devices: int = 1  # used by this process
-    data_rank: int = 0  # which slice of every global batch this process trains on
-    data_ranks: int = 1  # slices
-    precision: str | None = None  # if the device decides it instead of an option
-
-
-class BadInput(Exception):
-    """The user's mistake, in one line: what, where, what to do."""
-
-    status = 2  # of the process
-
-
-class Fault(Exception):
-    """Why training cannot continue, in one line."""
-
-    status = 1
-
-
-def first_line(error):
-    """Returns the first line of an exception's text, or its type where there is no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def print_line(line, file=None):
-    """Prints a line; a failure, such as a closed pipe, does not end the run."""
-    with contextlib.suppress(OSError, ValueError):
-        print(line, file=file, flush=True)
-
-
-def end_with_parent(signum):
-    """Asks Linux to send this process a signal when its parent ends."""
-    with contextlib.suppress(OSError, AttributeError):  # another system
-        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
-        return torch.device("cpu")
-    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
-
-
-def on_signal(signals, signum, frame):
-    """Records a signal and when it came; a second Ctrl-C ends the process."""
-    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
-        os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
-
-
-def arm_timeout(args):
-    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
-    an hour under --compile."""
-    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
-    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
-    # what hangs elsewhere: in reading data, or in a group without a timeout.
-    if args.timeout:
-        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
-
+# ==== services: what loop and task call, to look up; equal in all scripts
 
 # ------------------------------------------------------------------------------------------ options
-
 
 # An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
 # free, so that it may change when a run resumes, or own, so that each rank may have its own value.
@@ -1078,24 +1124,30 @@ OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_
 OWN += ["no_accel", "timeout"]
 
 
-def number(kind, least, most):
-    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
-
-    def parse(text):
-        with contextlib.suppress(ValueError):  # no number
-            if least <= kind(text) <= most:
-                return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
-
-    return parse
-
-
-non_negative_int = number(int, 0, 2**63 - 1)
-positive_int = number(int, 1, 2**63 - 1)
-non_negative = number(float, 0, 1e12)
-positive = number(float, 1e-12, 1e12)
-zero_to_1 = number(float, 0, 1)
-fraction = number(float, 1e-9, 1)
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets a name of its own."""
+    parser = make_parser()
+    try:
+        args = parser.parse_args(argv)
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
+        parser.error(f"an option file: {error}")
+    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
+    try:
+        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+    except (KeyError, argparse.ArgumentTypeError) as error:
+        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
+    check_task_options(args, parser)
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
+    if args.start_epoch is not None and args.resume == "auto":
+        parser.error("--start-epoch and --resume auto exclude each other")
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{names} exclude each other")
+    return args
 
 
 def make_parser():
@@ -1178,65 +1230,33 @@ def make_parser():
     return parser
 
 
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets a name of its own."""
-    parser = make_parser()
-    try:
-        args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
-        parser.error(f"an option file: {error}")
-    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
-    try:
-        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
-    except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    check_task_options(args, parser)
-    if (args.warmup_epochs or 0) > args.epochs:
-        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
-    if args.start_epoch is not None and args.resume == "auto":
-        parser.error("--start-epoch and --resume auto exclude each other")
-    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
-        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
-            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{names} exclude each other")
-    return args
+def monitor_of(args):
+    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
+    tags = [*dict(args.desired), *BEST]
+    return next(tag for tag in tags if args.best in (None, tag.lower()))
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
+
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
 
 
 # -------------------------------------------------------------------------------- order of the data
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def split_batch(args, place, global_batch=None):
-    """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
-    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
-    # the batch of a device, which is limited by its memory, adapts.
-    devices, batch = place.data_ranks * place.devices, args.batch_size
-    in_step, multiple = batch * args.accumulation, batch_multiple(args)
-    if global_batch:
-        in_step, remainder = divmod(global_batch, devices)
-        if remainder:
-            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        sizes = range(min(batch, in_step), 0, -1)
-        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * devices
-
-
-def steps_per_epoch(args, source, global_batch):
-    """Returns the number of steps in an epoch of training on `source`."""
-    size = len(source.target)
-    if size < global_batch and not args.evaluate:
-        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
-    return min(size // global_batch, args.steps_per_epoch or size)
 
 
 def schedule_batches(run):
@@ -1274,10 +1294,42 @@ def schedule_batches(run):
         first_step = 0
 
 
+def steps_per_epoch(args, source, global_batch):
+    """Returns the number of steps in an epoch of training on `source`."""
+    size = len(source.target)
+    if size < global_batch and not args.evaluate:
+        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    return min(size // global_batch, args.steps_per_epoch or size)
+
+
 def val_steps(place, data):
     """Returns the number of validation batches of a data rank, the same on all of them."""
     at_once = data.device_batch * place.devices
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
+
+
+def split_batch(args, place, global_batch=None):
+    """Returns (batch per device at a time, such batches per step, global batch). Where the global
+    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
+    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
+    # the batch of a device, which is limited by its memory, adapts.
+    devices, batch = place.data_ranks * place.devices, args.batch_size
+    in_step, multiple = batch * args.accumulation, batch_multiple(args)
+    if global_batch:
+        in_step, remainder = divmod(global_batch, devices)
+        if remainder:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        sizes = range(min(batch, in_step), 0, -1)
+        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
+    return batch, in_step // batch, in_step * devices
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def to_device(batches, args, data, device, data_waits):
@@ -1344,6 +1396,20 @@ def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
 
 
+def learning_rate(args, peak, progress):
+    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
+    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
+    warmup = warmup_epochs(args)
+    if progress < warmup:
+        return peak * progress / warmup
+    left = (args.epochs - progress) / (args.epochs - warmup)
+    if args.lr_schedule == "cosine":
+        return peak * (1 - math.cos(math.pi * left)) / 2
+    if args.lr_schedule == "linear":
+        return peak * left
+    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
+
+
 def peak_learning_rate(args, global_batch):
     """Returns the learning rate after warm-up, from --lr and the global batch, or --base-lr."""
     if args.base_lr:
@@ -1359,21 +1425,7 @@ def warmup_epochs(args):
     return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
 
 
-def learning_rate(args, peak, progress):
-    """Returns the learning rate after `progress` epochs, a float such as 29.5."""
-    # Large rates diverge while the weights still change quickly (Goyal et al. 2017, section 2.2).
-    warmup = warmup_epochs(args)
-    if progress < warmup:
-        return peak * progress / warmup
-    left = (args.epochs - progress) / (args.epochs - warmup)
-    if args.lr_schedule == "cosine":
-        return peak * (1 - math.cos(math.pi * left)) / 2
-    if args.lr_schedule == "linear":
-        return peak * left
-    return peak * 0.1 ** sum(progress > args.epochs * cut / 90 for cut in (30, 60, 80))
-
-
-# ------------------------------------------------------------------------------- train and validate
+# -------------------------------------------------------------------------------------------- meter
 
 
 class Meter:
@@ -1430,200 +1482,18 @@ class Meter:
         }
 
 
-@dataclasses.dataclass
-class Run:
-    """The state of a training run."""
-
-    args: argparse.Namespace
-    place: Place
-    data: Data
-    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
-    epoch: int = 0  # epochs done
-    step: int = 0  # steps done in the current epoch
-    over: bool = False  # the run ends before --epochs; the schedule reads it
-    model: nn.Module | None = None
-    optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
-    ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
-    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
-    data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
-    pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
-    meter: Meter | None = None  # of the current epoch's training
-    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
-    signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
-    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
-    log: SummaryWriter | None = None  # on rank 0
-    best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
-    waited: int = 0  # epochs since --best improved
-    saved: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
-    deadline: float = math.inf  # perf_counter() when --budget-hours are over
-
-
-def train_one_epoch(run):
-    """Trains from run.step to the end of the epoch; returns {tag: value}."""
-    args, data, epoch = run.args, run.data, run.epoch
-    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
-    objective = functools.partial(criterion, args=args)
-    accumulation = data.accumulation_steps
-    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
-    one = torch.ones((), device=run.place.device)
-    run.model.train()
-    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
-    arm_timeout(args)
-    for step in range(run.step, data.steps):
-        if run.over:
-            break
-        # Not a list, because all micro-batches of a step may not fit on the device at once.
-        micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
-        # The learning rate is that of the step's middle, so that neither the first step of the
-        # warm-up nor the last one of a decay is lost at a rate of 0.
-        for group in run.optimizer.param_groups:
-            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
-        # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
-        scale = run.scaler.scale(one)
-        sums = train_step(
-            run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
-        )
-        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
-        # is a copy, because early weights would stay in it for long.
-        number = epoch * data.steps + step + 1
-        if run.ema and (number < 32 or number % 32 == 0):
-            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
-        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
-        run.step = step + 1
-        finish_step(run, run.meter, sums, skipped)
-    flush(run, run.meter)
-    run.meter.bar.close()
-    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
-
-
-@torch.no_grad()
-def update_ema(run, decay):
-    """Updates the averages of --ema."""
-    for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
-        average.lerp_(tensor.to(average.dtype), 1 - decay)
-
-
-@torch.no_grad()
-def sync_statistics(run):
-    """Gives all ranks BatchNorm's running statistics of data rank 0."""
-    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
-    # checkpoint, so a resumed run validates the same model as this one.
-    for buffer in run.model.buffers():
-        if buffer.is_floating_point():
-            if run.place.data_rank:
-                buffer.zero_()
-            buffer.copy_(all_reduce_sum(buffer))
-
-
-def next_batch(run, *wanted):
-    """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends early, some batches of the next epoch have been loaded already.
-    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
-
-
-@torch.no_grad()
-def validate(run):
-    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
-    run.model.eval()
-    tensors = [*run.model.state_dict().values()] if run.ema else []
-    trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
-    for tensor, average in zip(tensors, run.ema.values(), strict=True):
-        tensor.copy_(average)
-    sync_statistics(run)
-    meter = Meter("val", len(run.data.val.target), run)
-    arm_timeout(run.args)
-    for _ in range(val_steps(run.place, run.data)):
-        inputs, target = next_batch(run, "val", None)
-        empty = len(target) == 0  # other ranks have one more item, and may need this rank
-        if empty:
-            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
-        sums = validate_step(run.model, criterion, inputs, target, run.args)
-        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
-    flush(run, meter)
-    meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
-    for tensor, value in zip(tensors, trained, strict=True):
-        tensor.copy_(value)
-    return meter.values()
-
-
-# What all ranks sum in a step. The last three count the ranks that want to stop because of a
-# signal, to save, or to end because the budget is spent.
-STEP = (*SUMS, "skipped", "waited", "stop", "save", "spent")
-
-
-def finish_step(run, meter, sums, skipped=None):
-    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
-    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
-    all take the same decisions. The host is never more than one step ahead."""
-    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
-    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    # The seconds waited for data, as a mean over ranks; then what this rank wants.
-    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
-    flags += [time.perf_counter() > run.deadline]
-    run.data_waits.clear()
-    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
-    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
-    # One all-reduce for all: one more for the flags would cost a round trip per step.
-    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
-    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
-    # wait would use a core.
-    copied = torch.cuda.Event(blocking=True) if cuda else None
-    if copied:
-        copied.record()
-    run.pending.append((total, copied))
-    flush(run, meter, left=1)
-    arm_timeout(run.args)
-
-
-def flush(run, meter, left=0):
-    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
-    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
-    same step on all ranks."""
-    stop = save = False
-    while len(run.pending) > left:
-        total, copied = run.pending.pop(0)
-        if copied:
-            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
-        step = dict(zip(STEP, total.tolist(), strict=True))
-        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
-        run.over = step.pop("spent") > 0 or run.over
-        if stop or save:
-            left = 0
-        meter.add(step)
-        loss = compute_metrics(step)["Loss"]
-        if not math.isfinite(loss):
-            at = f"{meter.title}, step {meter.steps}"
-            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
-        if (meter.steps - 1) % run.args.print_freq == 0:
-            meter.show(loss)
-            if run.log and meter is run.meter:
-                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-        if not run.pending:
-            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
-    if (stop or save) and meter is run.meter:  # in validation everything is saved already
-        save_checkpoint(run)
-    if stop:
-        end_early(run)
-
-
-def end_early(run):
-    """Ends the run because of a signal to any rank, after everything was saved."""
-    why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = "; nothing is saved"
-    if run.folder:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; --resume auto resumes here"
-        marker = {"why": why, "epoch": run.epoch, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
-        run.log.close()
-    if run.place.rank == 0:
-        print_line(f"stopped by {why}{saved}")
-    sys.exit(143)  # the status after SIGTERM
+def traffic(place):
+    """Returns the bytes and calls that this process and its workers have read, the page cache's
+    included, and the bytes that its node has sent and received, by the kernel's counters."""
+    counts = np.full(4, np.nan)  # NaN where nothing is counted
+    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
+        # These counters miss what GPUs exchange by NVLink or InfiniBand.
+        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
+            counts[2:] = psutil.net_io_counters()[:2]
+        processes = psutil.Process(), *psutil.Process().children()
+        read = [process.io_counters() for process in processes]
+        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
+    return counts
 
 
 # -------------------------------------------------------------------------------------- checkpoints
@@ -1633,25 +1503,6 @@ CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_bes
 RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
 METADATA = set("epoch step partial global_batch scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
-
-
-def in_float32(tree):
-    """Copies nested dicts to host memory, floating-point tensors as float32."""
-    if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
-    return tree.detach().to("cpu", dtype, copy=True)
-
-
-def leaves(tree, path=()):
-    """Yields (path, tensor) of nested dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for name, branch in tree.items():
-            yield from leaves(branch, (*path, name))
 
 
 def save_checkpoint(run):
@@ -1717,31 +1568,48 @@ def write(path, save):
         raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
 
 
-def load_file(path):
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
-    try:
-        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
-                # PyTorch reads a record with the attributes of a folder as empty.
-                folders = [record.filename for record in archive.infolist() if record.external_attr]
-                if damaged := archive.testzip() or folders[:1]:
-                    raise ValueError(f"{damaged} is damaged")
-        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file may raise anything
-        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
-        if "Weights only" in why:  # PyTorch's advice would be to trust it
-            why = "no checkpoint, or one with Python objects, which could run code"
-        raise BadInput(f"{path} cannot be loaded: {why}") from None
+def in_float32(tree):
+    """Copies nested dicts to host memory, floating-point tensors as float32."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+    return tree.detach().to("cpu", dtype, copy=True)
 
 
-def read_checkpoint(path):
-    """Returns a checkpoint of these scripts."""
-    saved = load_file(path)
-    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, loads those of other projects"
-        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
-    return saved
+def leaves(tree, path=()):
+    """Yields (path, tensor) of nested dicts."""
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from leaves(branch, (*path, name))
+
+
+def load_checkpoint(args, place, config):
+    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
+    it and has the tensors, because other nodes may have other disks."""
+    metadata = tensors = None
+    if args.resume and place.rank == 0:
+        path, metadata, folder = find_checkpoint(args, config)
+    if metadata:
+        changed = differing(metadata["args"], config["options"])
+        if changed and not args.evaluate:
+            print_line(f"--resume {path}: trained with other options: {changed}")
+        tensors = {name: metadata.pop(name) for name in TENSORS}
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
+            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        # make_state() will change the rate, and the steps that timm's optimizers count.
+        group = tensors["optimizer"]["param_groups"][0]
+        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
+        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
+        if args.ema and trained:
+            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        # Without averages in the file, they begin at the weights.
+        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
+        metadata |= {"path": str(path), "folder": folder and str(folder)}
+    return broadcast_object(metadata), tensors
 
 
 def find_checkpoint(args, config):
@@ -1780,13 +1648,6 @@ def find_checkpoint(args, config):
     return None, None, None
 
 
-def differing(theirs, mine):
-    """Returns how {name: value} of another run or rank differ from this one's, as text."""
-    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
-    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
-    return ", ".join(found)[:500]
-
-
 @functools.cache  # the cache keeps the lock object, and so holds the lock
 def lock_folder(folder):
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
@@ -1798,42 +1659,54 @@ def lock_folder(folder):
         raise Fault(f"{folder}: another run is writing there") from None
 
 
-def load_checkpoint(args, place, config):
-    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
-    it and has the tensors, because other nodes may have other disks."""
-    metadata = tensors = None
-    if args.resume and place.rank == 0:
-        path, metadata, folder = find_checkpoint(args, config)
-    if metadata:
-        changed = differing(metadata["args"], config["options"])
-        if changed and not args.evaluate:
-            print_line(f"--resume {path}: trained with other options: {changed}")
-        tensors = {name: metadata.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
-            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change the rate, and the steps that timm's optimizers count.
-        group = tensors["optimizer"]["param_groups"][0]
-        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
-        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
-        if args.ema and trained:
-            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        # Without averages in the file, they begin at the weights.
-        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "folder": folder and str(folder)}
-    return broadcast_object(metadata), tensors
+def differing(theirs, mine):
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
+    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
+    return ", ".join(found)[:500]
 
 
-def make_state(optimizer):
-    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for weight in weights:
-        weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    optimizer.zero_grad()
-    for _, moment in leaves(optimizer.state):
-        moment.zero_()
+def read_checkpoint(path):
+    """Returns a checkpoint of these scripts."""
+    saved = load_file(path)
+    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
+        others = "--weights, where a script has it, loads those of other projects"
+        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
+    return saved
+
+
+def load_file(path):
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    try:
+        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
+                folders = [record.filename for record in archive.infolist() if record.external_attr]
+                if damaged := archive.testzip() or folders[:1]:
+                    raise ValueError(f"{damaged} is damaged")
+        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file may raise anything
+        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
+        raise BadInput(f"{path} cannot be loaded: {why}") from None
+
+
+def restore(run, metadata, tensors):
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
+    scaler = run.scaler.state_dict() | metadata["scaler"]
+    load_state(run, tensors)
+    for group in run.optimizer.param_groups:
+        for name in metadata["group"].keys() & group.keys():
+            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
+            group[name] = 0 * group[name] + metadata["group"][name]
+    run.scaler.load_state_dict(scaler)
+    # A run in another folder, or with another measure, has its own best.
+    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
+        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+        run.waited = metadata.get("waited", 0)
 
 
 def saved_pairs(run, state):
@@ -1857,41 +1730,20 @@ def saved_pairs(run, state):
         yield tensor, saved.get(path)
 
 
-def restore(run, metadata, tensors):
-    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
-    scaler = run.scaler.state_dict() | metadata["scaler"]
-    load_state(run, tensors)
-    for group in run.optimizer.param_groups:
-        for name in metadata["group"].keys() & group.keys():
-            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
-            group[name] = 0 * group[name] + metadata["group"][name]
-    run.scaler.load_state_dict(scaler)
-    # A run in another folder, or with another measure, has its own best.
-    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
-        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.waited = metadata.get("waited", 0)
+def make_state(optimizer):
+    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    for _, moment in leaves(optimizer.state):
+        moment.zero_()
 
 
 # ---------------------------------------------------------------------------------------------- log
-
-
-def make_folder(run):
-    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
-    args, place, data = run.args, run.place, run.data
-    arch = about_model(args, data)["arch"].replace("/", "-")
-    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
-    os.makedirs(args.log_dir, exist_ok=True)
-    while True:
-        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path(args.log_dir) / f"{date}_{what}"
-        with contextlib.suppress(FileExistsError):  # another run was started in this second
-            folder.mkdir()
-            lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.config))
-            return folder
-        time.sleep(1)
 
 
 def open_log(run, metadata):
@@ -1913,6 +1765,24 @@ def open_log(run, metadata):
     run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
     run.log.add_custom_scalars({"train and val": charts})
+
+
+def make_folder(run):
+    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
+    args, place, data = run.args, run.place, run.data
+    arch = about_model(args, data)["arch"].replace("/", "-")
+    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
+    os.makedirs(args.log_dir, exist_ok=True)
+    while True:
+        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
+        folder = Path(args.log_dir) / f"{date}_{what}"
+        with contextlib.suppress(FileExistsError):  # another run was started in this second
+            folder.mkdir()
+            lock_folder(folder)
+            (folder / RECORD).write_text(json.dumps(run.config))
+            return folder
+        time.sleep(1)
 
 
 def describe(run, metadata):
@@ -1940,20 +1810,6 @@ def describe(run, metadata):
     }
 
 
-def traffic(place):
-    """Returns the bytes and calls that this process and its workers have read, the page cache's
-    included, and the bytes that its node has sent and received, by the kernel's counters."""
-    counts = np.full(4, np.nan)  # NaN where nothing is counted
-    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        # These counters miss what GPUs exchange by NVLink or InfiniBand.
-        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
-            counts[2:] = psutil.net_io_counters()[:2]
-        processes = psutil.Process(), *psutil.Process().children()
-        read = [process.io_counters() for process in processes]
-        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
-    return counts
-
-
 LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
 
 
@@ -1974,7 +1830,123 @@ def log_epoch(run, done, train, val):
     )
 
 
-# --------------------------------------------------------------------------------------------- main
+# ------------------------------------------------------------------------------- process and device
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
+        return torch.device("cpu")
+    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+
+
+def on_signal(signals, signum, frame):
+    """Records a signal and when it came; a second Ctrl-C ends the process."""
+    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
+    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+        os._exit(130)
+    signals.append((signal.Signals(signum).name, time.monotonic()))
+
+
+def arm_timeout(args):
+    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
+    an hour under --compile."""
+    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
+    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
+    # what hangs elsewhere: in reading data, or in a group without a timeout.
+    if args.timeout:
+        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
+
+
+def end_with_parent(signum):
+    """Asks Linux to send this process a signal when its parent ends."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+# ------------------------------------------------------------------------------ start-up and errors
+
+
+def main():
+    """Reads the options and launches the workers."""
+    args = parse_args()
+    try:
+        launch(train_rank, args)
+    except (BadInput, Fault) as error:
+        sys.exit(report_error(error))
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
+
+
+def train_rank(args):
+    """Runs one rank, from joining the others to leaving them; ends the process."""
+    # Rank 0 has a connection to each rank, and a worker has open files.
+    with contextlib.suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    status = 0
+    try:
+        run = build_run(args)
+        gc.freeze()  # what is there stays: no collection goes through it in a step
+        try:
+            if not args.evaluate:
+                train(run)
+            else:
+                val = validate(run)
+                if run.place.rank == 0:
+                    print_line(f"validation: {format_metrics(val, 3)}")
+        except SystemExit as ended:  # by a signal
+            status = ended.code
+        except torch.OutOfMemoryError as error:
+            # The run does not shrink the batch by itself: other ranks wait in collectives.
+            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
+            if less := size // 2 // multiple * multiple:
+                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
+                advice += ", except for BatchNorm's statistics"
+            raise BadInput(f"no memory at -b {size}: {advice}") from None
+        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
+        cleanup()
+    except Exception as error:
+        failed = error  # kept, because freeing a half-made loader would wait for its workers
+        status = report_error(failed)
+    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
+        child.kill()
+    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
+    # launcher sees the status, or the others see a closed connection, and they end as well.
+    os._exit(status)
 
 
 def build_run(args):
@@ -2091,92 +2063,16 @@ def print_header(run, metadata):
     print_line(f"Logs and checkpoints: {run.folder}")
 
 
-def monitor_of(args):
-    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
-    tags = [*dict(args.desired), *BEST]
-    return next(tag for tag in tags if args.best in (None, tag.lower()))
+class BadInput(Exception):
+    """The user's mistake, in one line: what, where, what to do."""
+
+    status = 2  # of the process
 
 
-def train(run):
-    """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
-    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
-    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
-    run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was interrupted is validated even if the budget is spent.
-    while run.epoch < args.epochs and (run.step or not run.over):
-        values = train_one_epoch(run)
-        # Saved before validation, so that nothing is lost while it runs: a run that resumes here
-        # trains no step of this epoch.
-        save_checkpoint(run)
-        val = validate(run)
-        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
-        for tag, (_, worst, better) in BEST.items():
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.waited = 0 if run.best[monitor] != before else run.waited + 1
-        stuck = run.waited >= (args.patience or math.inf)
-        # Exact sums are equal on all ranks, so all of them stop together.
-        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
-        reached = bool(met) and all(met)
-        if run.folder and val[monitor] == run.best[monitor]:
-            save_best(run)
-        if run.log:
-            log_epoch(run, done, values, val)
-        run.over = run.over or reached or stuck
-        if run.over:
-            break
-        run.epoch, run.step = run.epoch + 1, 0
-    if run.log:
-        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
-        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
-        reason = "target reached" if reached else reason
-        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
-        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
-        run.log.close()
-        took = datetime.timedelta(seconds=round(end["seconds"]))
-        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
-        if val:
-            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-            line += f": {format_metrics(val, 3)}; {best}"
-        print_line(line)
+class Fault(Exception):
+    """Why training cannot continue, in one line."""
 
-
-def train_rank(args):
-    """Runs one rank, from joining the others to leaving them; ends the process."""
-    # Rank 0 has a connection to each rank, and a worker has open files.
-    with contextlib.suppress(OSError, ValueError):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    status = 0
-    try:
-        run = build_run(args)
-        gc.freeze()  # what is there stays: no collection goes through it in a step
-        try:
-            if not args.evaluate:
-                train(run)
-            else:
-                val = validate(run)
-                if run.place.rank == 0:
-                    print_line(f"validation: {format_metrics(val, 3)}")
-        except SystemExit as ended:  # by a signal
-            status = ended.code
-        except torch.OutOfMemoryError as error:
-            # The run does not shrink the batch by itself: other ranks wait in collectives.
-            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
-            if less := size // 2 // multiple * multiple:
-                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
-                advice += ", except for BatchNorm's statistics"
-            raise BadInput(f"no memory at -b {size}: {advice}") from None
-        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
-        cleanup()
-    except Exception as error:
-        failed = error  # kept, because freeing a half-made loader would wait for its workers
-        status = report_error(failed)
-    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
-        child.kill()
-    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
-    # launcher sees the status, or the others see a closed connection, and they end as well.
-    os._exit(status)
+    status = 1
 
 
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
@@ -2215,15 +2111,122 @@ def report_error(error):
     return status
 
 
-def main():
-    """Reads the options and launches the workers."""
-    args = parse_args()
+def first_line(error):
+    """Returns the first line of an exception's text, or its type where there is no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def print_line(line, file=None):
+    """Prints a line; a failure, such as a closed pipe, does not end the run."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=file, flush=True)
+
+
+# ==== launch: how processes start and meet, in this way; equal in all tasks
+
+
+def add_parallel_options(parser):
+    """Adds this way's options; returns the names of free options and of each rank's own."""
+    add = parser.add_argument_group("distribution").add_argument
+    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
+    add("--dist-backend", choices=backends, help="default: the device's own")
+    text = "gather a block's weights again for backward(): less memory, more traffic (default: on)"
+    add("--reshard-after-forward", action=argparse.BooleanOptionalAction, default=True, help=text)
+    text = "shard within this many ranks, such as those of a node, and replicate (default: all)"
+    add("--hybrid", type=number(int, 1, 1e6), help=text)
+    add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
+    add = parser.add_argument_group("precision").add_argument
+    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
+    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    text = "dtype in which blocks are gathered and compute; shards and sums stay float32"
+    add("--param-dtype", choices=["float32", "bfloat16"], default="float32", help=text)
+    return ["hybrid", "reshard_after_forward"], ["dist_backend"]
+
+
+def launch(train_rank, args):
+    """torchrun has started this process, one of many; or it is alone."""
+    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
+    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
+        raise BadInput("this launcher sets no RANK: start this script with torchrun")
+    if args.compile_mode != "default":
+        raise BadInput(f"--compile-mode {args.compile_mode}: gathered weights fit in no CUDA graph")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
+    train_rank(args)
+
+
+def init_distributed(args):
+    """Joins the group that the launcher's environment variables describe."""
+    place = _place(args)
+    if args.hybrid and place.ranks % args.hybrid:
+        raise BadInput(f"--hybrid {args.hybrid} does not divide the {place.ranks} ranks")
+    if args.sync_bn and place.device.type == "cpu":
+        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
+    _form_group(args, place)
+    return place
+
+
+def _place(args):
+    """Returns the Place of this process from a launcher's variables; without them it is alone."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    values = {name: os.environ.get(name, alone[name]) for name in alone}
+    numbers = [int(value) for value in values.values() if value.isdecimal()]
+    if len(numbers) < 4 or numbers[0] >= numbers[1]:
+        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    rank, ranks, *local = numbers
+    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+
+
+def _form_group(args, place):
+    """Forms the group of all ranks."""
+    backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
+    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # While one rank compiles, the others wait.
+    wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
+    gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
     try:
-        launch(train_rank, args)
-    except (BadInput, Fault) as error:
-        sys.exit(report_error(error))
-    except KeyboardInterrupt:  # before training
-        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
+        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
+    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
+        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        why = f"cannot form a group with the others by {at}: {first_line(error)}"
+        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+
+
+def _meet(place, backend, wait):
+    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
+    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
+    others ask again while nobody listens, as at the port of an earlier start."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
+        socket.create_connection((host, port), 20).close()
+        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
+    if here := place.ranks == place.local_ranks:  # no other machine connects
+        host = "127.0.0.1"
+    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
+    if place.rank == 0:
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        both = both if socket.has_dualstack_ipv6() and not here else {}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
+        store.set("group", mine)
+        if by_torchrun:
+            launchers.set("port", str(store.port))
+        return store
+    store, until = None, time.monotonic() + wait.total_seconds()
+    while store is None:
+        time.sleep(0.5)
+        port = int(launchers.get("port")) if by_torchrun else port
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+            socket.create_connection((host, port), 20).close()
+            store = dist.TCPStore(host, port, timeout=wait)
+    if (theirs := store.get("group").decode()) != mine:
+        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+    return store
 
 
 if __name__ == "__main__":
