@@ -4,14 +4,16 @@
     python tools/sync_copies.py --from imagenet_ddp.py  # write its sections where they belong
     python tools/sync_copies.py --new text_fsdp.py      # put a script together from two others
 
-A script is docstring and imports, then three sections: parallel (how it runs: equal in all tasks of
-one way), task (what is trained: equal in all ways of one task), loop (equal everywhere). There is
-no original: edit a section in whichever script you are reading, then propagate it.
+A script is docstring and imports, then five sections: step (how one step is trained and validated:
+equal in all tasks of one way), loop (how steps become a run: equal everywhere), task (what is
+trained: equal in all ways of one task), services (what loop and task call: equal everywhere),
+launch (how processes start and meet: equal in all tasks of one way). There is no original: edit a
+section in whichever script you are reading, then propagate it.
 
-Checked as well: each way and each task defines what PARALLEL and TASK list, and the other sections
-use nothing else of it; helpers of one name are equal in all ways; no name is defined twice; task
-and loop name no backend, and the loop nothing of images; no section is longer than LIMITS. Only
---from and --new write.
+Checked as well: each way and each task defines what STEP, LAUNCH and TASK list, and the other
+sections use nothing else of it; helpers of one name are equal in all ways; no name is defined
+twice; task, loop and services name no backend, loop and services nothing of images. Only --from and
+--new write.
 """
 
 import argparse
@@ -27,10 +29,7 @@ import sys
 from pathlib import Path
 
 # What each way of running defines: functions, with these parameters, and no other public function.
-PARALLEL = {
-    "add_parallel_options": "parser",
-    "launch": "train_rank, args",
-    "init_distributed": "args",
+STEP = {
     "prepare": "args, place, data",
     "precision": "args, device",
     "train_step": "model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args",
@@ -41,6 +40,11 @@ PARALLEL = {
     "full_state": "run",
     "load_state": "run, state",
     "cleanup": "",
+}
+LAUNCH = {
+    "add_parallel_options": "parser",
+    "launch": "train_rank, args",
+    "init_distributed": "args",
 }
 # What each task defines, and may have more: functions, and classes and constants (None).
 TASK = {
@@ -64,26 +68,12 @@ TASK = {
     "MUST_FIT": None,
     "about_model": "args, data",
 }
-# Lines of code, without comments and blank lines, that a section may have: what it has, so that it
-# can only become shorter.
-LIMITS = {
-    "parallel nd": 64,
-    "parallel dp": 79,
-    "parallel ddp": 235,
-    "parallel ddp_apex": 280,
-    "parallel horovod": 124,
-    "parallel fsdp": 204,
-    "parallel pipeline": 346,
-    "parallel exchange": 261,
-    "task imagenet": 564,
-    "task text": 501,
-    "loop": 1011,
+# The line that each section begins with; above the first are docstring and imports.
+SECTIONS = {
+    section: re.compile(rf"^# ==== {section}: .*$", re.MULTILINE)
+    for section in ("step", "loop", "task", "services", "launch")
 }
-SECTIONS = {  # the line that each begins with; above the first are docstring and imports
-    "parallel": re.compile(r"^# -+ parallel section\r?$", re.MULTILINE),
-    "task": re.compile(r"^# ==== task: .*$", re.MULTILINE),
-    "loop": re.compile(r"^# ==== loop: .*$", re.MULTILINE),
-}
+OF_A_WAY = ("step", "launch")
 # What sections must not name: the words of one way of running, and of one task.
 BACKENDS = re.compile(
     r"\b(?:dist|distributed|ddp|DDP|DistributedDataParallel|dp|DataParallel|apex|amp_C|hvd|horovod|"
@@ -94,14 +84,14 @@ IMAGES = re.compile(  # also as parts of names: image_size, ImageFolder, best_to
     r"(?<![A-Za-z])(?i:imagenet|images?|imgs?|jpe?gs?|pngs?|pil|pictures?|crops?|cropped|pixels?|"
     r"torchvision|mixup|cutmix|top[-_]?[15](?!\d))(?![a-z])"
 )
-FORBIDDEN = {"task": [BACKENDS], "loop": [BACKENDS, IMAGES]}
+FORBIDDEN = {"task": [BACKENDS], "loop": [BACKENDS, IMAGES], "services": [BACKENDS, IMAGES]}
 
 
 def split(text):
     """Returns {section: its text}, "head" first; None unless each begins once, in order, and is
     Python by itself."""
     found = [[match.start() for match in mark.finditer(text)] for mark in SECTIONS.values()]
-    if [len(starts) for starts in found] != [1, 1, 1] or sorted(found) != found:
+    if [len(starts) for starts in found] != [1] * len(SECTIONS) or sorted(found) != found:
         return None
     ends = [0, *(start for [start] in found), len(text)]
     names = ["head", *SECTIONS]
@@ -122,7 +112,8 @@ def task_and_way(name):
 def belongs(section, name):
     """Returns what all scripts that have this script's text of a section have in common."""
     task, way = task_and_way(name)
-    return {"parallel": f"parallel {way}", "task": f"task {task}"}.get(section, section)
+    shared_by = dict.fromkeys(OF_A_WAY, way) | {"task": task}
+    return f"{section} {shared_by[section]}" if section in shared_by else section
 
 
 def read_section(text):
@@ -156,35 +147,34 @@ def compare(texts, what):
     return complaints
 
 
-def check_text(section, text, line, limit):
+def check_text(section, text, line):
     """Returns complaints about a section's text, which begins after so many lines of its script."""
-    complaints, lines = [], text.splitlines()
-    code = sum(not re.match(r"\s*(#|$)", each) for each in lines)
-    if limit is not None and code > limit:
-        complaints.append(f"{code} lines of code, {limit} are allowed")
-    for number, each in enumerate(lines, line + 1):
+    complaints = []
+    for number, each in enumerate(text.splitlines(), line + 1):
         for words in FORBIDDEN.get(section, []):
             complaints += [f"line {number} names {word}: {each}" for word in words.findall(each)]
     return complaints
 
 
-def check_names(found, parallel, task):
+def check_names(found, contracts):
     """Returns complaints about what one script's sections define, and use of each other."""
     complaints = []
-    for section, contract in {"parallel": parallel, "task": task}.items():
+    for section, contract in contracts.items():
         here = found[section][0]
         functions = [name for name, had in here.items() if had is not None and name[0] != "_"]
-        # The parallel section has no other public functions.
-        for name in dict.fromkeys([*contract, *(functions if section == "parallel" else [])]):
+        # The sections of a way have no other public functions.
+        for name in dict.fromkeys([*contract, *(functions if section in OF_A_WAY else [])]):
             got, wanted = (table.get(name, "is missing") for table in (here, contract))
             before, same, rest = str(got).partition(f"{wanted}, ")
             optional = same and not before and all("=" in each for each in rest.split(", "))
             if got != wanted and not (section == "task" and optional):
                 complaints.append(f"{section}: {name}({got}), in its contract {name}({wanted})")
     for section, other in itertools.permutations(found, 2):
+        if section in OF_A_WAY and other in OF_A_WAY:  # they may use each other's helpers
+            continue
         defined, used = found[section][0], found[other][1]
         public = {name for name in defined if name[0] != "_"}
-        allowed = {"parallel": parallel, "task": task}.get(section, public)
+        allowed = contracts.get(section, public)
         for name in sorted(defined.keys() & used - {*allowed}):
             complaints.append(f"{other} uses {name}, which is private to {section}")
     for section, other in itertools.combinations(found, 2):
@@ -193,7 +183,7 @@ def check_names(found, parallel, task):
     return complaints
 
 
-def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
+def check(scripts, step=STEP, launch=LAUNCH, task=TASK):
     """Returns a list of complaints about {name: text}; empty when all is well."""
     parts = {name: split(text) for name, text in scripts.items()}
     wrong = "is no Python, or lacks a section's first line, or has it twice or out of order"
@@ -207,14 +197,15 @@ def check(scripts, parallel=PARALLEL, task=TASK, limits=LIMITS):
             text, group = sections[section], belongs(section, name)
             others = equal.setdefault(group, {})
             if text not in others.values():  # one complaint for all that have this text
-                found = check_text(section, text, line, limits.get(group))
+                found = check_text(section, text, line)
                 complaints += [f"{name}: {group}: {each}" for each in found]
             others[name] = text
             line += text.count("\n")
         read = {section: read_section(text) for section, text in sections.items()}
-        for helper, text in read["parallel"][2].items():
-            equal.setdefault(helper, {})[name] = text
-        for each in check_names(read, parallel, task):
+        for section in OF_A_WAY:
+            for helper, text in read[section][2].items():
+                equal.setdefault(helper, {})[name] = text
+        for each in check_names(read, {"step": step, "launch": launch, "task": task}):
             misused.setdefault(each, []).append(name)
     complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
     for what, texts in equal.items():
@@ -250,7 +241,7 @@ def read_head(name, text):
 
 
 def put_together(new, way_donor, task_donor, scripts):
-    """Returns the text of a script with one script's way of running, another's task and the loop.
+    """Returns the text of a script with one script's way of running and another's task.
 
     The docstring is to be read and corrected: it has the first's prose, and the second's launch
     lines, started as the first's are.
@@ -271,7 +262,7 @@ def put_together(new, way_donor, task_donor, scripts):
     commands = re.sub(
         rf"^( *).*?\b{task_donor}", lambda found: found[1] + launcher + new, commands, flags=re.M
     )
-    sections = way["parallel"] + task["task"] + task["loop"]
+    sections = "".join((way if name in OF_A_WAY else task)[name] for name in SECTIONS)
     imports = "\n".join(imports + more_imports)  # of which ruff leaves what is used, in its order
     head = "\n\n".join([imports, *dict.fromkeys(others + more)])
     config = Path(__file__).parents[1] / "pyproject.toml"
@@ -307,12 +298,17 @@ def main():
     write.add_argument("--new", metavar="SCRIPT", help="put it together from two others")
     parser.add_argument("--folder", default=Path(__file__).parents[1], type=Path)
     args = parser.parse_args()
+    paths = sorted(filter(Path.is_file, args.folder.glob("[!.]*_*.py")))
+    # Others' files may be in any encoding.
+    texts = {path.name: path.read_bytes().decode(errors="surrogateescape") for path in paths}
+    marked = [name for name in texts if any(mark.search(texts[name]) for mark in SECTIONS.values())]
+    # A script that has lost all its sections is known by its name.
+    tasks, ways = ({task_and_way(name)[part] for name in marked} for part in (0, 1))
     scripts = {}
-    for path in sorted(filter(Path.is_file, args.folder.glob("[!.]*_*.py"))):
-        text = path.read_bytes().decode(errors="surrogateescape")  # others' files may be of any
-        known = {belongs("task", path.name), belongs("parallel", path.name)} & LIMITS.keys()
-        if known or any(mark.search(text) for mark in SECTIONS.values()):
-            scripts[path.name] = text
+    for name, text in texts.items():
+        task, way = task_and_way(name)
+        if task in tasks or way in ways:
+            scripts[name] = text
     whole, changed = {name: text for name, text in scripts.items() if split(text)}, {}
     if args.source:
         name = Path(args.source).name
