@@ -138,11 +138,17 @@ def cleanup():
 
 # ==== loop: how steps become a run that validates, saves and ends; equal in all scripts
 #
-# main() reads the options, and launch() calls train_rank() in each process. build_run() meets the
-# other ranks and makes data, model and log; train() alternates train_one_epoch() and validate().
-# What must not depend on the number of ranks, such as the order of the data, is a function of seed,
-# epoch and step (schedule_batches()). Dropout draws for a slice, so it depends on the rank too.
-# What ranks must decide together is summed with each step's losses, in finish_step().
+# Begin with train(): it alternates train_one_epoch() and validate() until the run ends. A Run is
+# what lives from step to step; its Place says which of the ranks this process is. Before train(),
+# main() has read the options, launch() has started the ranks, and build_run() has made data, model,
+# optimizer and log, or loaded a checkpoint into them.
+#
+# Two rules hold everywhere:
+# - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
+#   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
+#   a step. Only dropout also depends on the rank, because each draws for its slice of a batch.
+# - What ranks must decide together, such as to save or to stop, is summed over them with the step's
+#   losses in finish_step(). All ranks read the same sums one step later, and act alike.
 
 
 class Place(NamedTuple):
@@ -170,6 +176,8 @@ class Run:
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
     over: bool = False  # the run ends before --epochs; the schedule reads it
+    stop: bool = False  # a rank got a signal: save, then end
+    save: bool = False  # a checkpoint is due
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
     scaler: object = None  # torch.amp.GradScaler, or an object with its methods
@@ -191,8 +199,12 @@ class Run:
 
 def train(run):
     """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
-    args, desired, monitor = run.args, dict(run.args.desired), monitor_of(run.args)
-    reached, stuck, done, val = False, False, run.epoch + run.step / run.data.steps, {}
+    args, desired = run.args, dict(run.args.desired)
+    monitor = monitor_of(args)  # the measure that selects the best model
+    reached = stuck = False
+    done = run.epoch + run.step / run.data.steps  # epochs
+    val = {}
+    # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
     run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was interrupted is validated even if the budget is spent.
     while run.epoch < args.epochs and (run.step or not run.over):
@@ -201,7 +213,8 @@ def train(run):
         # trains no step of this epoch.
         save_checkpoint(run)
         val = validate(run)
-        done, before = run.epoch + run.step / run.data.steps, run.best[monitor]
+        done = run.epoch + run.step / run.data.steps
+        before = run.best[monitor]
         for tag, (_, worst, better) in BEST.items():
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
         run.waited = 0 if run.best[monitor] != before else run.waited + 1
@@ -218,32 +231,30 @@ def train(run):
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
-        reason = "the budget is spent" if done < args.epochs else "all epochs are done"
-        reason = f"no better {monitor.lower()} in {run.waited} epochs" if stuck else reason
-        reason = "target reached" if reached else reason
-        end = {"reason": reason, "epochs": done, "seconds": time.perf_counter() - run.started}
-        end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
-        run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
-        run.log.close()
-        took = datetime.timedelta(seconds=round(end["seconds"]))
-        line = f"{reason} after {round(done, 2):g}/{args.epochs} epochs in {took} (h:m:s)"
-        if val:
-            best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-            line += f": {format_metrics(val, 3)}; {best}"
-        print_line(line)
+        if reached:
+            reason = "target reached"
+        elif stuck:
+            reason = f"no better {monitor.lower()} in {run.waited} epochs"
+        elif done < args.epochs:
+            reason = "the budget is spent"
+        else:
+            reason = "all epochs are done"
+        log_end(run, reason, done, val)
 
 
 def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
-    rate = functools.partial(learning_rate, args, peak_learning_rate(args, data.global_batch))
+    peak = peak_learning_rate(args, data.global_batch)
     objective = functools.partial(criterion, args=args)
     accumulation = data.accumulation_steps
     # scale(one) is the scale as a tensor; get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
-    run.meter, run.resumed = Meter(title, items, run, run.step, run.resumed), None
+    # An epoch that resumes in its middle continues its sums and its clock.
+    run.meter = Meter(title, items, run, run.step, run.resumed)
+    run.resumed = None
     arm_timeout(args)
     for step in range(run.step, data.steps):
         if run.over:
@@ -253,7 +264,7 @@ def train_one_epoch(run):
         # The learning rate is that of the step's middle, so that neither the first step of the
         # warm-up nor the last one of a decay is lost at a rate of 0.
         for group in run.optimizer.param_groups:
-            group["lr"] = rate(epoch + (step + 0.5) / data.steps)
+            group["lr"] = learning_rate(args, peak, epoch + (step + 0.5) / data.steps)
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
         torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
         scale = run.scaler.scale(one)
@@ -270,7 +281,8 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums, skipped)
     flush(run, run.meter)
     run.meter.bar.close()
-    return run.meter.values() | {"Lr": rate(epoch + (run.step - 0.5) / data.steps)}
+    last = learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)
+    return run.meter.values() | {"Lr": last}
 
 
 @torch.no_grad()
@@ -301,7 +313,8 @@ def validate(run):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have one more item, and may need this rank
         if empty:
-            inputs, target = (tensor.new_zeros(1, *tensor.shape[1:]) for tensor in (inputs, target))
+            inputs = inputs.new_zeros(1, *inputs.shape[1:])
+            target = target.new_zeros(1, *target.shape[1:])
         sums = validate_step(run.model, criterion, inputs, target, run.args)
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
@@ -325,63 +338,74 @@ def sync_statistics(run):
             buffer.copy_(all_reduce_sum(buffer))
 
 
-# What all ranks sum in a step beside the task's SUMS. The last three count the ranks that want to
-# stop because of a signal, to save, or to end because the budget is spent.
+# What ranks sum in a step besides the task's SUMS: whether the loss scale skipped it, the seconds
+# waited for data, and how many want to stop because of a signal, to save, or to end because the
+# budget is spent.
 FLAGS = ("skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
-    """Adds up a step's sums and flags over all ranks, and acts on the step before's. These have
-    been copied to the host, so nothing waits for the device, and they are the same on all ranks, so
-    all take the same decisions. The host is never more than one step ahead."""
-    cuda, minutes = sums.device.type == "cuda", run.args.checkpoint_minutes
-    due = 0 < 60 * minutes < time.monotonic() - run.saved and meter is run.meter
-    # The seconds waited for data, as a mean over ranks; then what this rank wants.
-    flags = [sum(run.data_waits) / run.place.ranks, bool(run.signals), due]
-    flags += [time.perf_counter() > run.deadline]
+    """Adds up a step's sums and flags over all ranks, and counts the step before."""
+    # The result is read one step later, when it has been copied to the host: so the host is never
+    # more than a step ahead, and waits for no step that it has just started. The sums are equal on
+    # all ranks, so all take the same decisions.
+    cuda = sums.device.type == "cuda"
+    waited = sum(run.data_waits) / run.place.ranks  # seconds, a mean over ranks
     run.data_waits.clear()
-    flags = torch.tensor(flags, dtype=sums.dtype).to(sums.device, non_blocking=cuda)
+    stop = bool(run.signals)
+    seconds = time.monotonic() - run.saved
+    save = 0 < 60 * run.args.checkpoint_minutes < seconds and meter is run.meter
+    spent = time.perf_counter() > run.deadline
+    flags = torch.tensor([waited, stop, save, spent], dtype=sums.dtype)
+    flags = flags.to(sums.device, non_blocking=cuda)
     skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
     # One all-reduce for all: one more for the flags would cost a round trip per step.
     total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
-    # Waiting for this event waits only for the copy, not for the next step; without `blocking` the
-    # wait would use a core.
-    copied = torch.cuda.Event(blocking=True) if cuda else None
-    if copied:
+    copied = None
+    if cuda:
+        # Waiting for this event waits only for the copy, not for the next step; without `blocking`
+        # the wait would use a core.
+        copied = torch.cuda.Event(blocking=True)
         copied.record()
     run.pending.append((total, copied))
-    flush(run, meter, left=1)
+    if len(run.pending) > 1:
+        count_step(run, meter)
+    if run.stop or run.save:
+        flush(run, meter)
     arm_timeout(run.args)
 
 
-def flush(run, meter, left=0):
-    """Counts the steps whose sums are being copied, except the last `left`. If a rank wants to save
-    or to stop, counts all and does so: between two steps, model, optimizer and sums belong to the
-    same step on all ranks."""
-    stop = save = False
-    while len(run.pending) > left:
-        total, copied = run.pending.pop(0)
-        if copied:
-            copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
-        step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
-        stop, save = step.pop("stop") > 0 or stop, step.pop("save") > 0 or save
-        run.over = step.pop("spent") > 0 or run.over
-        if stop or save:
-            left = 0
-        meter.add(step)
-        loss = compute_metrics(step)["Loss"]
-        if not math.isfinite(loss):
-            at = f"{meter.title}, step {meter.steps}"
-            raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
-        if (meter.steps - 1) % run.args.print_freq == 0:
-            meter.show(loss)
-            if run.log and meter is run.meter:
-                run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
-        if not run.pending:
-            meter.read_clock()  # only here: an epoch resumed after its last step keeps its time
-    if (stop or save) and meter is run.meter:  # in validation everything is saved already
+def count_step(run, meter):
+    """Counts the oldest of the steps whose sums are being copied, and reads what ranks want."""
+    total, copied = run.pending.pop(0)
+    if copied:
+        copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
+    step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
+    run.stop |= step.pop("stop") > 0
+    run.save |= step.pop("save") > 0
+    run.over |= step.pop("spent") > 0
+    meter.add(step)
+    loss = compute_metrics(step)["Loss"]
+    if not math.isfinite(loss):
+        at = f"{meter.title}, step {meter.steps}"
+        raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+    if (meter.steps - 1) % run.args.print_freq == 0:
+        meter.show(loss)
+        if run.log and meter is run.meter:
+            run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
+
+
+def flush(run, meter):
+    """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
+    or stops, if a rank wants to."""
+    if not run.pending:  # an epoch that resumes after its last step keeps its time
+        return
+    while run.pending:
+        count_step(run, meter)
+    meter.read_clock()
+    if (run.stop or run.save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
-    if stop:
+    if run.stop:
         end_early(run)
 
 
@@ -459,7 +483,8 @@ def load_weights(model, weights, what):
     shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
     fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
     left = sorted((own.keys() | weights.keys()) - fits.keys())
-    number, names = f"{what}: {len(left)} weights do not fit", ", ".join(left[:4])
+    number = f"{what}: {len(left)} weights do not fit"
+    names = ", ".join(left[:4])
     if len(fits) <= len(own) / 2:
         raise BadInput(f"{number}: {names}")
     if left and os.environ.get("RANK", "0") == "0":
@@ -497,26 +522,35 @@ MUST_FIT = ("arch", "num_classes", "classes")
 def criterion(output, target, args=None):
     """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
     in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
-    smoothing, threshold = (args.label_smoothing, args.bce_threshold) if args else (0.0, None)
-    mixed = [(target, 1)]  # classes, and their share of the target
+    smoothing = args.label_smoothing if args else 0.0
+    parts = [(target, 1)]  # classes, and their share of the target
     if target.ndim > 1:
-        (target, other), kept = target[:, :2].long().T, target[:, 2:]
-        mixed = [(target, kept), (other, 1 - kept)]
+        share = target[:, 2:]
+        target, other = target[:, 0].long(), target[:, 1].long()
+        parts = [(target, share), (other, 1 - share)]
     if args and args.loss == "bce":
-        wanted = sum(kept * nn.functional.one_hot(label, output.shape[1]) for label, kept in mixed)
-        wanted = wanted * (1 - smoothing) + smoothing / output.shape[1]
-        wanted = wanted if threshold is None else (wanted > threshold).float()
-        bce = nn.functional.binary_cross_entropy_with_logits
-        # The mean over classes: with a sum, the learning rate would depend on their number.
-        loss = bce(output.float(), wanted, reduction="none").mean(dim=1).sum()
+        losses = binary_cross_entropy(output, parts, smoothing, args.bce_threshold)
     else:
         options = {"label_smoothing": smoothing, "reduction": "none"}
-        losses = functools.partial(nn.functional.cross_entropy, output, **options)
-        loss = sum(kept * losses(label)[:, None] for label, kept in mixed).sum()
+        cross_entropy = functools.partial(nn.functional.cross_entropy, output, **options)
+        losses = sum(share * cross_entropy(label)[:, None] for label, share in parts)
+    loss = losses.sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
     sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
     return loss / len(target), sums
+
+
+def binary_cross_entropy(output, parts, smoothing, threshold):
+    """Returns the loss (N,) of one two-class problem per class (Wightman et al. 2021)."""
+    classes = output.shape[1]
+    wanted = sum(share * nn.functional.one_hot(label, classes) for label, share in parts)
+    wanted = wanted * (1 - smoothing) + smoothing / classes
+    if threshold is not None:
+        wanted = (wanted > threshold).float()
+    bce = nn.functional.binary_cross_entropy_with_logits
+    # The mean over classes: with a sum, the learning rate would depend on their number.
+    return bce(output.float(), wanted, reduction="none").mean(dim=1)
 
 
 def compute_metrics(sums):
@@ -590,8 +624,9 @@ open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0)
 def list_sources(args, place):
     """Returns (train, val) of DIR, of the demo set or of --dummy."""
     if args.dummy:  # as many images as ImageNet has
-        made = functools.partial(Source, "synthetic images", [], *[np.empty(0)] * 4)
-        return made(np.zeros(1_281_167, np.int8)), made(np.zeros(50_000, np.int8))
+        nowhere = [np.empty(0)] * 4  # names, file, offset, length
+        synthetic = functools.partial(Source, "synthetic images", [], *nowhere)
+        return synthetic(np.zeros(1_281_167, np.int8)), synthetic(np.zeros(50_000, np.int8))
     folder = Path(args.dir or "demo_data")
     if not args.dir and place.rank == 0:
         print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
@@ -610,13 +645,22 @@ def open_source(folder):
             return open_shards(folder)
         listed = datasets.ImageFolder(folder)
     except Exception as error:  # a damaged index may raise anything
-        why, shards = first_line(error)[:300], "index.npz (tools/make_shards.py --index)"
-        holds = "hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet in any form)"
-        raise BadInput(f"{folder}: {why}; train/ and val/ {holds}, or tars and {shards}") from None
+        raise BadInput(
+            f"{folder}: {first_line(error)[:300]}; train/ and val/ hold <class>/* "
+            "(tools/prepare_imagenet.py makes them from ImageNet in any form), or tars and "
+            "index.npz (tools/make_shards.py --index)"
+        ) from None
     names = np.array([os.fsencode(path[len(str(folder)) + 1 :]) for path, _ in listed.samples])
     zeros = np.zeros(len(names), int)
-    places = np.arange(len(names)), zeros, zeros - 1  # each image is a whole file
-    return Source(str(folder), listed.classes, names, *places, np.array(listed.targets))
+    return Source(
+        str(folder),
+        listed.classes,
+        names,
+        file=np.arange(len(names)),  # each image is a whole file
+        offset=zeros,
+        length=zeros - 1,
+        target=np.array(listed.targets),
+    )
 
 
 def open_shards(folder):
@@ -674,19 +718,24 @@ class Data(NamedTuple):
 def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data for these options, with `batches` of split_batch(). When a checkpoint with
     this metadata is evaluated and no size is typed, the sizes are the checkpoint's."""
-    (device_batch, _, global_batch), multiple = batches, batch_multiple(args)
-    preset, (train, val) = preset_of(args.arch), sources
+    train, val = sources
+    device_batch, _, global_batch = batches
     if global_batch % args.repeated_aug:
         raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
     mix_group = args.mix_group or global_batch // args.repeated_aug
+    multiple = batch_multiple(args)
     if device_batch % multiple or mix_group % multiple:
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
-    own_size, demo = preset.crop_size[0], not (args.dir or args.dummy)
-    small = demo and own_size == 224 and args.arch != "maxvit_t"  # the demo's 64 pixels will do
+    preset = preset_of(args.arch)
+    own_size = preset.crop_size[0]
+    demo = not (args.dir or args.dummy)
+    usual_size = own_size
+    if demo and own_size == 224 and args.arch != "maxvit_t":
+        usual_size = 64  # the demo's images have no more pixels
     typed = args.image_size or args.val_size
     theirs = metadata if metadata and args.evaluate and not typed else {}
-    image_size = args.image_size or theirs.get("image_size") or (64 if small else own_size)
+    image_size = args.image_size or theirs.get("image_size") or usual_size
     val_size = args.val_size or image_size
     val_resize = args.val_resize or theirs.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
@@ -696,16 +745,26 @@ def open_data(args, place, sources, batches, metadata=None):
         what = args.weights or ("published weights" if args.pretrained else "random weights")
         what = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else what
         print_line(f"Validating {what}: crops of {val_size} pixels, resized to {val_resize}")
-    num_classes = args.num_classes or len(train.classes) or 1000
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
-    workers = min(16, cores_per_rank(place)) if args.workers is None else args.workers
     options = model_options(args, image_size)
     saved = (metadata or {}).get("model_options", {})  # another size, for one
     options |= {name: saved[name] for name in options if name in saved}
-    shared = (args.repeated_aug, workers, options, mix_group, num_classes)
-    return Data(train, val, steps, *batches, *shared, image_size, val_size, val_resize)
+    return Data(
+        train,
+        val,
+        steps,
+        *batches,
+        repeats=args.repeated_aug,
+        workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
+        model_options=options,
+        mix_group=mix_group,
+        num_classes=args.num_classes or len(train.classes) or 1000,
+        image_size=image_size,
+        val_size=val_size,
+        val_resize=val_resize,
+    )
 
 
 def batch_multiple(args):
@@ -726,9 +785,11 @@ def preset_of(arch):
 
 def train_size(args, data, epoch):
     """Returns the size of an epoch's crops, which grow after 40, 60 and 80 % of the epochs."""
-    start, thirds = args.start_size or data.image_size, min(3, max(0, 5 * epoch // args.epochs - 1))
-    grown = (data.image_size - start) * thirds // 3
-    return start + (grown if thirds == 3 else grown // 16 * 16)
+    start = args.start_size or data.image_size
+    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))
+    if thirds == 3:
+        return data.image_size
+    return start + (data.image_size - start) * thirds // 3 // 16 * 16
 
 
 # ------------------------------------------------------------------------------------------ loading
@@ -821,8 +882,9 @@ class Images(torch.utils.data.Dataset):
         # A network file system may fail for a while, so reading is tried four times; it may return
         # wrong bytes once, so decoding is tried twice. Then the run ends: training without some of
         # the images would be another training, and nobody would notice.
-        source, seconds = getattr(self.data, split), [1, 5, 20]
+        source = getattr(self.data, split)
         index = key % len(source.target)
+        seconds = [1, 5, 20]  # before the second, third and fourth attempt
         write = self.load_random if split == "train" else self.load_central
         while True:
             try:
@@ -839,7 +901,8 @@ class Images(torch.utils.data.Dataset):
     def load_random(self, encoded, out, epoch, key):
         """Writes a random crop, augmented; (seed, epoch, key) decide it, not the worker."""
         # Python hashes a string seed, so that similar seeds give unrelated draws.
-        args, rng = self.args, random.Random(f"{self.args.seed} {epoch} {key}")
+        args = self.args
+        rng = random.Random(f"{args.seed} {epoch} {key}")
         mirrored = rng.random() < 0.5
         if args.flip == "alternate":
             mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
@@ -973,8 +1036,9 @@ def mix_groups(images, target, args, data, epoch, position):
     """Mixes the pairs of a batch that begins at `position` of the epoch. A group of pairs shares a
     draw, from (seed, epoch, step, group): the same for any number of ranks."""
     step, first = divmod(position, data.global_batch)
-    mixed, size, end = [], data.mix_group, first + len(target)
-    for group in range(first // size, -(-end // size)):
+    size, end = data.mix_group, first + len(target)
+    mixed = []
+    for group in range(first // size, math.ceil(end / size)):  # of which this batch has images
         here = slice(max(0, group * size - first), (group + 1) * size - first)
         seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
         mixed.append(mix_pairs(images[here], target[here], args, seed))
@@ -990,17 +1054,27 @@ def mix_pairs(images, target, args, seed):
     cut = rng.random() < 0.5 if args.mixup and args.cutmix else bool(args.cutmix)
     alpha = args.cutmix if cut else args.mixup
     blend = 1 - rng.betavariate(alpha, alpha)  # the neighbour's part
-    height, width = images.shape[2:]
-    top, left, bottom, right = 0, 0, height, width
-    if cut:  # a box of this area around any point, cut off at the edges (Yun et al. 2019)
-        y, x, half = rng.randrange(height), rng.randrange(width), math.sqrt(blend) / 2
-        top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
-        left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
-        blend = (bottom - top) * (right - left) / (height * width)
     neighbour = torch.arange(len(target), device=target.device) ^ 1
-    other, region = target[neighbour], images[:, :, top:bottom, left:right]
-    region.lerp_(region[neighbour], 1 if cut else blend)
-    return torch.stack([target, other, 1 - torch.full_like(images[:, 0, 0, 0], blend)], dim=1)
+    if cut:
+        height, width = images.shape[2:]
+        top, left, bottom, right = cutmix_box(height, width, blend, rng)
+        box = images[:, :, top:bottom, left:right]
+        box.copy_(box[neighbour])
+        blend = (bottom - top) * (right - left) / (height * width)
+    else:
+        images.lerp_(images[neighbour], blend)
+    share = 1 - torch.full_like(images[:, 0, 0, 0], blend)
+    return torch.stack([target, target[neighbour], share], dim=1)
+
+
+def cutmix_box(height, width, area, rng):
+    """Returns (top, left, bottom, right) of a box with this fraction of the area around any point,
+    cut off at the edges (Yun et al. 2019)."""
+    y, x = rng.randrange(height), rng.randrange(width)
+    half = math.sqrt(area) / 2  # of a side, as a fraction
+    top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
+    left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
+    return top, left, bottom, right
 
 
 def dummy_batch(args, data, items, device, split="train"):
@@ -1025,56 +1099,116 @@ POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-ms
 
 def add_task_options(parser):
     """Adds the task's options; returns the names of free ones and of each rank's own."""
-    flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
-    folder = {"nargs": "?", "default": os.environ.get("IMAGENET_DIR") or None}
-    add("dir", metavar="DIR", **folder, help="has train/, val/ (default: $IMAGENET_DIR, or a demo)")
+    add(
+        "dir",
+        metavar="DIR",
+        nargs="?",
+        default=os.environ.get("IMAGENET_DIR") or None,
+        help="has train/, val/ (default: $IMAGENET_DIR, or a demo)",
+    )
     add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
     add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
     add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
     add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
-    side = "shorter side before the validation crop, in pixels (default: in the model's proportion)"
-    add("--val-resize", type=positive_int, help=side)
+    add(
+        "--val-resize",
+        type=positive_int,
+        help="shorter side before the validation crop, in pixels "
+        "(default: in the model's proportion)",
+    )
     add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
-    add("--dummy", **flag, help="train on as many synthetic images as ImageNet has")
+    add("--dummy", action="store_true", help="train on as many synthetic images as ImageNet has")
 
     add = parser.add_argument_group("augmentation").add_argument
     add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
-    sides = "mirror images; alternate: each image in every second epoch (Jordan 2024)"
-    add("--flip", choices=["random", "alternate", "off"], default="random", help=sides)
+    add(
+        "--flip",
+        choices=["random", "alternate", "off"],
+        default="random",
+        help="mirror images; alternate: each image in every second epoch (Jordan 2024)",
+    )
     add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
-    boxes = "erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off"
-    add("--random-erase", type=zero_to_1, default=0, metavar="P", help=boxes)
-    crops = "train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)"
-    add("--repeated-aug", type=positive_int, default=1, metavar="N", help=crops)
-    alpha = {"type": non_negative, "default": 0, "metavar": "ALPHA"}
-    add("--mixup", **alpha, help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off")
-    add("--cutmix", **alpha, help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off")
+    add(
+        "--random-erase",
+        type=zero_to_1,
+        default=0,
+        metavar="P",
+        help="erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off",
+    )
+    add(
+        "--repeated-aug",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)",
+    )
+    add(
+        "--mixup",
+        type=non_negative,
+        default=0,
+        metavar="ALPHA",
+        help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off",
+    )
+    add(
+        "--cutmix",
+        type=non_negative,
+        default=0,
+        metavar="ALPHA",
+        help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off",
+    )
     add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
 
     add = parser.add_argument_group("model").add_argument
     add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
-    add("--pretrained", **flag, help="start from published weights; the last layer may be new")
+    add(
+        "--pretrained",
+        action="store_true",
+        help="start from published weights; the last layer may be new",
+    )
     add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
-    add("--freeze", **flag, help="train only the last layer of --pretrained or --weights")
-    add("--zero-init", **flag, help="start each ResNet block as the identity (Goyal et al. 2017)")
-    add("--channels-last", **flag, help="store tensors as NHWC")
+    add(
+        "--freeze",
+        action="store_true",
+        help="train only the last layer of --pretrained or --weights",
+    )
+    add(
+        "--zero-init",
+        action="store_true",
+        help="start each ResNet block as the identity (Goyal et al. 2017)",
+    )
+    add("--channels-last", action="store_true", help="store tensors as NHWC")
 
     add = parser.add_argument_group("loss and accuracy").add_argument
-    losses = "ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)"
-    add("--loss", choices=["ce", "bce"], default="ce", help=losses)
-    above = "round mixed and smoothed targets above it to 1, others to 0 (timm: 0.2; default: off)"
-    add("--bce-threshold", type=number(float, 0.01, 0.99), metavar="SHARE", help=above)
+    add(
+        "--loss",
+        choices=["ce", "bce"],
+        default="ce",
+        help="ce: cross-entropy; bce: binary cross-entropy per class (Wightman et al. 2021)",
+    )
+    add(
+        "--bce-threshold",
+        type=number(float, 0.01, 0.99),
+        metavar="SHARE",
+        help="round mixed and smoothed targets above it to 1, others to 0 "
+        "(timm: 0.2; default: off)",
+    )
     add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
-    top1 = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
-    top1["type"] = lambda text: ["top1", round(100 * fraction(text), 9)]
-    add("--desired-acc", **top1, help="0.75: as --desired top1 75 (default: none)")
+    add(
+        "--desired-acc",
+        dest="desired",
+        action="append",
+        metavar="FRACTION",
+        type=lambda text: ["top1", round(100 * fraction(text), 9)],
+        help="0.75: as --desired top1 75 (default: none)",
+    )
     return [], ["channels_last", "dir", "workers"]
 
 
 def check_task_options(args, parser):
     """Exits with one line if options exclude each other or name something unknown."""
-    known, name = models.list_models(module=models), args.arch.removeprefix("timm/")
+    known = models.list_models(module=models)
+    name = args.arch.removeprefix("timm/")
     if name != args.arch:
         if not importlib.util.find_spec("timm"):
             parser.error(f"{args.arch} needs timm: pip install timm")
@@ -1083,8 +1217,8 @@ def check_task_options(args, parser):
     if name not in known:
         near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
         parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
-    theirs = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
-    if not re.fullmatch("|".join(["off", *POLICIES, theirs]), args.auto_augment):
+    timm_policy = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
+    if not re.fullmatch("|".join(["off", *POLICIES, timm_policy]), args.auto_augment):
         parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
     begun = args.pretrained or args.weights or args.resume not in (None, "auto")
     grows = args.compile and args.compile_mode != "default" and args.start_size
@@ -1109,8 +1243,9 @@ def check_task_options(args, parser):
 # free, so that it may change when a run resumes, or own, so that each rank may have its own value.
 # The task and parallel sections return theirs.
 FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
-OWN = "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir".split()
-OWN += ["no_accel", "timeout"]
+OWN = (
+    "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir no_accel timeout"
+).split()
 
 
 def parse_args(argv=None):
@@ -1120,7 +1255,8 @@ def parse_args(argv=None):
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
         parser.error(f"an option file: {error}")
-    tags, value = {tag.lower(): tag for tag in BEST}, number(float, -1e12, 1e12)
+    tags = {tag.lower(): tag for tag in BEST}
+    value = number(float, -1e12, 1e12)
     try:
         args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
     except (KeyError, argparse.ArgumentTypeError) as error:
@@ -1132,86 +1268,154 @@ def parse_args(argv=None):
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
+    # A task or a way may not have all of these.
     for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
-            names = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{names} exclude each other")
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{options} exclude each other")
     return args
 
 
 def make_parser():
     """Returns the parser; its `free` and `own` are the names of such options."""
-    flag = {"action": "store_true"}
-    # Without usage, an error is one line.
-    options = {"usage": argparse.SUPPRESS, "allow_abbrev": False, "fromfile_prefix_chars": "@"}
-    about = __doc__.split("\n\n")[0] + " @FILE stands for the options in a file."
-    elsewhere = "docs/recipes.md lists what options of other projects are called here."
-    parser = argparse.ArgumentParser(description=about, epilog=elsewhere, **options)
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0] + " @FILE stands for the options in a file.",
+        epilog="docs/recipes.md lists what options of other projects are called here.",
+        usage=argparse.SUPPRESS,  # without it, an error is one line
+        allow_abbrev=False,
+        fromfile_prefix_chars="@",
+    )
     parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
     task_free, task_own = add_task_options(parser)
+
     add = parser.add_argument_group("optimization").add_argument
     add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
     add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
     add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
-    names = ("--accumulation", "--batches-per-allreduce")
-    add(*names, type=positive_int, default=1, help="batches per device and step")
-    total = "batch size of all devices, in parts of up to -b (default: devices x -b x accumulation)"
-    add("--global-batch", type=positive_int, help=total)
+    add(
+        "--accumulation",
+        "--batches-per-allreduce",
+        type=positive_int,
+        default=1,
+        help="batches per device and step",
+    )
+    add(
+        "--global-batch",
+        type=positive_int,
+        help="batch size of all devices, in parts of up to -b "
+        "(default: devices x -b x accumulation)",
+    )
     add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
-    rules = "scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)"
-    add("--lr-scaling", choices=["linear", "sqrt", "none"], help=rules)
+    add(
+        "--lr-scaling",
+        choices=["linear", "sqrt", "none"],
+        help="scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)",
+    )
     add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
-    shapes = "step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0"
-    add("--lr-schedule", choices=["step", "cosine", "linear"], help=shapes)
-    warmup = "epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP)
-    add("--warmup-epochs", type=non_negative, help=warmup)
-    names, source = "sgd nesterov adamw lamb lars muon", "lamb, lars and muon are timm's; muon"
-    add("--optimizer", choices=names.split(), help=source + " takes the --lr of adamw")
+    add(
+        "--lr-schedule",
+        choices=["step", "cosine", "linear"],
+        help="step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0",
+    )
+    add(
+        "--warmup-epochs",
+        type=non_negative,
+        help="epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP),
+    )
+    add(
+        "--optimizer",
+        choices=["sgd", "nesterov", "adamw", "lamb", "lars", "muon"],
+        help="lamb, lars and muon are timm's; muon takes the --lr of adamw",
+    )
     add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
     add("--wd", "--weight-decay", type=non_negative, help="weight decay")
     add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
-    norms = f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})"
-    add("--norm-wd", type=non_negative, help=norms)
-    limit = f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})"
-    add("--clip-grad", type=non_negative, help=limit)
-    decay = "validate an average of the weights with this decay per 32 steps (Polyak 1992); 0 = off"
-    add("--ema", type=number(float, 0, 0.999999), default=0, metavar="DECAY", help=decay)
+    add(
+        "--norm-wd",
+        type=non_negative,
+        help=f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})",
+    )
+    add(
+        "--clip-grad",
+        type=non_negative,
+        help=f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})",
+    )
+    add(
+        "--ema",
+        type=number(float, 0, 0.999999),
+        default=0,
+        metavar="DECAY",
+        help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
+        "0 = off",
+    )
 
+    measures = [tag.lower() for tag in BEST]
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
-    hours = "train for this many hours in all, then validate and end (default: no limit)"
-    add("--budget-hours", type=positive, help=hours)
-    tags = [tag.lower() for tag in BEST]
-    names = {"nargs": 2, "metavar": ("MEASURE", "VALUE"), "action": "append"}
-    wanted = f"end after an epoch that is this good in all given (default: none): {', '.join(tags)}"
-    add("--desired", **names, help=wanted)
-    stuck = "early stopping: end after this many epochs without a better --best (default: off)"
-    add("--patience", type=positive_int, metavar="EPOCHS", help=stuck)
-    stuck = "end after this many seconds without a step; 0 = off"
-    add("--timeout", type=number(float, 0, 1e8), default=600, help=stuck)
+    add(
+        "--budget-hours",
+        type=positive,
+        help="train for this many hours in all, then validate and end (default: no limit)",
+    )
+    add(
+        "--desired",
+        nargs=2,
+        metavar=("MEASURE", "VALUE"),
+        action="append",
+        help="end after an epoch that is this good in all given (default: none): "
+        + ", ".join(measures),
+    )
+    add(
+        "--patience",
+        type=positive_int,
+        metavar="EPOCHS",
+        help="early stopping: end after this many epochs without a better --best (default: off)",
+    )
+    add(
+        "--timeout",
+        type=number(float, 0, 1e8),
+        default=600,
+        help="end after this many seconds without a step; 0 = off",
+    )
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
-    resume = "a checkpoint, or a folder's newest; auto: the newest of this run (default: none)"
-    add("--resume", metavar="PATH", help=resume)
+    add(
+        "--resume",
+        metavar="PATH",
+        help="a checkpoint, or a folder's newest; auto: the newest of this run (default: none)",
+    )
     add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
-    best = f"measure that selects model_best.pt (default: the first --desired, or {tags[0]})"
-    add("--best", choices=tags, help=best)
-    kept = "also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)"
-    add("--keep-every", type=positive_int, metavar="EPOCHS", help=kept)
-    add("-e", "--evaluate", **flag, help="validate once and end")
+    add(
+        "--best",
+        choices=measures,
+        help=f"measure that selects model_best.pt (default: the first --desired, or {measures[0]})",
+    )
+    add(
+        "--keep-every",
+        type=positive_int,
+        metavar="EPOCHS",
+        help="also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)",
+    )
+    add("-e", "--evaluate", action="store_true", help="validate once and end")
     add("--log-dir", default="runs", help="each run makes a folder in this one")
     add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
 
     add = parser.add_argument_group("device and reproducibility").add_argument
-    add("--compile", **flag, help="torch.compile; the first steps take minutes")
-    modes = ["default", "reduce-overhead", "max-autotune"]
-    add("--compile-mode", choices=modes, default="default", help="reduce-overhead uses CUDA graphs")
+    add("--compile", action="store_true", help="torch.compile; the first steps take minutes")
+    add(
+        "--compile-mode",
+        choices=["default", "reduce-overhead", "max-autotune"],
+        default="default",
+        help="reduce-overhead uses CUDA graphs",
+    )
     add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
-    add("--no-accel", **flag, help="use the CPU even where there is a GPU")
+    add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     add("--seed", type=non_negative_int, default=0, help="seed of everything random")
-    add("--deterministic", **flag, help="repeat bit for bit on GPUs too; slower")
+    add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
     way_free, way_own = add_parallel_options(parser)
-    parser.free, parser.own = FREE + task_free + way_free, OWN + task_own + way_own
+
+    parser.free = FREE + task_free + way_free
+    parser.own = OWN + task_own + way_own
     parser.set_defaults(**DEFAULTS, desired=[])
     for action in parser._actions:
         if action.nargs != 0 and action.default is not None and "default" not in action.help:
@@ -1260,9 +1464,11 @@ def schedule_batches(run):
     index; its n-th repeat in a step has n times the number of items added. `position` is that of
     the first key among all keys of the epoch.
     """
-    args, place, data, first_step = run.args, run.place, run.data, run.step
-    mine, distinct = data.global_batch // place.data_ranks, data.global_batch // data.repeats
-    at_once = data.device_batch * place.devices
+    args, place, data = run.args, run.place, run.data
+    first_step = run.step
+    distinct = data.global_batch // data.repeats  # items in a step, of all ranks
+    mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
+    at_once = data.device_batch * place.devices  # keys of one batch of this process
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
     for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):  # --evaluate has none
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
@@ -1303,14 +1509,16 @@ def split_batch(args, place, global_batch=None):
     batch is given, devices take the largest batch up to -b that divides what each has in a step."""
     # The global batch decides what is trained, and its split decides nothing. So it is kept, and
     # the batch of a device, which is limited by its memory, adapts.
-    devices, batch = place.data_ranks * place.devices, args.batch_size
-    in_step, multiple = batch * args.accumulation, batch_multiple(args)
+    devices = place.data_ranks * place.devices
+    batch = args.batch_size
+    in_step = batch * args.accumulation  # samples of a device
     if global_batch:
         in_step, remainder = divmod(global_batch, devices)
         if remainder:
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
             cannot = f"{devices} devices cannot share a global batch of {global_batch}"
             raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        multiple = batch_multiple(args)
         sizes = range(min(batch, in_step), 0, -1)
         batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
     return batch, in_step // batch, in_step * devices
@@ -1329,7 +1537,8 @@ def to_device(batches, args, data, device, data_waits):
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
-    ready, asked = None, time.perf_counter()
+    ready = None
+    asked = time.perf_counter()
     for *batch, split, epoch, position in batches:
         data_waits.append(time.perf_counter() - asked)
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
@@ -1344,7 +1553,8 @@ def to_device(batches, args, data, device, data_waits):
             inputs.record_stream(main)  # or the next batch would get their memory too soon
             target.record_stream(main)
             copied.synchronize()  # sync point, or the loader would write into what is being copied
-        ready, asked = (split, epoch, inputs, target), time.perf_counter()
+        ready = split, epoch, inputs, target
+        asked = time.perf_counter()
     if ready:
         yield ready
 
@@ -1499,6 +1709,8 @@ def save_checkpoint(run):
     each gives what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
+    run.save = False
+    # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     checkpoint = {
         **about_model(run.args, run.data),
@@ -1587,7 +1799,7 @@ def load_checkpoint(args, place, config):
         if changed and not args.evaluate:
             print_line(f"--resume {path}: trained with other options: {changed}")
         tensors = {name: metadata.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:  # has no use for it
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
         # make_state() will change the rate, and the steps that timm's optimizers count.
         group = tensors["optimizer"]["param_groups"][0]
@@ -1707,10 +1919,12 @@ def saved_pairs(run, state):
     own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
     own, saved = dict(leaves(own)), {}
     if state is not None:
-        # Moments that the file lacks begin at zero; another optimizer's are left out.
-        begun = {path: tensor for path, tensor in own.items() if path[0] == "optimizer"}
-        saved = {path: torch.zeros(tensor.shape) for path, tensor in begun.items()}
-        saved |= {path: t for path, t in leaves(state) if path in own or path[0] != "optimizer"}
+        for path, tensor in leaves(state):
+            if path in own or path[0] != "optimizer":  # not another optimizer's moments
+                saved[path] = tensor
+        for path, tensor in own.items():
+            if path[0] == "optimizer":  # moments that the file lacks begin at zero
+                saved.setdefault(path, torch.zeros(tensor.shape))
         # All names and shapes are compared before any tensor is changed.
         mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
         if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
@@ -1776,11 +1990,13 @@ def make_folder(run):
 
 def describe(run, metadata):
     """Returns what is needed to repeat the run, and what make_results.py reads."""
-    args, place, sizes = run.args, run.place, about_model(run.args, run.data) | run.data._asdict()
-    git, commit = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "describe"], ""
+    args, place = run.args, run.place
+    sizes = about_model(args, run.data) | run.data._asdict()
+    commit = ""
     with contextlib.suppress(OSError):  # no git
-        options = ["--always", "--dirty", "--abbrev=40"]
-        commit = subprocess.run(git + options, capture_output=True, text=True).stdout.strip()
+        folder = os.path.dirname(os.path.abspath(__file__))
+        git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
@@ -1806,8 +2022,9 @@ def log_epoch(run, done, train, val):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
     once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
     values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
-    for tag in (tag for tag in LOGGED if tag in val):
-        values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
+    for tag in LOGGED:
+        if tag in val:
+            values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
     for tag, value in values.items():
         run.log.add_scalar(tag, value, math.ceil(done))
     run.log.flush()
@@ -1817,6 +2034,22 @@ def log_epoch(run, done, train, val):
         f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
         f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
     )
+
+
+def log_end(run, reason, done, val):
+    """Logs and prints why a run ended after `done` epochs, and what it reached."""
+    monitor = monitor_of(run.args)
+    seconds = time.perf_counter() - run.started
+    end = {"reason": reason, "epochs": done, "seconds": seconds}
+    end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
+    run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+    run.log.close()
+    took = datetime.timedelta(seconds=round(seconds))
+    line = f"{reason} after {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
+    if val:
+        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+        line += f": {format_metrics(val, 3)}; {best}"
+    print_line(line)
 
 
 # ------------------------------------------------------------------------------- process and device
@@ -1833,7 +2066,8 @@ def pick_device(args, local_rank=0, local_ranks=1):
             why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
             print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
         return torch.device("cpu")
-    found, index = torch.accelerator.device_count(), local_rank if args.gpu is None else args.gpu
+    found = torch.accelerator.device_count()
+    index = local_rank if args.gpu is None else args.gpu
     if index >= found or (args.gpu is not None and local_ranks > 1):
         wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
         raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
@@ -2013,10 +2247,10 @@ def run_config(args, place, sources):
     """Returns {"options": those that define what is trained, with the data's digest, "hash": a hash
     of those that differ from their defaults}, the same on all ranks."""
     parser = make_parser()
-    data, val = (source.digest() for source in sources)
+    train, val = (source.digest() for source in sources)
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": data}
+    mine |= {"precision": place.precision or args.precision, "data": train}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type, "val": val}
@@ -2034,12 +2268,14 @@ def print_header(run, metadata):
     print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
     if args.evaluate:
         return
-    usual, family = DEFAULTS["optimizer"], ("sgd", "nesterov", "lars")
+    usual = DEFAULTS["optimizer"]
+    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam's
     other = (usual in family) != (args.optimizer in family)
     if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
         print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
     typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
-    peak, devices = peak_learning_rate(args, data.global_batch), place.data_ranks * place.devices
+    peak = peak_learning_rate(args, data.global_batch)
+    devices = place.data_ranks * place.devices
     sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
     print_line(
         f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
@@ -2085,7 +2321,8 @@ MEANINGS = {
 
 def report_error(error):
     """Prints why the process ends, with a traceback for a bug; returns the exit status."""
-    rank, line = os.environ.get("RANK", "0"), str(error)
+    rank = os.environ.get("RANK", "0")
+    line = str(error)
     status = error.status if isinstance(error, BadInput | Fault) else None
     if status is None:
         known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
