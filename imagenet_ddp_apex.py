@@ -142,7 +142,8 @@ def _half(args, device):
 
 def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
     """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
-    sums, last = 0, accumulation_steps - 1
+    sums = 0
+    last = accumulation_steps - 1
     for number, (inputs, target) in enumerate(micro_batches):
         # The gradients of all micro-batches are exchanged together, during the last backward().
         with contextlib.nullcontext() if number == last else model.no_sync():
@@ -151,8 +152,8 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
             scaler.scale(loss / accumulation_steps).backward()
         sums += measured
     updated = [weight for group in optimizer.param_groups for weight in group["params"]]
-    weights = [master.weight for master in updated if hasattr(master, "weight")]
-    if masters := bool(weights):
+    weights = [master.weight for master in updated if hasattr(master, "weight")]  # O2's
+    if weights:
         for master in updated:
             master.grad = torch.empty_like(master) if master.grad is None else master.grad
         torch._foreach_copy_(
@@ -163,7 +164,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
         if args.clip_grad:
             clip_gradients([weight.grad for weight in updated], args.clip_grad)
         optimizer.step()
-        if masters:
+        if weights:
             with torch.no_grad():
                 torch._foreach_copy_(weights, updated)
     scaler.update(overflow)
@@ -176,8 +177,10 @@ class LossScaler:
     skips the step, and doubles after 2000 good steps, up to 2**24; a static one never checks."""
 
     def __init__(self, loss_scale, prints=True):
-        self.dynamic, self.prints = loss_scale == "dynamic", prints
-        self.loss_scale, self.unskipped = 2.0**16 if self.dynamic else float(loss_scale), 0
+        self.prints = prints
+        self.dynamic = loss_scale == "dynamic"
+        self.loss_scale = 2.0**16 if self.dynamic else float(loss_scale)
+        self.unskipped = 0  # good steps since the last change
 
     def scale(self, loss):
         """Returns the loss times the scale."""
@@ -205,7 +208,8 @@ class LossScaler:
                 skipped = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
                 print_line(f"{skipped} {self.loss_scale}")
         elif self.dynamic and self.unskipped == 2000:
-            self.loss_scale, self.unskipped = min(self.loss_scale * 2, 2.0**24), 0
+            self.loss_scale = min(self.loss_scale * 2, 2.0**24)
+            self.unskipped = 0
 
     def state_dict(self):
         """Returns Apex's state; a dynamic scale also has that of torch.amp.GradScaler."""
@@ -2514,16 +2518,26 @@ def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     add("--local-rank", "--local_rank", type=int, help="from old launchers (default: $LOCAL_RANK)")
-    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
+    add(
+        "--dist-backend",
+        choices=["nccl", "gloo", "xccl", "ucc", "mpi"],
+        help="default: the device's own",
+    )
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
-    text = "opt level, O0 to O3 (default: O1; on the CPU O0, unless --half-dtype is given)"
-    add("--opt-level", dest="precision", type=_opt_level, help=text)
+    add(
+        "--opt-level",
+        dest="precision",
+        type=_opt_level,
+        help="opt level, O0 to O3 (default: O1; on the CPU O0, unless --half-dtype is given)",
+    )
     add("--keep-batchnorm-fp32", choices=["True", "False"], help="default: True only with O2")
     add("--loss-scale", type=_loss_scale, help="dynamic, or a number (default: the level's)")
-    text = "16-bit dtype (default: float16; on the CPU bfloat16, which needs no loss scale)"
-    add("--half-dtype", choices=["float16", "bfloat16"], help=text)
+    add(
+        "--half-dtype",
+        choices=["float16", "bfloat16"],
+        help="16-bit dtype (default: float16; on the CPU bfloat16, which needs no loss scale)",
+    )
     return [], ["dist_backend", "local_rank"]
 
 
@@ -2608,15 +2622,17 @@ def _meet(place, backend, wait):
         host = "127.0.0.1"
     mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        family = {}
+        if not here and socket.has_dualstack_ipv6():
+            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
         store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
         return store
-    store, until = None, time.monotonic() + wait.total_seconds()
+    store = None
+    until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
         port = int(launchers.get("port")) if by_torchrun else port

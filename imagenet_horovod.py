@@ -2394,13 +2394,21 @@ def add_parallel_options(parser):
     add = parser.add_argument_group("distribution").add_argument
     add("--fp16-allreduce", action="store_true", help="send gradients as float16")
     add("--use-adasum", action="store_true", help="combine updates by Adasum instead of averaging")
-    text = "divide gradients by this before the sum, and by ranks / this after it"
-    factor = number(float, 1e-6, 1e6)
-    add("--gradient-predivide-factor", type=factor, default=1.0, help=text)
+    add(
+        "--gradient-predivide-factor",
+        type=number(float, 1e-6, 1e6),
+        default=1.0,
+        help="divide gradients by this before the sum, and by ranks / this after it",
+    )
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    add(
+        "--amp",
+        dest="precision",
+        choices=["float16", "bfloat16"],
+        default="float32",
+        help="type of the forward pass; float16 scales the loss",
+    )
     return [], []
 
 

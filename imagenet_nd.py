@@ -2354,8 +2354,13 @@ def print_line(line, file=None):
 def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    add(
+        "--amp",
+        dest="precision",
+        choices=["float16", "bfloat16"],
+        default="float32",
+        help="type of the forward pass; float16 scales the loss",
+    )
     return [], []
 
 

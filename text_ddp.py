@@ -2211,8 +2211,11 @@ def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     add("--dist-url", help="tcp://HOST:PORT of node 0, the same on all nodes (default: this one)")
-    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
+    add(
+        "--dist-backend",
+        choices=["nccl", "gloo", "xccl", "ucc", "mpi"],
+        help="default: the device's own",
+    )
     add("--world-size", type=positive_int, help="number of nodes (default: 1)")
     add("--rank", type=non_negative_int, help="number of this node (default: 0)")
     add("--nproc-per-node", type=positive_int, help="processes here (default: GPUs; CPU: 1)")
@@ -2220,15 +2223,21 @@ def add_parallel_options(parser):
     add("--local-rank", "--local_rank", type=int, help="from old launchers (default: $LOCAL_RANK)")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
-    own = "dist_backend dist_url local_rank multiprocessing_distributed nproc_per_node rank"
-    return [], [*own.split(), "world_size"]
+    add(
+        "--amp",
+        dest="precision",
+        choices=["float16", "bfloat16"],
+        default="float32",
+        help="type of the forward pass; float16 scales the loss",
+    )
+    own = "dist_backend dist_url local_rank nproc_per_node rank world_size".split()
+    return [], [*own, "multiprocessing_distributed"]
 
 
 def launch(train_rank, args):
     """Five environment variables give each process its place, however it was started."""
-    env, by_hand = os.environ, args.world_size or args.rank or args.nproc_per_node
+    env = os.environ
+    by_hand = args.world_size or args.rank or args.nproc_per_node
     tasks = env.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
     if {"RANK", "WORLD_SIZE"} <= env.keys():
         own = env.get("TORCHELASTIC_RUN_ID") == str(os.getppid())  # _start_this_node()'s
@@ -2272,7 +2281,8 @@ def _follow_slurm(env, tasks, no_accel):
 def _start_this_node(args):
     """Runs this command again for each rank of this node, with torchrun's variables; returns the
     status of the first that fails, or of one that fails while signals end the others."""
-    nodes, node = args.world_size or 1, args.rank or 0
+    nodes = args.world_size or 1
+    node = args.rank or 0
     devices = 0 if args.no_accel else torch.accelerator.device_count()
     processes = args.nproc_per_node or (1 if args.gpu is not None else devices or 1)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -2285,11 +2295,16 @@ def _start_this_node(args):
         raise BadInput(f"--rank {node} of --world-size {nodes}: {what}")
     if processes > devices > 0:
         raise BadInput(f"--nproc-per-node {processes}: this node has {devices} GPUs, or --no-accel")
-    env = {"MASTER_ADDR": address[1], "MASTER_PORT": address[2]}
-    env |= {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
-    env |= {"TORCHELASTIC_RUN_ID": str(os.getpid())}
-    env |= {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # no stack trace when a connection closes
-    ranks, came = [], []  # processes; times of signals
+    env = {
+        "MASTER_ADDR": address[1],
+        "MASTER_PORT": address[2],
+        "WORLD_SIZE": str(nodes * processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "TORCHELASTIC_RUN_ID": str(os.getpid()),  # by which launch() knows who started a rank
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # no stack trace when a connection closes
+    }
+    ranks = []  # processes
+    came = []  # times of signals
 
     def pass_on(signum, frame):
         """Asks the ranks to save and end; an alarm or a second Ctrl-C, not its echo, kills them."""
@@ -2363,15 +2378,17 @@ def _meet(place, backend, wait):
         host = "127.0.0.1"
     mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        family = {}
+        if not here and socket.has_dualstack_ipv6():
+            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
         store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
         return store
-    store, until = None, time.monotonic() + wait.total_seconds()
+    store = None
+    until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
         port = int(launchers.get("port")) if by_torchrun else port

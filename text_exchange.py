@@ -112,7 +112,8 @@ def precision(args, device):
 
 def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
     """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
-    sums, last = 0, accumulation_steps - 1
+    sums = 0
+    last = accumulation_steps - 1
     for number, (inputs, target) in enumerate(micro_batches):
         # Gradients of all micro-batches are exchanged together: by DDP, during the last backward().
         early = args.exchange == "ddp" and number < last
@@ -146,7 +147,8 @@ def _exchange(model, args):
 
 def _gather(gradients, args):
     """Rank 0 gathers, sums and scatters: (ranks - 1) x size through its link, each way."""
-    ranks, first = dist.get_world_size(), dist.get_rank() == 0
+    ranks = dist.get_world_size()
+    first = dist.get_rank() == 0
     for gradient in gradients:
         taken = [torch.empty_like(gradient) for _ in range(ranks)] if first else None
         dist.gather(gradient, taken)
@@ -167,7 +169,8 @@ def _async(gradients, args):
 
 def _bucket(gradients, args, add_up=dist.all_reduce):
     """Tensors are joined into buckets of --bucket-mb: few messages instead of many."""
-    buckets, size = [[]], 0
+    buckets = [[]]
+    size = 0  # bytes in the last one
     for gradient in gradients:
         size += gradient.nbytes
         if buckets[-1] and size > 1e6 * args.bucket_mb:
@@ -2325,19 +2328,35 @@ def print_line(line, file=None):
 def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
-    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
+    add(
+        "--dist-backend",
+        choices=["nccl", "gloo", "xccl", "ucc", "mpi"],
+        help="default: the device's own",
+    )
     add = parser.add_argument_group("exchange of gradients").add_argument
-    text = "how gradients are added up: see the functions with these names"
-    add("--exchange", choices=[*EXCHANGES, "ddp"], default="bucket", help=text)
+    add(
+        "--exchange",
+        choices=[*EXCHANGES, "ddp"],
+        default="bucket",
+        help="how gradients are added up: see the functions with these names",
+    )
     add("--bucket-mb", type=number(float, 0.001, 1e5), default=25.0, help="size of buckets")
-    types = ["float32", "bfloat16", "float16"]
-    add("--exchange-dtype", choices=types, default="float32", help="dtype of what is sent")
+    add(
+        "--exchange-dtype",
+        choices=["float32", "bfloat16", "float16"],
+        default="float32",
+        help="dtype of what is sent",
+    )
     add("--list-tensors", action="store_true", help="print what a step sends: name, shape, bytes")
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
-    text = "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types[1:], default="float32", help=text)
+    add(
+        "--amp",
+        dest="precision",
+        choices=["float16", "bfloat16"],
+        default="float32",
+        help="type of the forward pass; float16 scales the loss",
+    )
     return ["exchange", "bucket_mb"], ["dist_backend", "list_tensors"]
 
 
@@ -2404,15 +2423,17 @@ def _meet(place, backend, wait):
         host = "127.0.0.1"
     mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        family = {}
+        if not here and socket.has_dualstack_ipv6():
+            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
         store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
         return store
-    store, until = None, time.monotonic() + wait.total_seconds()
+    store = None
+    until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
         port = int(launchers.get("port")) if by_torchrun else port

@@ -144,7 +144,8 @@ def precision(args, device):
 
 def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
     """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
-    sums, last = 0, accumulation_steps - 1
+    sums = 0
+    last = accumulation_steps - 1
     for number, (inputs, target) in enumerate(micro_batches):
         # The gradients of all micro-batches are exchanged together, during the last backward().
         model.set_requires_gradient_sync(number == last)
@@ -2255,18 +2256,38 @@ def print_line(line, file=None):
 def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
-    backends = ["nccl", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
-    text = "gather a block's weights again for backward(): less memory, more traffic (default: on)"
-    add("--reshard-after-forward", action=argparse.BooleanOptionalAction, default=True, help=text)
-    text = "shard within this many ranks, such as those of a node, and replicate (default: all)"
-    add("--hybrid", type=number(int, 1, 1e6), help=text)
+    add(
+        "--dist-backend",
+        choices=["nccl", "gloo", "xccl", "ucc", "mpi"],
+        help="default: the device's own",
+    )
+    add(
+        "--reshard-after-forward",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="gather a block's weights again for backward(): less memory, more traffic "
+        "(default: on)",
+    )
+    add(
+        "--hybrid",
+        type=number(int, 1, 1e6),
+        help="shard within this many ranks, such as those of a node, and replicate (default: all)",
+    )
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")
     add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
-    text = "dtype in which blocks are gathered and compute; shards and sums stay float32"
-    add("--param-dtype", choices=["float32", "bfloat16"], default="float32", help=text)
+    add(
+        "--amp",
+        dest="precision",
+        choices=["float16", "bfloat16"],
+        default="float32",
+        help="type of the forward pass; float16 scales the loss",
+    )
+    add(
+        "--param-dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="dtype in which blocks are gathered and compute; shards and sums stay float32",
+    )
     return ["hybrid", "reshard_after_forward"], ["dist_backend"]
 
 
@@ -2335,15 +2356,17 @@ def _meet(place, backend, wait):
         host = "127.0.0.1"
     mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        family = {}
+        if not here and socket.has_dualstack_ipv6():
+            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
         store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
         return store
-    store, until = None, time.monotonic() + wait.total_seconds()
+    store = None
+    until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
         port = int(launchers.get("port")) if by_torchrun else port

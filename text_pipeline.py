@@ -132,9 +132,10 @@ def _plan(model, stages, args, place, data):
 def _pieces(model):
     """Returns the model as pieces, lists of consecutive calls. It is cut wherever a single value
     passes on, unless a piece would have no weights."""
-    nodes, pieces, calls = [*_Tracer().trace(model).nodes], [], []
+    nodes = [*_Tracer().trace(model).nodes]
     weights = [name for name, _ in model.named_parameters()]
     last_use = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
+    pieces, calls = [], []
     for i, node in enumerate(nodes[1:-1], 1):  # the first stands for the input
         calls.append(node)
         needed = [value for value in nodes[: i + 1] if last_use.get(value, 0) > i]
@@ -163,14 +164,16 @@ class _Stage(nn.Module):
 
     def __init__(self, model, calls, args):
         super().__init__()
-        graph, own = fx.Graph(), set(calls)
+        own = set(calls)
         self.taken = next(x for call in calls for x in call.all_input_nodes if x not in own)
         self.given = next(call for call in calls if not own.issuperset(call.users))
+        graph = fx.Graph()
         values = {self.taken: graph.placeholder("taken")}
         for call in calls:
             values[call] = graph.node_copy(call, values.get)
         graph.output(values[self.given])
-        self.computed, self.args = fx.GraphModule(model, graph), args  # it has the model's modules
+        self.computed = fx.GraphModule(model, graph)  # it has the model's modules
+        self.args = args
 
     def forward(self, x):
         """Returns what the calls give, laid out so that it can be sent."""
@@ -192,12 +195,14 @@ def _measure(stages, x, split):
     Fake tensors have no values. So this needs no device's time or memory, and finds the same on
     every rank and in every start: a run that resumes has the cuts that it had.
     """
-    fake, costs = FakeTensorMode(), []
+    costs = []
+    fake = FakeTensorMode()
     x = fake.from_tensor(x)
     for stage in stages:
         tensors = itertools.chain(stage.named_parameters(), stage.named_buffers())
         tensors = {name: fake.from_tensor(tensor).to(x.device) for name, tensor in tensors}
-        kept, flops = [], FlopCounterMode(display=False)
+        flops = FlopCounterMode(display=False)
+        kept = []  # what backward() needs
         keep = torch.autograd.graph.saved_tensors_hooks(kept.append, kept.append)
         # The only way to attend whose FLOPs are counted on all devices.
         with fake, flops, keep, sdpa_kernel(SDPBackend.MATH):
@@ -229,7 +234,8 @@ def _balance(costs, stages):
 def _schedule(pipeline, model, pieces, args, place):
     """Adds to `pipeline` its groups, and the schedules of training and validation."""
     width = place.ranks // place.data_ranks
-    sizes, names = (place.data_ranks, width), ("replicas", "stages")
+    names = ("replicas", "stages")
+    sizes = (place.data_ranks, width)
     mesh = init_device_mesh(place.device.type, sizes, mesh_dim_names=names)
     pipeline.replicas, pipeline.stages = (mesh[name].get_group() for name in names)
     _sum(torch.zeros(1, device=place.device), pipeline.stages)  # or NCCL would join them in a step
@@ -302,8 +308,9 @@ def _average(gradients, group):
 
 def validate_step(model, criterion, inputs, target, args):
     """Returns the sums of one validation batch, on the last stage; the others' are zeros."""
-    pipeline, missing = model.pipeline, model.pipeline.batch - len(inputs)
+    pipeline = model.pipeline
     # Stages have a fixed batch size.
+    missing = pipeline.batch - len(inputs)
     padded = nn.functional.pad(inputs, (0, 0) * (inputs.ndim - 1) + (0, missing))
     output = pipeline.validate.eval(*([padded] if pipeline.first else []))
     if not pipeline.last:
@@ -351,7 +358,8 @@ def full_state(run):
         tensor = _sent(tree, source, run.place) if isinstance(tree, torch.Tensor) else tree
         return in_float32(tensor) if run.place.rank == 0 else None
 
-    holder, optimizer = run.model.pipeline.holder, run.optimizer.state_dict()
+    optimizer = run.optimizer.state_dict()
+    holder = run.model.pipeline.holder
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     names = {weight: name for name, weight in run.model.named_parameters()}
     holder = holder | {number: holder[names[weight]] for number, weight in enumerate(weights)}
@@ -2415,20 +2423,38 @@ def print_line(line, file=None):
 def add_parallel_options(parser):
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
-    backends = ["nccl", "nccl-lazy", "gloo", "xccl", "ucc", "mpi"]
-    add("--dist-backend", choices=backends, help="default: the device's own")
-    add = parser.add_argument_group("pipeline").add_argument
-    stages = number(int, 2, 1e6)
-    add("--stages", type=stages, help="per replica (default: its ranks; interleaved: twice)")
-    text = (
-        "gpipe: all forward, then all backward; 1f1b: in turn; interleaved: also 2 stages per rank"
+    add(
+        "--dist-backend",
+        choices=["nccl", "nccl-lazy", "gloo", "xccl", "ucc", "mpi"],
+        help="default: the device's own",
     )
-    add("--schedule", choices=SCHEDULES, default="gpipe", help=text)
-    text = "parts of a replica's batch, each with BatchNorm statistics of its own"
-    add("--microbatches", type=number(int, 1, 1e6), default=4, help=text)
+    add = parser.add_argument_group("pipeline").add_argument
+    add(
+        "--stages",
+        type=number(int, 2, 1e6),
+        help="per replica (default: its ranks; interleaved: twice)",
+    )
+    add(
+        "--schedule",
+        choices=SCHEDULES,
+        default="gpipe",
+        help="gpipe: all forward, then all backward; 1f1b: in turn; "
+        "interleaved: also 2 stages per rank",
+    )
+    add(
+        "--microbatches",
+        type=number(int, 1, 1e6),
+        default=4,
+        help="parts of a replica's batch, each with BatchNorm statistics of its own",
+    )
     add = parser.add_argument_group("precision").add_argument
-    types, text = ["float16", "bfloat16"], "type of the forward pass; float16 scales the loss"
-    add("--amp", dest="precision", choices=types, default="float32", help=text)
+    add(
+        "--amp",
+        dest="precision",
+        choices=["float16", "bfloat16"],
+        default="float32",
+        help="type of the forward pass; float16 scales the loss",
+    )
     return ["schedule", "stages"], ["dist_backend"]
 
 
@@ -2437,8 +2463,12 @@ def launch(train_rank, args):
     sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
         raise BadInput("this launcher sets no RANK: start this script with torchrun")
-    refused = {"start_size": "sizes that grow", "freeze": "frozen layers"}
-    refused |= {"compile": "a model in one piece", "tied": "a weight in two stages"}
+    refused = {
+        "start_size": "sizes that grow",
+        "freeze": "frozen layers",
+        "compile": "a model in one piece",
+        "tied": "a weight in two stages",
+    }
     if args.optimizer == "lamb":
         raise BadInput("--optimizer lamb: it needs the norm of all gradients, a stage has its own")
     for name, what in refused.items():
@@ -2452,7 +2482,8 @@ def launch(train_rank, args):
 def init_distributed(args):
     """Joins the group that the launcher's environment variables describe."""
     place = _place(args)
-    ranks, (_, per_rank) = place.ranks, SCHEDULES[args.schedule]
+    ranks = place.ranks
+    _, per_rank = SCHEDULES[args.schedule]
     stages = args.stages or per_rank * ranks
     width = stages // per_rank  # ranks of a replica
     if ranks == 1:
@@ -2505,15 +2536,17 @@ def _meet(place, backend, wait):
         host = "127.0.0.1"
     mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
     if place.rank == 0:
-        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        both = both if socket.has_dualstack_ipv6() and not here else {}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **both)
+        family = {}
+        if not here and socket.has_dualstack_ipv6():
+            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
         store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
         return store
-    store, until = None, time.monotonic() + wait.total_seconds()
+    store = None
+    until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
         port = int(launchers.get("port")) if by_torchrun else port
