@@ -16,6 +16,8 @@ averaged into shards. DIR holds train/<class>/* and val/<class>/*.
 
 Measured: of resnet50's weights, gradients and momentum each of 4 ranks holds 76.7 MB, under DDP 307
 MB; 2 cores of AMD EPYC.
+
+Read it from the top: a step, the loop, the task; then services and launch, to look up.
 """
 
 from __future__ import annotations
@@ -278,7 +280,7 @@ class Run:
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # on rank 0
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
-    waited: int = 0  # epochs since --best improved
+    stale_epochs: int = 0  # since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
@@ -304,10 +306,13 @@ def train(run):
         before = run.best[monitor]
         for tag, (_, worst, better) in BEST.items():
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.waited = 0 if run.best[monitor] != before else run.waited + 1
-        stuck = run.waited >= (args.patience or math.inf)
+        run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
+        stuck = run.stale_epochs >= (args.patience or math.inf)
         # Exact sums are equal on all ranks, so all of them stop together.
-        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
+        met = []
+        for tag, goal in desired.items():
+            _, _, better = BEST[tag]
+            met.append(better(val[tag], goal) == val[tag])
         reached = bool(met) and all(met)
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
@@ -321,7 +326,7 @@ def train(run):
         if reached:
             reason = "target reached"
         elif stuck:
-            reason = f"no better {monitor.lower()} in {run.waited} epochs"
+            reason = f"no better {monitor.lower()} in {run.stale_epochs} epochs"
         elif done < args.epochs:
             reason = "the budget is spent"
         else:
@@ -1718,17 +1723,24 @@ class Meter:
     """Counts, times and prints the steps of one epoch's training or validation."""
 
     def __init__(self, title, items, run, steps=0, state=None):
-        self.title, self.run, self.steps = title, run, steps
-        # Of the steps counted so far: what is logged, and what a checkpoint needs to resume.
+        self.title, self.run = title, run
+        self.steps = steps  # counted so far
+        # What a checkpoint needs to resume here, as of the last read_clock().
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
         self.sums = collections.Counter(self.state["sums"])  # over all ranks
         self.before = traffic(run.place) - np.array(self.state["traffic"])
         run.data_waits.clear()
-        style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
-        hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
-        self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
+        self.bar = tqdm(
+            desc=title,
+            total=items,
+            initial=int(self.sums[SUMS[-1]]),
+            disable=run.place.rank or not sys.stderr.isatty(),
+            unit=f" {SUMS[-1]}",
+            ncols=79,
+            leave=False,
+            bar_format="{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}",
+        )
 
     def add(self, step):
         """Adds a step's {name: sum}, over all ranks and on the host."""
@@ -1740,7 +1752,8 @@ class Meter:
         """Shows the progress: after the bar on a terminal, otherwise as a line."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
-            sums, seconds = self.sums, time.perf_counter() - self.started
+            sums = self.sums
+            seconds = time.perf_counter() - self.started
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
                 f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
@@ -1754,7 +1767,9 @@ class Meter:
 
     def values(self):
         """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
-        sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
+        sums = self.sums
+        steps = max(1, self.steps)
+        seconds = self.state["seconds"]
         read, calls, sent, received = self.state["traffic"]
         return compute_metrics(sums) | {
             "Throughput": sums[SUMS[-1]] / seconds,
@@ -1808,7 +1823,7 @@ def save_checkpoint(run):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "monitor": monitor_of(run.args),
-        "waited": run.waited,
+        "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.config["options"],
         **full_state(run),
@@ -1905,7 +1920,8 @@ def find_checkpoint(args, config):
     (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
     hash, the newest by name first, since clocks may change. The best model may be older than any
     other checkpoint, so it comes last. A folder that auto finds may be a link to another disk."""
-    given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
+    auto = args.resume == "auto"
+    given, runs = Path(args.resume), Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
     folders = sorted(runs.glob(f"[12]*_{config['hash']}"), reverse=True) if auto else [given]
@@ -1994,7 +2010,7 @@ def restore(run, metadata, tensors):
     # A run in another folder, or with another measure, has its own best.
     if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.waited = metadata.get("waited", 0)
+        run.stale_epochs = metadata.get("waited", 0)
 
 
 def saved_pairs(run, state):
@@ -2004,7 +2020,8 @@ def saved_pairs(run, state):
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
     own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
-    own, saved = dict(leaves(own)), {}
+    own = dict(leaves(own))  # {path: tensor}
+    saved = {}
     if state is not None:
         for path, tensor in leaves(state):
             if path in own or path[0] != "optimizer":  # not another optimizer's moments
@@ -2242,7 +2259,8 @@ def train_rank(args):
             status = ended.code
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
-            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
+            size, multiple = run.data.device_batch, batch_multiple(args)
+            advice = first_line(error)
             if less := size // 2 // multiple * multiple:
                 advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
                 advice += ", except for BatchNorm's statistics"

@@ -19,6 +19,8 @@ and val.txt, or of a task of GLUE train.tsv and dev.tsv.
 
 Measured: albert-base's 47 MB are gathered 15.0 times a step, in 25 parts; bert-base's 433 MB are
 gathered 1.8 times a step, in 25 parts; 2 cores of AMD EPYC.
+
+Read it from the top: a step, the loop, the task; then services and launch, to look up.
 """
 
 from __future__ import annotations
@@ -274,7 +276,7 @@ class Run:
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # on rank 0
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
-    waited: int = 0  # epochs since --best improved
+    stale_epochs: int = 0  # since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
@@ -300,10 +302,13 @@ def train(run):
         before = run.best[monitor]
         for tag, (_, worst, better) in BEST.items():
             run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.waited = 0 if run.best[monitor] != before else run.waited + 1
-        stuck = run.waited >= (args.patience or math.inf)
+        run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
+        stuck = run.stale_epochs >= (args.patience or math.inf)
         # Exact sums are equal on all ranks, so all of them stop together.
-        met = [BEST[tag][2](val[tag], goal) == val[tag] for tag, goal in desired.items()]
+        met = []
+        for tag, goal in desired.items():
+            _, _, better = BEST[tag]
+            met.append(better(val[tag], goal) == val[tag])
         reached = bool(met) and all(met)
         if run.folder and val[monitor] == run.best[monitor]:
             save_best(run)
@@ -317,7 +322,7 @@ def train(run):
         if reached:
             reason = "target reached"
         elif stuck:
-            reason = f"no better {monitor.lower()} in {run.waited} epochs"
+            reason = f"no better {monitor.lower()} in {run.stale_epochs} epochs"
         elif done < args.epochs:
             reason = "the budget is spent"
         else:
@@ -563,7 +568,8 @@ class Block(nn.Module):
 
         def branch(wide, between, narrow):
             # width -> wide, `between`: wide -> narrow, -> width
-            norm, last = nn.LayerNorm(width, bias=False), nn.Linear(narrow, width, bias=False)
+            norm = nn.LayerNorm(width, bias=False)
+            last = nn.Linear(narrow, width, bias=False)
             first = nn.Linear(width, wide, bias=False)
             return nn.Sequential(norm, first, between, last, nn.Dropout(dropout))
 
@@ -623,7 +629,8 @@ class Classifier(nn.Module):
     def forward(self, inputs):
         """Takes (N, L + 1), returns logits (N, classes)."""
         tokens, second = inputs[:, :-1], inputs[:, -1:]
-        mask, config = tokens >= 0, self.encoder.config
+        mask = tokens >= 0
+        config = self.encoder.config
         given = {"input_ids": tokens.where(mask, config.pad_token_id)}
         if getattr(config, "type_vocab_size", 1) > 1:
             given["token_type_ids"] = (mask & (mask.cumsum(dim=1) > second)).long()
@@ -650,7 +657,8 @@ def make_config(args, data):
     most = config.max_position_embeddings - 2 * bool(shifted)
     if args.max_length > most:
         raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
-    vocabulary, tokens = config.vocab_size, data.train.vocabulary
+    vocabulary = config.vocab_size
+    tokens = data.train.vocabulary
     if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
         raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
     config.num_labels = len(GLUE[args.task][2])
@@ -684,7 +692,7 @@ def criterion(output, target, args=None):
     targets of -1 do not count."""
     options = {"ignore_index": -1, "reduction": "none"}
     losses = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
-    dtype, counts = exact_dtype(target.device), target.new_zeros(len(SUMS) - 1)
+    counts = target.new_zeros(len(SUMS) - 1)  # tokens, correct, tn, fp, fn, tp, sequences
     counts[-1] += len(target)
     if output.ndim == 3:
         counts[0] = (target >= 0).sum()
@@ -693,6 +701,7 @@ def criterion(output, target, args=None):
         counts[1] = (guess == target).sum()
         if output.shape[1] == 2:
             counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
+    dtype = exact_dtype(target.device)
     sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
     # All training sequences have the same number of targets, so the loss does not depend on how a
     # batch is split.
@@ -775,7 +784,8 @@ def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets."""
     # Block i begins at token i x --max-length, and ends with the first token of the next block, so
     # every token but the first is a target once. Training omits the incomplete last block.
-    words, vocabulary, is_text = None, 256, args.tokenizer not in (None, "bytes")
+    words, vocabulary = None, 256  # of bytes
+    is_text = args.tokenizer not in (None, "bytes")
     if args.dir:
         kind = "bin" if not args.tokenizer and os.path.exists(f"{args.dir}/train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
@@ -786,7 +796,8 @@ def list_blocks(args):
         words, vocabulary, arrays = view_bins(paths, arrays)
     elif args.tokenizer == "words":  # a library of tokenizers takes ten times as long
         words = [*dict.fromkeys(["<unk>", *split_words(arrays[0])])]
-        index, vocabulary = {word: token for token, word in enumerate(words)}, len(words)
+        vocabulary = len(words)
+        index = {word: token for token, word in enumerate(words)}
         arrays = [np.array([index.get(word, 0) for word in split_words(text)]) for text in arrays]
     elif is_text:
         tokenizer = load_tokenizer(args.tokenizer)
@@ -794,16 +805,26 @@ def list_blocks(args):
         lines = [text.splitlines(keepends=True) or [""] for text in arrays]
         ids = [tokenizer(rows, add_special_tokens=False, verbose=False).input_ids for rows in lines]
         arrays = [np.fromiter(itertools.chain(*rows), np.int32) for rows in ids]
-    sources, length = [], args.max_length
+    length = args.max_length
+    sources = []
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
         offset = length * np.arange(rounded((len(tokens) - 1) / length))
         if not len(offset):
             raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {length}")
         if words and (tokens[: 10**6] == 0).mean() > 0.5:
             raise BadInput(f"{path}: more than half of its words do not occur in training")
-        lengths = np.minimum(length + 1, len(tokens) - offset)
         zeros = np.zeros(len(offset), np.int8)
-        sources.append(Source(str(path), tokens, offset, lengths, zeros, zeros, vocabulary, words))
+        source = Source(
+            str(path),
+            tokens,
+            offset,
+            length=np.minimum(length + 1, len(tokens) - offset),
+            second=zeros,
+            target=zeros,
+            vocabulary=vocabulary,
+            words=words,
+        )
+        sources.append(source)
     return sources
 
 
@@ -854,10 +875,19 @@ def list_rows(args, place):
             found = tokenizer(*columns, return_token_type_ids=True, **options)
             tokens += [np.array(row) for row in found["input_ids"]]
             second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
-        length, tokens = np.array([len(row) for row in tokens]), np.concatenate(tokens)
-        target = np.array([row[0] for row in rows])
-        arrays = tokens, length.cumsum() - length, length, np.array(second), target
-        sources.append(Source(str(path), *arrays, len(tokenizer), pad=tokenizer.pad_token_id or 0))
+        length = np.array([len(row) for row in tokens])
+        tokens = np.concatenate(tokens)
+        source = Source(
+            str(path),
+            tokens,
+            offset=length.cumsum() - length,
+            length=length,
+            second=np.array(second),
+            target=np.array([row[0] for row in rows]),
+            vocabulary=len(tokenizer),
+            pad=tokenizer.pad_token_id or 0,
+        )
+        sources.append(source)
         if (full := (length == args.max_length).sum()) and place.rank == 0:
             print_line(f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut")
         # If FOLDER has no tokenizer, transformers makes one that knows no word.
@@ -875,7 +905,8 @@ def read_rows(path, task, place):
     if missing := [name for name in (*columns, label) if name not in header]:
         given = ", ".join(header)[:200]
         raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
-    rows, short = [], 0
+    rows = []
+    short = 0
     for number, line in enumerate(lines, 1 + (task != "cola")):
         cells = line.split("\t")
         row = dict(zip(header, cells, strict=False))
@@ -899,11 +930,13 @@ def demo_rows():
     """Returns rows like read_rows(): 4,000 sentences for training, 1,000 for validation."""
     # Class 0 has a fault: a wrong article, a wrong order, a repeated word, or a verb in the wrong
     # number, which a noun in between may hide.
-    rng, rows = random.Random(0), []
+    rows = []
+    rng = random.Random(0)
     nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
     for _ in range(5000):
         fault = rng.choice([*"article order twice".split() * 2, "number", *[None] * 16])
-        (subject, between, thing), many = rng.choices(nouns, k=3), rng.random() < 0.5
+        subject, between, thing = rng.choices(nouns, k=3)
+        many = rng.random() < 0.5
         words = ["the", subject + "s" * many]
         words += rng.choice(([], ["near", "the", between], ["behind", "the", between + "s"]))
         words += [rng.choice(("see", "like", "follow")) + "s" * (many == (fault == "number"))]
@@ -986,8 +1019,11 @@ def open_data(args, place, sources, batches, metadata=None):
         held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
         held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
         print_line(f"Validating {held}: up to {args.max_length} tokens")
-    options = {name: getattr(args, name) for name in (*SIZES, "tied")} if args.arch in ARCHS else {}
-    return Data(*sources, steps_per_epoch(args, sources[0], batches[-1]), *batches, 1, 0, options)
+    options = {}
+    if args.arch in ARCHS:
+        options = {name: getattr(args, name) for name in (*SIZES, "tied")}
+    steps = steps_per_epoch(args, sources[0], batches[-1])
+    return Data(*sources, steps, *batches, repeats=1, workers=0, model_options=options)
 
 
 def batch_multiple(args):
@@ -1003,9 +1039,11 @@ def load_batches(args, place, data, schedule):
     language model both are (N, --max-length). Otherwise tokens are (N, L + 1), whose last column is
     where the second sentence begins, and target is (N,). Padding is -1."""
     # Without processes, because slicing an array takes almost no time.
-    lm, most = args.task == "lm", args.max_length
+    lm = args.task == "lm"
+    most = args.max_length
     for split, epoch, position, keys in schedule:
-        source, keys = getattr(data, split), np.array(keys, np.int64)
+        source = getattr(data, split)
+        keys = np.array(keys, np.int64)
         length = source.length[keys, None]
         width = most + lm  # the last token of a block is only a target
         if not (lm or args.pad_to_max):  # multiples of 8, so that kernels see few shapes
@@ -1074,46 +1112,74 @@ class StoreArch(argparse.Action):
 
 def add_task_options(parser):
     """Adds the task's options; returns the names of free ones and of each rank's own."""
-    flag = {"action": "store_true"}
     add = parser.add_argument_group("data").add_argument
-    files = "has train.txt and val.txt, or GLUE's train.tsv, dev.tsv (default: $TEXT_DIR or demo)"
-    add("dir", metavar="DIR", nargs="?", default=os.environ.get("TEXT_DIR") or None, help=files)
-    add("--task", choices=["lm", *GLUE], default="lm", help="lm: language model; or a task of GLUE")
-    tokens = (
-        "words, bytes, or a FOLDER of Hugging Face's (default: the model's, or words; lm: bytes)"
+    add(
+        "dir",
+        metavar="DIR",
+        nargs="?",
+        default=os.environ.get("TEXT_DIR") or None,
+        help="has train.txt and val.txt, or GLUE's train.tsv, dev.tsv (default: $TEXT_DIR or demo)",
     )
-    add("--tokenizer", metavar="NAME", help=tokens)
-    length = "most tokens of a sequence; the length of a language model's blocks"
-    add("--max-length", type=number(int, 1, 10**6), default=128, help=length)
-    add("--pad-to-max", **flag, help="pad all to --max-length: one shape, for --compile")
+    add("--task", choices=["lm", *GLUE], default="lm", help="lm: language model; or a task of GLUE")
+    add(
+        "--tokenizer",
+        metavar="NAME",
+        help="words, bytes, or a FOLDER of Hugging Face's "
+        "(default: the model's, or words; lm: bytes)",
+    )
+    add(
+        "--max-length",
+        type=number(int, 1, 10**6),
+        default=128,
+        help="most tokens of a sequence; the length of a language model's blocks",
+    )
+    add(
+        "--pad-to-max",
+        action="store_true",
+        help="pad all to --max-length: one shape, for --compile",
+    )
 
     add = parser.add_argument_group("model").add_argument
-    names = f"gpt; or {', '.join(ENCODERS)} (random); a FOLDER, at --lr 2e-5 (default: %(default)s)"
-    add("-a", "--arch", default="gpt", action=StoreArch, help=names)
-    add("--from-scratch", **flag, help="random weights for FOLDER's model")
-    size = {"type": number(int, 1, 10**5), "help": "with random weights"}
-    add("--layers", default=2, **size)
-    add("--hidden-size", default=64, **size)
-    add("--heads", default=2, **size)
+    add(
+        "-a",
+        "--arch",
+        default="gpt",
+        action=StoreArch,
+        help=f"gpt; or {', '.join(ENCODERS)} (random); a FOLDER, at --lr 2e-5 "
+        "(default: %(default)s)",
+    )
+    add("--from-scratch", action="store_true", help="random weights for FOLDER's model")
+    size = number(int, 1, 10**5)
+    add("--layers", type=size, default=2, help="with random weights")
+    add("--hidden-size", type=size, default=64, help="with random weights")
+    add("--heads", type=size, default=2, help="with random weights")
     add("--dropout", type=number(float, 0, 0.99), metavar="P", help="default: the model's, gpt 0")
-    add("--tied", **flag, help="gpt: share output layer and embedding (Press 2016)")
+    add("--tied", action="store_true", help="gpt: share output layer and embedding (Press 2016)")
 
     add = parser.add_argument_group("accuracy").add_argument
-    accuracy = {"dest": "desired", "action": "append", "metavar": "FRACTION"}
-    accuracy["type"] = lambda text: ["accuracy", round(100 * fraction(text), 9)]
-    add("--desired-acc", **accuracy, help="0.9: as --desired accuracy 90 (default: none)")
+    add(
+        "--desired-acc",
+        dest="desired",
+        action="append",
+        metavar="FRACTION",
+        type=lambda text: ["accuracy", round(100 * fraction(text), 9)],
+        help="0.9: as --desired accuracy 90 (default: none)",
+    )
     return ["pad_to_max"], ["dir"]
 
 
 def check_task_options(args, parser):
     """Exits with one line if options exclude each other or name something unknown."""
-    lm, known, task = args.task == "lm", args.arch in ARCHS, f"--task {args.task}"
+    lm = args.task == "lm"
+    task = f"--task {args.task}"
+    known = args.arch in ARCHS
     if not known and not os.path.isdir(args.arch):
         near = ", ".join(difflib.get_close_matches(args.arch, ARCHS, cutoff=0.4) or ARCHS)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, no such model; similar names: {near}; {fetch}")
     width, heads = args.hidden_size, args.heads
-    named = None if args.tokenizer in (None, "words", *["bytes"] * lm) else args.tokenizer
+    ours = (None, "words", "bytes") if lm else (None, "words")
+    named = None if args.tokenizer in ours else args.tokenizer  # a folder
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     tags = {"lm": "loss perplexity", "mnli": "loss accuracy"}.get(args.task, "loss accuracy f1 mcc")
@@ -1533,17 +1599,24 @@ class Meter:
     """Counts, times and prints the steps of one epoch's training or validation."""
 
     def __init__(self, title, items, run, steps=0, state=None):
-        self.title, self.run, self.steps = title, run, steps
-        # Of the steps counted so far: what is logged, and what a checkpoint needs to resume.
+        self.title, self.run = title, run
+        self.steps = steps  # counted so far
+        # What a checkpoint needs to resume here, as of the last read_clock().
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
         self.sums = collections.Counter(self.state["sums"])  # over all ranks
         self.before = traffic(run.place) - np.array(self.state["traffic"])
         run.data_waits.clear()
-        style = "{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}"
-        options = {"unit": f" {SUMS[-1]}", "ncols": 79, "leave": False, "bar_format": style}
-        hidden, done = run.place.rank or not sys.stderr.isatty(), int(self.sums[SUMS[-1]])
-        self.bar = tqdm(desc=title, total=items, initial=done, disable=hidden, **options)
+        self.bar = tqdm(
+            desc=title,
+            total=items,
+            initial=int(self.sums[SUMS[-1]]),
+            disable=run.place.rank or not sys.stderr.isatty(),
+            unit=f" {SUMS[-1]}",
+            ncols=79,
+            leave=False,
+            bar_format="{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}",
+        )
 
     def add(self, step):
         """Adds a step's {name: sum}, over all ranks and on the host."""
@@ -1555,7 +1628,8 @@ class Meter:
         """Shows the progress: after the bar on a terminal, otherwise as a line."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         if self.run.log and self.bar.disable and self is self.run.meter:
-            sums, seconds = self.sums, time.perf_counter() - self.started
+            sums = self.sums
+            seconds = time.perf_counter() - self.started
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
                 f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
@@ -1569,7 +1643,9 @@ class Meter:
 
     def values(self):
         """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
-        sums, seconds, steps = self.sums, self.state["seconds"], max(1, self.steps)
+        sums = self.sums
+        steps = max(1, self.steps)
+        seconds = self.state["seconds"]
         read, calls, sent, received = self.state["traffic"]
         return compute_metrics(sums) | {
             "Throughput": sums[SUMS[-1]] / seconds,
@@ -1623,7 +1699,7 @@ def save_checkpoint(run):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "monitor": monitor_of(run.args),
-        "waited": run.waited,
+        "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.config["options"],
         **full_state(run),
@@ -1720,7 +1796,8 @@ def find_checkpoint(args, config):
     (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
     hash, the newest by name first, since clocks may change. The best model may be older than any
     other checkpoint, so it comes last. A folder that auto finds may be a link to another disk."""
-    given, auto, runs = Path(args.resume), args.resume == "auto", Path(args.log_dir)
+    auto = args.resume == "auto"
+    given, runs = Path(args.resume), Path(args.log_dir)
     if not auto and not os.path.isdir(given):
         return given, read_checkpoint(given), None
     folders = sorted(runs.glob(f"[12]*_{config['hash']}"), reverse=True) if auto else [given]
@@ -1809,7 +1886,7 @@ def restore(run, metadata, tensors):
     # A run in another folder, or with another measure, has its own best.
     if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.waited = metadata.get("waited", 0)
+        run.stale_epochs = metadata.get("waited", 0)
 
 
 def saved_pairs(run, state):
@@ -1819,7 +1896,8 @@ def saved_pairs(run, state):
     weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
     moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
     own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
-    own, saved = dict(leaves(own)), {}
+    own = dict(leaves(own))  # {path: tensor}
+    saved = {}
     if state is not None:
         for path, tensor in leaves(state):
             if path in own or path[0] != "optimizer":  # not another optimizer's moments
@@ -2057,7 +2135,8 @@ def train_rank(args):
             status = ended.code
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
-            size, multiple, advice = run.data.device_batch, batch_multiple(args), first_line(error)
+            size, multiple = run.data.device_batch, batch_multiple(args)
+            advice = first_line(error)
             if less := size // 2 // multiple * multiple:
                 advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
                 advice += ", except for BatchNorm's statistics"

@@ -37,8 +37,8 @@ tests/test_reference.py -k step
   a cut at the wrong epoch => (30, 60, 80) => (30, 65, 80)
   cuts not scaled with --epochs => progress > args.epochs * cut / 90 => progress > cut
   a fifth in place of a tenth => return peak * 0.1 ** => return peak * 0.2 **
-  rate of a step's beginning => rate(epoch + (step + 0.5) / data.steps) => rate(epoch + step / data.steps)
-  logged rate is the peak => "Lr": rate(epoch + (run.step - 0.5) / data.steps) => "Lr": rate(args.epochs / 2)
+  rate of a step's beginning => peak, epoch + (step + 0.5) / data.steps) => peak, epoch + step / data.steps)
+  logged rate is the peak => peak, epoch + (run.step - 0.5) / data.steps) => peak, args.epochs / 2)
   averages every 31 steps => number % 32 == 0) => number % 31 == 0)
   averages from step 16 on => (number < 32 or => (number < 16 or
   steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
@@ -65,7 +65,7 @@ tests/test_reference.py -k step
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
-  best is the first of equals => if run.folder and val[monitor] == run.best[monitor]:\n => is_best = run.folder and val[monitor] == run.best[monitor] != getattr(run, "before", None)\n        run.before = run.best[judge]\n        if is_best:\n
+  best is the first of equals => if run.folder and val[monitor] == run.best[monitor]:\n => is_best = run.folder and val[monitor] == run.best[monitor] != getattr(run, "before", None)\n        run.before = run.best[monitor]\n        if is_best:\n
   cosine's shape => (1 - math.cos(math.pi * left)) / 2 => math.sin(math.pi * left / 2)
   decay from warm-up's beginning => / (args.epochs - warmup) => / args.epochs
   scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
@@ -77,9 +77,9 @@ tests/test_reference.py -k cosine
   small gradients scaled up => (limit / norm).clamp(max=1) => (limit / norm)
   norm of the largest gradient => norms.square().sum() => norms.square().max()
   share of mixing uniform => blend = 1 - rng.betavariate(alpha, alpha) => blend = 1 - rng.random()
-  box of the wrong sides => math.sqrt(blend) / 2 => blend / 2
+  box of the wrong sides => math.sqrt(area) / 2 => area / 2
   share of the box before its cut => blend = (bottom - top) * (right - left) / (height * width) => blend += 0
-  shares of a mixed loss swapped => [(target, kept), (other, 1 - kept)] => [(other, kept), (target, 1 - kept)]
+  shares of a mixed loss swapped => [(target, share), (other, 1 - share)] => [(other, share), (target, 1 - share)]
   neighbours in a ring, not pairs => device=target.device) ^ 1 => device=target.device).roll(1)
   mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
   the same mixing each step => seed = f"{args.seed} {epoch} {step}" + => seed = f"{args.seed} {epoch}" +
@@ -90,7 +90,7 @@ tests/test_reference.py -k linear
   no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
-  smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / output.shape[1] => wanted * (1 - smoothing) + smoothing
+  smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / classes => wanted * (1 - smoothing) + smoothing
   sum over classes => wanted, reduction="none").mean(dim=1) => wanted, reduction="none").sum(dim=1)
   targets rounded up at a higher share => (wanted > threshold) => (wanted > 2 * threshold)
   repeats mixed alike => mix_group = args.mix_group or global_batch // args.repeated_aug => mix_group = args.mix_group or global_batch
@@ -128,7 +128,7 @@ tests/test_recipe.py -k "losses or best_in"
 tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(self.state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - self.state["seconds"] => time.perf_counter() - 0
-  steps of an epoch not loaded => run, run.step, run.resumed), None => run, 0, run.resumed), None
+  steps of an epoch not loaded => run, run.step, run.resumed) => run, 0, run.resumed)
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
   steps not converted to another batch => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => metadata["step"]
   best loss not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else metadata.get(name, worst) for tag, (name,
@@ -145,20 +145,20 @@ tests/test_training.py -k which_folder
   best accuracies not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: metadata.get(name, worst) if tag == "Loss" else worst for tag, (name,
   a run goes on in whatever folder => return path, saved, path.parent if own else None => return path, saved, path.parent
 tests/test_training.py -k newest_folder
-  another set of data is the same run => args.precision, "data": data} => args.precision, "data": "other"}
+  another set of data is the same run => args.precision, "data": train} => args.precision, "data": "other"}
 tests/test_training.py -k two_starts
   a folder that is held is not waited for => ".lock", timeout=60) => ".lock", timeout=0)
 tests/test_best.py -k images
   statistics not synced => sync_statistics(run)\n    meter = => meter =
 tests/test_training.py -k flags
-  waits of all ranks => flags = [sum(run.data_waits) / run.place.ranks, => flags = [sum(run.data_waits),
-  saved every second => 0 < 60 * minutes < time => 0 < minutes < time
+  waits of all ranks => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits)
+  saved every second => 0 < 60 * run.args.checkpoint_minutes < => 0 < run.args.checkpoint_minutes <
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
-  evaluated at the architecture's own size => theirs.get("image_size") or (64 => (64
+  evaluated at the architecture's own size => theirs.get("image_size") or usual_size => usual_size
   evaluated with another resize => or theirs.get("val_resize") => or None
   evaluated at the checkpoint's size in spite of another => and args.evaluate and not typed else {} => and args.evaluate else {}
 tests/test_training.py -k killed_nine
-  an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
+  an epoch whose steps are done is timed again => run.meter.bar.close()\n    last = => run.meter.read_clock()\n    last =
 tests/test_data.py -k "fails or failing"
   a read is tried once less => [1, 5, 20] => [1, 5]
   bytes are read once => kind is BadInput and len(seconds) < 3 => kind is BadInput
@@ -240,7 +240,7 @@ tests/test_training.py -k "averages or in_validation_saves or flushed or least_o
   resumed ema best trains on the averages => tensors |= {"ema": tensors["state_dict"], "state_dict": trained} => tensors |= {"ema": tensors["state_dict"]}
   own loss scale wins over the saved one => scaler = run.scaler.state_dict() | metadata["scaler"] => scaler = metadata["scaler"] | run.scaler.state_dict()
   evaluation takes the folder's lock => if own and not args.evaluate: => if own:
-  signal in validation saves the averages => if (stop or save) and meter is run.meter: => if stop or save:
+  signal in validation saves the averages => if (run.stop or run.save) and meter is run.meter: => if run.stop or run.save:
   no flush before fsync => file.flush() => pass
   worst mcc is 0 => "MCC": ("best_mcc", -1.0, max) => "MCC": ("best_mcc", 0.0, max)
 tests/test_training.py -k "newest_folder or counters_go_on or without_the_script or spent_budget or log_and_output"
@@ -266,10 +266,10 @@ tests/test_parallel.py -k "adds_gradients_up or sends_the_type"
 tests/test_text.py -k torchmetrics
   tokens of number 0 are not counted => counts[0] = (target >= 0).sum() => counts[0] = (target > 0).sum()
 tests/test_text.py -k encoders
-  token 0 is masked as padding => mask, config = tokens >= 0, self.encoder.config => mask, config = tokens > 0, self.encoder.config
+  token 0 is masked as padding => mask = tokens >= 0 => mask = tokens > 0
 tests/test_training.py -k "patience or half_as"
   an equal epoch is a better one => 0 if run.best[monitor] != before else => 0 if run.best[monitor] == val[monitor] else
-  epochs waited are not saved => "waited": run.waited, => "waited": 0,
+  epochs waited are not saved => "waited": run.stale_epochs, => "waited": 0,
   no epoch is kept => and epoch % run.args.keep_every == 0: => and epoch % run.args.keep_every == -1:
   half of a batch that is odd => if less := size // 2 // multiple * multiple: => if less := size // 2:
 """  # noqa: E501
@@ -299,7 +299,7 @@ def main():
     chosen = []
     for number, tests, name, old, new in faults():
         about = [each for each in families if any(old in text for text in each.values())]
-        # What one device's script lacks is of a parallel section, and not in every script.
+        # What one device's script lacks is of a way's step or launch, and not in every script.
         shared = any(old in texts[script] for script in ("imagenet_nd.py", "text_nd.py"))
         counts = [text.count(old) for each in about for text in each.values()]
         if not counts or set(counts) - ({1} if shared else {0, 1}):

@@ -119,8 +119,8 @@ def folder(tmp_path_factory):
     for script in SCRIPTS:
         shutil.copy(ROOT / script, folder)
     text = (ROOT / "imagenet_nd.py").read_text()
-    until, loop = text.index("# ==== task:"), text.index("# ==== loop:")
-    (folder / "regression_nd.py").write_text(text[:until] + REGRESSION + text[loop:])
+    until, services = text.index("# ==== task:"), text.index("# ==== services:")
+    (folder / "regression_nd.py").write_text(text[:until] + REGRESSION + text[services:])
     return folder
 
 

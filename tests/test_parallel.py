@@ -1,4 +1,4 @@
-"""FSDP2, pipeline stages and the exchange by hand: what the parallel section of each does."""
+"""FSDP2, pipeline stages and the exchange by hand: what the step section of each does."""
 
 import copy
 import importlib

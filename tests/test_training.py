@@ -525,7 +525,7 @@ def test_flags_of_a_step(monkeypatch):
         place = nd.Place(torch.device("cpu"), rank, ranks=4)
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
         here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
-        here.meter = object()
+        here.stop, here.save, here.meter = False, False, object()
         skips = torch.tensor(rank == 1)
         nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
         *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
@@ -542,11 +542,11 @@ def test_a_best_by_another_measure_is_not_carried_over(words, folder, top1, monk
     here = types.SimpleNamespace(scaler=mock.Mock(), optimizer=mock.Mock(param_groups=[]))
     here.args, here.best = nd.parse_args(words.split()), {"Top1": 0}
     here.scaler.state_dict.return_value = {}
-    here.waited = 0
+    here.stale_epochs = 0
     saved = {"scaler": {}, "group": {}, "folder": folder, "monitor": "Top1", "best_acc1": 50}
     nd.restore(here, saved | {"waited": 3}, None)
     assert here.best["Top1"] == top1
-    assert here.waited == (3 if top1 else 0)
+    assert here.stale_epochs == (3 if top1 else 0)
 
 
 def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
@@ -565,9 +565,10 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
     """All is saved already, and under --ema the model holds the averages then."""
     for name in "save_checkpoint", "end_early":
         monkeypatch.setattr(nd, name, mock.Mock())
-    here = types.SimpleNamespace(args=nd.parse_args([]), over=False, log=None, pending=[])
+    here = types.SimpleNamespace(args=nd.parse_args([]), log=None, pending=[])
+    here.over = here.stop = here.save = False
     here.meter = mock.Mock(steps=1)
-    total = torch.ones(len(nd.STEP))
+    total = torch.ones(len(nd.SUMS) + len(nd.FLAGS))
     for meter, saves in (mock.Mock(steps=1), 0), (here.meter, 1):
         here.pending.append((total, None))
         nd.flush(here, meter)
