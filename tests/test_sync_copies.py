@@ -1,6 +1,7 @@
 """tools/sync_copies.py on a grid of tiny scripts: what it reports, and what it writes."""
 
 import argparse
+import ast
 import re
 import runpy
 import sys
@@ -370,30 +371,77 @@ def test_without_ruff(folder):
     assert contents(folder) == before
 
 
-def test_the_readme_says_how_long_is_what_to_read_first():
-    """The parallel section of imagenet_nd.py, and `train and validate` of its loop."""
-    text = (ROOT / "imagenet_nd.py").read_text()
-    found = [
-        next(re.finditer(rf"(?ms)^# -+ {title}\n.*?(?=^# (-----|====))", text))[0].count("\n")
-        for title in ("parallel section", "train and validate")
-    ]
-    page = " ".join((ROOT / "README.md").read_text().split())
-    wanted = r"`imagenet_nd\.py` \((\d+) lines\) and with `train and validate` .*? \((\d+) lines\):"
-    assert [*map(int, re.search(wanted, page).groups())] == found
-    lines = run(["diff", "imagenet_nd.py", "imagenet_ddp.py"], ROOT, status=1)
-    differing = len(re.findall("^[<>]", lines, re.MULTILINE))
-    assert f"`diff imagenet_nd.py imagenet_ddp.py` ({differing} lines)" in page
+# --------------------------------------------------------------------------------- our own scripts
+
+SCRIPTS = {path.name: path.read_text() for path in ROOT.glob("*_*.py")}
+SCRIPTS = {name: text for name, text in SCRIPTS.items() if sync_copies.split(text)}
+CONTRACTS = sync_copies.STEP | sync_copies.LAUNCH | sync_copies.TASK
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_function_stands_below_the_first_that_uses_it(name):
+    """The order of a newspaper, within a part of a section; contracts have an order of their own,
+    and a class is read before its use."""
+    for part in re.split(r"(?m)^# (?:====|-{9,}) ", SCRIPTS[name])[1:]:
+        nodes = ast.parse(part.partition("\n")[2]).body
+        for place, node in enumerate(nodes):
+            if not isinstance(node, ast.FunctionDef) or node.name in CONTRACTS:
+                continue
+            users = [
+                number
+                for number, other in enumerate(nodes)
+                for each in ast.walk(other)
+                if getattr(each, "id", None) == node.name and other is not node
+            ]
+            at_import = any(not hasattr(nodes[number], "name") for number in users)
+            assert at_import or not users or min(users) < place, f"{node.name} stands too high"
+
+
+def test_pages_list_the_sections():
+    """In their order, with the parts of a task and of services."""
+    parts = sync_copies.split(SCRIPTS["imagenet_nd.py"])
+    titles = {name: re.findall("^# -{9,} (.+)$", parts[name], re.MULTILINE) for name in parts}
+    for page in "README.md", "CONTRIBUTING.md":
+        rows = re.findall(r"^\| \*\*(\w+)\*\* \| (.+?) \|", (ROOT / page).read_text(), re.MULTILINE)
+        assert [name for name, _ in rows] == list(sync_copies.SECTIONS), page
+    assert dict(rows)["task"].endswith(": " + ", ".join(titles["task"]))
+    assert dict(rows)["services"].endswith(": " + ", ".join(titles["services"]))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_docstring_ends_with_where_to_read(name):
+    last = ast.get_docstring(ast.parse(SCRIPTS[name])).splitlines()[-1]
+    assert last.startswith("Read it from the top: a step, the loop, the task;")
+
+
+def test_the_first_hundred_lines_of_the_diff_are_ddp():
+    """As the README says; what follows is in the launch sections."""
+    text = SCRIPTS["imagenet_nd.py"].splitlines()
+    loop, launch = (
+        next(number for number, line in enumerate(text, 1) if line.startswith(f"# ==== {name}"))
+        for name in ("loop", "launch")
+    )
+    lines = run(["diff", "imagenet_nd.py", "imagenet_ddp.py"], ROOT, status=1).splitlines()
+    hunks = {number: re.match(r"\d+", line) for number, line in enumerate(lines)}
+    first = {number: int(found[0]) for number, found in hunks.items() if found}
+    assert all(line < loop or line > launch for line in first.values())
+    assert min(number for number, line in first.items() if line > launch) in range(100, 120)
 
 
 def test_contributing_lists_the_contracts():
     """Each function with its arguments, each constant, nothing else; each argument is described."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    _, ways, tasks = re.split("(?m)^### The contract of a (?:parallel section|task)$", page)
+    _, ways, tasks = re.split("(?m)^### The contract of a (?:way|task)$", page)
     tasks, given = tasks.split("\n### ")[0].split("The arguments of these functions:")
     described = set()
     for row in re.findall(r"^\| (`.*?`) \|", given, re.MULTILINE):
         described |= set(re.findall(r"`(\w+)`", row))
-    for table, contract in (ways, sync_copies.PARALLEL), (tasks, sync_copies.TASK):
+    step, launch = ways.split("and the section **launch**")
+    for table, contract in (
+        (step, sync_copies.STEP),
+        (launch, sync_copies.LAUNCH),
+        (tasks, sync_copies.TASK),
+    ):
         listed = {}
         for row in re.findall(r"^\| (`.*?)\|", table, re.MULTILINE):
             for name, parameters in re.findall(r"`(\w+)(?:\((.*?)\))?`", row):
