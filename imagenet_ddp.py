@@ -70,7 +70,7 @@ from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
 
-# ==== step: how a step is trained and validated, in this way; equal in all tasks
+# ==== step: how a step is trained and validated with DistributedDataParallel; equal in all *_ddp.py
 
 
 def prepare(args, place, data):
@@ -79,7 +79,8 @@ def prepare(args, place, data):
     if args.sync_bn:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = DistributedDataParallel(model)  # its backward() averages gradients over the ranks
-    model.broadcast_buffers = False  # validate() does; the keyword depends on PyTorch's version
+    # DDP would send rank 0's BatchNorm statistics in each step; once, in validate(), is enough.
+    model.broadcast_buffers = False  # as a keyword, it depends on PyTorch's version
     # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, build_optimizer(args, model.parameters()), scaler
@@ -93,12 +94,14 @@ def precision(args, device):
 
 
 def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
-    """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
+    """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
+    sums of what criterion() measured."""
     sums = 0
     last = accumulation_steps - 1
     for number, (inputs, target) in enumerate(micro_batches):
         # The gradients of all micro-batches are exchanged together, during the last backward().
-        with contextlib.nullcontext() if number == last else model.no_sync():
+        exchange = contextlib.nullcontext() if number == last else model.no_sync()
+        with exchange:
             with precision(args, inputs.device):
                 loss, measured = criterion(model(inputs), target)
             scaler.scale(loss / accumulation_steps).backward()
@@ -107,7 +110,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
         scaler.unscale_(optimizer)
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         clip_gradients(gradients, args.clip_grad)
-    # All ranks hold the same gradients, so all of them skip.
+    # After the exchange, an overflow is in the gradients of all ranks: so all of them skip.
     scaler.step(optimizer)  # skips on overflow; under float16 a sync point
     scaler.update()
     optimizer.zero_grad()
@@ -122,16 +125,17 @@ def validate_step(model, criterion, inputs, target, args):
 
 def all_reduce_sum(tensor):
     """Returns the sum of all ranks' tensors, the same on every rank."""
-    total = tensor.clone()
+    total = tensor.clone()  # all_reduce() works in place
     dist.all_reduce(total)
     return total
 
 
 def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON."""
-    # Through the store, without a collective. An intruder at the store can change the value, but
-    # cannot have anything executed.
-    store = dist.distributed_c10d._get_default_store()
+    # Not by broadcast_object_list(): it unpickles, so whoever reaches the port could have code
+    # executed; and its collective would come before loader processes are forked (load_batches()).
+    store = dist.distributed_c10d._get_default_store()  # the group's; no public function has it
+    # The n-th call of each rank reads the n-th value.
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
         store.set(f"call {call}", json.dumps(value))
@@ -139,7 +143,7 @@ def broadcast_object(value):
 
 
 def trained_state(run):
-    """Returns the model's state dict, with the tensors that the optimizer updates."""
+    """Returns the model's state dict: the tensors that the optimizer updates, not copies."""
     return run.model.module.state_dict()  # names without DDP's prefix
 
 
@@ -155,8 +159,9 @@ def load_state(run, state):
     """Loads what full_state() returned."""
     _rehearse(run)
     for tensor, saved in saved_pairs(run, state):
+        # NCCL sends from GPUs alone, and some tensors are on the CPU, such as AdamW's steps.
         sent = torch.empty_like(tensor, device=run.place.device)
-        if saved is not None:
+        if saved is not None:  # on rank 0
             sent.copy_(saved)
         dist.broadcast(sent, 0)
         tensor.copy_(sent)
@@ -164,15 +169,16 @@ def load_state(run, state):
 
 @torch.enable_grad()
 def _rehearse(run):
-    """Trains two steps on noise with learning rate 0, because DDP fixes its buckets in the first
-    steps, and sums depend on them in the last bit."""
+    """Trains two steps on noise. DDP fixes its buckets in the first steps, and sums depend on them
+    in the last bit: so a resumed run adds up as one that was never interrupted."""
     for group in run.optimizer.param_groups:
-        group["lr"] = 0.0
-    number, device = run.data.accumulation_steps, run.place.device
-    micro_batches = [dummy_batch(run.args, run.data, run.data.device_batch, device)] * number
+        group["lr"] = 0.0  # what else these steps change is loaded afterwards
+    data, args = run.data, run.args
+    accumulation = data.accumulation_steps
+    noise = [dummy_batch(args, data, data.device_batch, run.place.device)] * accumulation
     run.model.train()
     for _ in range(2):
-        train_step(run.model, criterion, run.optimizer, run.scaler, micro_batches, number, run.args)
+        train_step(run.model, criterion, run.optimizer, run.scaler, noise, accumulation, args)
 
 
 def cleanup():
@@ -185,12 +191,14 @@ def cleanup():
 # Begin with train(): it alternates train_one_epoch() and validate() until the run ends. A Run is
 # what lives from step to step; its Place says which of the ranks this process is. Before train(),
 # main() has read the options, launch() has started the ranks, and build_run() has made data, model,
-# optimizer and log, or loaded a checkpoint into them.
+# optimizer and log. To resume, build_run() has loaded what save_checkpoint() saved: model,
+# optimizer, loss scale, averages, epoch and step, the best values, and the sums and the clock of an
+# epoch that was interrupted. Under --evaluate, validate() is called instead of train().
 #
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
 #   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
-#   a step. Only dropout also depends on the rank, because each draws for its slice of a batch.
+#   a step. Only dropout also depends on the rank, which draws for its part of a batch or a model.
 # - What ranks must decide together, such as to save or to stop, is summed over them with the step's
 #   losses in finish_step(). All ranks read the same sums one step later, and act alike.
 
@@ -206,7 +214,7 @@ class Place(NamedTuple):
     devices: int = 1  # used by this process
     data_rank: int = 0  # which slice of every global batch this process trains on
     data_ranks: int = 1  # slices
-    precision: str | None = None  # if the device decides it instead of an option
+    precision: str | None = None  # if it depends on the device, and not on an option alone
 
 
 @dataclasses.dataclass
@@ -219,7 +227,7 @@ class Run:
     config: dict  # what is trained: {"options": those that define it, "hash": their hash}
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
-    over: bool = False  # the run ends before --epochs; the schedule reads it
+    over: bool = False  # no more steps: the run ends early, and schedule_batches() skips the rest
     stop: bool = False  # a rank got a signal: save, then end
     save: bool = False  # a checkpoint is due
     model: nn.Module | None = None
@@ -230,7 +238,7 @@ class Run:
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
     pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
     meter: Meter | None = None  # of the current epoch's training
-    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    resumed: dict | None = None  # sums and clock of an interrupted epoch, until its meter has them
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # on rank 0
@@ -243,33 +251,23 @@ class Run:
 
 def train(run):
     """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
-    args, desired = run.args, dict(run.args.desired)
+    args = run.args
     monitor = monitor_of(args)  # the measure that selects the best model
     reached = stuck = False
     done = run.epoch + run.step / run.data.steps  # epochs
     val = {}
     # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
     run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was interrupted is validated even if the budget is spent.
+    # An epoch that was interrupted (run.step > 0) is validated even if the budget is spent.
     while run.epoch < args.epochs and (run.step or not run.over):
         values = train_one_epoch(run)
         # Saved before validation, so that nothing is lost while it runs: a run that resumes here
-        # trains no step of this epoch.
+        # trains no step of this epoch, and validates again.
         save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
-        before = run.best[monitor]
-        for tag, (_, worst, better) in BEST.items():
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
-        stuck = run.stale_epochs >= (args.patience or math.inf)
-        # Exact sums are equal on all ranks, so all of them stop together.
-        met = []
-        for tag, goal in desired.items():
-            _, _, better = BEST[tag]
-            met.append(better(val[tag], goal) == val[tag])
-        reached = bool(met) and all(met)
-        if run.folder and val[monitor] == run.best[monitor]:
+        reached, stuck = judge(run, val)
+        if run.folder and val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
@@ -289,20 +287,37 @@ def train(run):
         log_end(run, reason, done, val)
 
 
+def judge(run, val):
+    """Updates the best values; returns whether all of --desired is reached, and whether --patience
+    is over. All ranks have the same sums, so all of them return the same."""
+    monitor = monitor_of(run.args)
+    before = run.best[monitor]
+    for tag, (_name, worst, better) in BEST.items():
+        run.best[tag] = better(run.best[tag], val.get(tag, worst))
+    run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
+    stuck = run.stale_epochs >= (run.args.patience or math.inf)
+    met = []
+    for tag, goal in dict(run.args.desired).items():
+        _name, _worst, better = BEST[tag]
+        met.append(better(val[tag], goal) == val[tag])  # as good as the goal, or better
+    return bool(met) and all(met), stuck
+
+
 def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     peak = peak_learning_rate(args, data.global_batch)
     objective = functools.partial(criterion, args=args)
     accumulation = data.accumulation_steps
-    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
+    # A dynamic loss scale falls when it skips a step, which scale(one) shows: it is the scale as a
+    # tensor. get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
     run.meter = Meter(title, items, run, run.step, run.resumed)
     run.resumed = None
-    arm_timeout(args)
+    arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -318,12 +333,13 @@ def train_one_epoch(run):
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
-        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
-        # is a copy, because early weights would stay in it for long.
+        # Every 32nd step is averaged, as in published recipes. In the first 32 and in warm-up, the
+        # averages are copies, because early weights would stay in them for long.
         number = epoch * data.steps + step + 1
         if run.ema and (number < 32 or number % 32 == 0):
-            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
-        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+            early = number <= 32 or epoch < warmup_epochs(args)
+            update_ema(run, decay=0 if early else args.ema)
+        skipped = run.scaler.scale(one) < scale
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
     flush(run, run.meter)
@@ -341,13 +357,14 @@ def update_ema(run, decay):
 
 def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends early, some batches of the next epoch have been loaded already.
+    # When a run ends early, some batches of the next epoch have been loaded already: skip these.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
 @torch.no_grad()
 def validate(run):
-    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    """Evaluates the model, under --ema its averages, on each item of val/ once; returns {tag:
+    value}."""
     run.model.eval()
     tensors = [*run.model.state_dict().values()] if run.ema else []
     trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
@@ -366,8 +383,8 @@ def validate(run):
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
+    if meter.sums[ITEMS] != len(run.data.val.target):  # accuracy would depend on the ranks
+        raise RuntimeError(f"validated {meter.sums[ITEMS]:.0f} {ITEMS}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return meter.values()
@@ -377,7 +394,8 @@ def validate(run):
 def sync_statistics(run):
     """Gives all ranks BatchNorm's running statistics of data rank 0."""
     # Each rank has statistics of its own slices, which training never reads. One rank's go into the
-    # checkpoint, so a resumed run validates the same model as this one.
+    # checkpoint, so a resumed run validates the same model as this one. They are sent as a sum with
+    # zeros, because a buffer may be held by any of the ranks that share a model.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -392,16 +410,16 @@ FLAGS = ("skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
-    """Adds up a step's sums and flags over all ranks, and counts the step before."""
-    # The result is read one step later, when it has been copied to the host: so the host is never
-    # more than a step ahead, and waits for no step that it has just started. The sums are equal on
-    # all ranks, so all take the same decisions.
+    """Adds up this step's sums and flags over all ranks, and counts the step before; saves or
+    stops, if a rank wants to."""
+    # The host reads a step's sums only when the next step is queued, so that the device never waits
+    # for the host. All ranks read the same sums at the same step, so all take the same decisions.
     cuda = sums.device.type == "cuda"
     waited = sum(run.data_waits) / run.place.ranks  # seconds, a mean over ranks
     run.data_waits.clear()
+    training = meter is run.meter
     stop = bool(run.signals)
-    seconds = time.monotonic() - run.saved
-    save = 0 < 60 * run.args.checkpoint_minutes < seconds and meter is run.meter
+    save = training and 0 < 60 * run.args.checkpoint_minutes < time.monotonic() - run.saved
     spent = time.perf_counter() > run.deadline
     flags = torch.tensor([waited, stop, save, spent], dtype=sums.dtype)
     flags = flags.to(sums.device, non_blocking=cuda)
@@ -417,16 +435,16 @@ def finish_step(run, meter, sums, skipped=None):
     run.pending.append((total, copied))
     if len(run.pending) > 1:
         count_step(run, meter)
-    if run.stop or run.save:
+    if run.stop or run.save:  # on all ranks, as they have read the same sums
         flush(run, meter)
     arm_timeout(run.args)
 
 
 def count_step(run, meter):
-    """Counts the oldest of the steps whose sums are being copied, and reads what ranks want."""
+    """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
+        copied.synchronize()  # sync point: with this step; the device computes the next meanwhile
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
@@ -445,13 +463,14 @@ def count_step(run, meter):
 def flush(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # an epoch that resumes after its last step keeps its time
+    if not run.pending:  # an epoch that resumes after its last step: its clock has stopped
         return
     while run.pending:
         count_step(run, meter)
     meter.read_clock()
     if (run.stop or run.save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
+        run.save = False
     if run.stop:
         end_early(run)
 
@@ -459,7 +478,7 @@ def flush(run, meter):
 def end_early(run):
     """Ends the run because of a signal to any rank, after everything was saved."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = "; nothing is saved"
+    saved = "; nothing is saved"  # under --evaluate
     if run.folder:  # a marker, because a launcher may replace the exit status
         saved = f" at step {run.step}, saved; --resume auto resumes here"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
@@ -1540,7 +1559,7 @@ def steps_per_epoch(args, source, global_batch):
     """Returns the number of steps in an epoch of training on `source`."""
     size = len(source.target)
     if size < global_batch and not args.evaluate:
-        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
+        few = f"training has {size} {ITEMS}, fewer than a global batch, {global_batch}"
         raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     return min(size // global_batch, args.steps_per_epoch or size)
 
@@ -1674,6 +1693,9 @@ def warmup_epochs(args):
 # -------------------------------------------------------------------------------------------- meter
 
 
+ITEMS = SUMS[-1]  # the name of what is counted
+
+
 class Meter:
     """Counts, times and prints the steps of one epoch's training or validation."""
 
@@ -1689,9 +1711,9 @@ class Meter:
         self.bar = tqdm(
             desc=title,
             total=items,
-            initial=int(self.sums[SUMS[-1]]),
+            initial=int(self.sums[ITEMS]),
             disable=run.place.rank or not sys.stderr.isatty(),
-            unit=f" {SUMS[-1]}",
+            unit=f" {ITEMS}",
             ncols=79,
             leave=False,
             bar_format="{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}",
@@ -1701,7 +1723,7 @@ class Meter:
         """Adds a step's {name: sum}, over all ranks and on the host."""
         self.sums.update(step)
         self.steps += 1
-        self.bar.update(step[SUMS[-1]])
+        self.bar.update(step[ITEMS])
 
     def show(self, loss):
         """Shows the progress: after the bar on a terminal, otherwise as a line."""
@@ -1711,8 +1733,8 @@ class Meter:
             seconds = time.perf_counter() - self.started
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
-                f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
-                f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
+                f"{format_metrics(compute_metrics(sums))}  {sums[ITEMS] / seconds:,.0f} "
+                f"{ITEMS}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def read_clock(self):
@@ -1727,7 +1749,7 @@ class Meter:
         seconds = self.state["seconds"]
         read, calls, sent, received = self.state["traffic"]
         return compute_metrics(sums) | {
-            "Throughput": sums[SUMS[-1]] / seconds,
+            "Throughput": sums[ITEMS] / seconds,
             "Time": seconds / steps,
             "Data/wait": sums["waited"] / seconds,
             "Steps/skipped": sums["skipped"],
@@ -1766,7 +1788,6 @@ def save_checkpoint(run):
     each gives what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
-    run.save = False
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     checkpoint = {
@@ -2091,7 +2112,7 @@ def log_epoch(run, done, train, val):
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  left {left}"
     )
 
 
@@ -2338,7 +2359,7 @@ def print_header(run, metadata):
     devices = place.data_ranks * place.devices
     sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
     print_line(
-        f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
+        f"{ITEMS} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
         f"{typed} -> peak learning rate {peak:g}"
     )
     if metadata:
@@ -2408,7 +2429,7 @@ def print_line(line, file=None):
         print(line, file=file, flush=True)
 
 
-# ==== launch: how processes start and meet, in this way; equal in all tasks
+# ==== launch: how processes start and meet; equal in all *_ddp.py
 
 
 def add_parallel_options(parser):
@@ -2444,7 +2465,8 @@ def launch(train_rank, args):
     by_hand = args.world_size or args.rank or args.nproc_per_node
     tasks = env.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
     if {"RANK", "WORLD_SIZE"} <= env.keys():
-        own = env.get("TORCHELASTIC_RUN_ID") == str(os.getppid())  # _start_this_node()'s
+        # _start_this_node() gives its ranks this variable of torchrun's, with its own number.
+        own = env.get("TORCHELASTIC_RUN_ID") == str(os.getppid())
         if not own and (by_hand or args.dist_url not in (None, "env://")):
             raise BadInput("a launcher has set WORLD_SIZE: omit --dist-url, --world-size, ...")
         if args.local_rank is not None:
@@ -2476,7 +2498,8 @@ def _follow_slurm(env, tasks, no_accel):
     env.setdefault("MASTER_ADDR", first)
     env.setdefault("MASTER_PORT", str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 10000))
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], tasks
-    alone = torch.accelerator.device_count() == 1 and not no_accel  # it sees only its own
+    # Where Slurm has bound one GPU to each task, it is number 0 of 1 for its task.
+    alone = torch.accelerator.device_count() == 1 and not no_accel
     env["LOCAL_RANK"] = "0" if alone else env["SLURM_LOCALID"]
     tasks_here = re.match(r"\d+", env["SLURM_STEP_TASKS_PER_NODE"])[0]
     env["LOCAL_WORLD_SIZE"] = "1" if alone else tasks_here
@@ -2511,8 +2534,9 @@ def _start_this_node(args):
     came = []  # times of signals
 
     def pass_on(signum, frame):
-        """Asks the ranks to save and end; an alarm or a second Ctrl-C, not its echo, kills them."""
+        """Asks the ranks to save and end; an alarm or a second Ctrl-C kills them."""
         came.append(time.monotonic())
+        # Within a second it is the first Ctrl-C again, from a launcher beside the terminal.
         again = signum == signal.SIGINT and came[-1] > came[0] + 1
         for process in ranks:
             process.send_signal(signal.SIGKILL if again or signum == signal.SIGALRM else signum)
@@ -2524,19 +2548,20 @@ def _start_this_node(args):
     for local_rank in range(processes):
         env |= {"LOCAL_RANK": str(local_rank), "RANK": str(node * processes + local_rank)}
         ranks.append(subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=os.environ | env))
+    # Until all have ended, or one has failed.
     while None in (statuses := [process.poll() for process in ranks]) and not any(statuses):
         time.sleep(0.1)
     failed = [*filter(None, statuses)]
-    pass_on(signal.SIGTERM, None)
-    signal.alarm(30)  # time for the others to save or print why; a stopped one does neither
+    pass_on(signal.SIGTERM, None)  # to the others
+    signal.alarm(30)  # after which pass_on() kills those that neither save nor print why
     statuses = failed + [process.wait() for process in ranks]
     signal.alarm(0)
     crashed = [status for status in failed if status < 0 and -status not in SIGNALS]
     if crashed:
         name = signal.Signals(-crashed[0]).name
         raise Fault(f"a rank was ended by {name}: out of memory, or a file was cut short?")
-    # A mistake of the user says more than that a rank is gone, and both say more than a signal.
-    status = max(statuses, key=lambda status: status in (1, 2) and status)
+    # A mistake of the user (2) says more than that a rank is gone (1); both more than a signal.
+    status = next((known for known in (2, 1) if known in statuses), statuses[0])
     return status if status >= 0 else 128 - status
 
 
@@ -2556,17 +2581,20 @@ def _form_group(args, place):
     backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
     if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # While one rank compiles, the others wait.
+    # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
     try:
         store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
-        passes = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        # A value that a launcher has set wrongly raises another type.
+        transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
         at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise (Fault if passes else BadInput)(f"rank {place.rank} of {place.ranks} {why}") from None
+        raise (Fault if transient else BadInput)(
+            f"rank {place.rank} of {place.ranks} {why}"
+        ) from None
 
 
 def _meet(place, backend, wait):
@@ -2586,7 +2614,9 @@ def _meet(place, backend, wait):
         if not here and socket.has_dualstack_ipv6():
             family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         listener = socket.create_server((host if here else "", port), backlog=4096, **family)
-        store = dist.TCPStore("127.0.0.1", 0, None, True, wait, master_listen_fd=listener.detach())
+        store = dist.TCPStore(  # at the listener's address: its own would be open to all networks
+            "127.0.0.1", 0, is_master=True, timeout=wait, master_listen_fd=listener.detach()
+        )
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
@@ -2595,11 +2625,14 @@ def _meet(place, backend, wait):
     until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
+        # After a restart this may still be the port of the start before, where nobody listens.
         port = int(launchers.get("port")) if by_torchrun else port
-        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
-        with contextlib.suppress(OSError if time.monotonic() < until else ()):
+        try:  # a plain socket first: TCPStore prints a stack where nobody listens
             socket.create_connection((host, port), 20).close()
             store = dist.TCPStore(host, port, timeout=wait)
+        except OSError:
+            if time.monotonic() > until:
+                raise
     if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store

@@ -65,7 +65,7 @@ from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 from tqdm import tqdm
 
-# ==== step: how a step is trained and validated, in this way; equal in all tasks
+# ==== step: how a step is trained and validated on one device; equal in all *_nd.py
 
 
 def prepare(args, place, data):
@@ -84,7 +84,8 @@ def precision(args, device):
 
 
 def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
-    """One update from this rank's `accumulation_steps` batches (inputs, target) of one step."""
+    """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
+    sums of what criterion() measured."""
     sums = 0
     for inputs, target in micro_batches:
         with precision(args, inputs.device):
@@ -118,7 +119,7 @@ def broadcast_object(value):
 
 
 def trained_state(run):
-    """Returns the model's state dict, with the tensors that the optimizer updates."""
+    """Returns the model's state dict: the tensors that the optimizer updates, not copies."""
     return run.model.state_dict()
 
 
@@ -143,12 +144,14 @@ def cleanup():
 # Begin with train(): it alternates train_one_epoch() and validate() until the run ends. A Run is
 # what lives from step to step; its Place says which of the ranks this process is. Before train(),
 # main() has read the options, launch() has started the ranks, and build_run() has made data, model,
-# optimizer and log, or loaded a checkpoint into them.
+# optimizer and log. To resume, build_run() has loaded what save_checkpoint() saved: model,
+# optimizer, loss scale, averages, epoch and step, the best values, and the sums and the clock of an
+# epoch that was interrupted. Under --evaluate, validate() is called instead of train().
 #
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
 #   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
-#   a step. Only dropout also depends on the rank, because each draws for its slice of a batch.
+#   a step. Only dropout also depends on the rank, which draws for its part of a batch or a model.
 # - What ranks must decide together, such as to save or to stop, is summed over them with the step's
 #   losses in finish_step(). All ranks read the same sums one step later, and act alike.
 
@@ -164,7 +167,7 @@ class Place(NamedTuple):
     devices: int = 1  # used by this process
     data_rank: int = 0  # which slice of every global batch this process trains on
     data_ranks: int = 1  # slices
-    precision: str | None = None  # if the device decides it instead of an option
+    precision: str | None = None  # if it depends on the device, and not on an option alone
 
 
 @dataclasses.dataclass
@@ -177,7 +180,7 @@ class Run:
     config: dict  # what is trained: {"options": those that define it, "hash": their hash}
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
-    over: bool = False  # the run ends before --epochs; the schedule reads it
+    over: bool = False  # no more steps: the run ends early, and schedule_batches() skips the rest
     stop: bool = False  # a rank got a signal: save, then end
     save: bool = False  # a checkpoint is due
     model: nn.Module | None = None
@@ -188,7 +191,7 @@ class Run:
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
     pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
     meter: Meter | None = None  # of the current epoch's training
-    resumed: dict | None = None  # a checkpoint's state of the meter, until there is a meter
+    resumed: dict | None = None  # sums and clock of an interrupted epoch, until its meter has them
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # on rank 0
@@ -201,33 +204,23 @@ class Run:
 
 def train(run):
     """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
-    args, desired = run.args, dict(run.args.desired)
+    args = run.args
     monitor = monitor_of(args)  # the measure that selects the best model
     reached = stuck = False
     done = run.epoch + run.step / run.data.steps  # epochs
     val = {}
     # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
     run.over = broadcast_object(time.perf_counter() > run.deadline)
-    # An epoch that was interrupted is validated even if the budget is spent.
+    # An epoch that was interrupted (run.step > 0) is validated even if the budget is spent.
     while run.epoch < args.epochs and (run.step or not run.over):
         values = train_one_epoch(run)
         # Saved before validation, so that nothing is lost while it runs: a run that resumes here
-        # trains no step of this epoch.
+        # trains no step of this epoch, and validates again.
         save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
-        before = run.best[monitor]
-        for tag, (_, worst, better) in BEST.items():
-            run.best[tag] = better(run.best[tag], val.get(tag, worst))
-        run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
-        stuck = run.stale_epochs >= (args.patience or math.inf)
-        # Exact sums are equal on all ranks, so all of them stop together.
-        met = []
-        for tag, goal in desired.items():
-            _, _, better = BEST[tag]
-            met.append(better(val[tag], goal) == val[tag])
-        reached = bool(met) and all(met)
-        if run.folder and val[monitor] == run.best[monitor]:
+        reached, stuck = judge(run, val)
+        if run.folder and val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val)
@@ -247,20 +240,37 @@ def train(run):
         log_end(run, reason, done, val)
 
 
+def judge(run, val):
+    """Updates the best values; returns whether all of --desired is reached, and whether --patience
+    is over. All ranks have the same sums, so all of them return the same."""
+    monitor = monitor_of(run.args)
+    before = run.best[monitor]
+    for tag, (_name, worst, better) in BEST.items():
+        run.best[tag] = better(run.best[tag], val.get(tag, worst))
+    run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
+    stuck = run.stale_epochs >= (run.args.patience or math.inf)
+    met = []
+    for tag, goal in dict(run.args.desired).items():
+        _name, _worst, better = BEST[tag]
+        met.append(better(val[tag], goal) == val[tag])  # as good as the goal, or better
+    return bool(met) and all(met), stuck
+
+
 def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     peak = peak_learning_rate(args, data.global_batch)
     objective = functools.partial(criterion, args=args)
     accumulation = data.accumulation_steps
-    # scale(one) is the scale as a tensor; get_scale() would wait for the device.
+    # A dynamic loss scale falls when it skips a step, which scale(one) shows: it is the scale as a
+    # tensor. get_scale() would wait for the device.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
     run.meter = Meter(title, items, run, run.step, run.resumed)
     run.resumed = None
-    arm_timeout(args)
+    arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -276,12 +286,13 @@ def train_one_epoch(run):
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
-        # Averaged every 32nd step, as in published recipes. Before that, and in warm-up, an average
-        # is a copy, because early weights would stay in it for long.
+        # Every 32nd step is averaged, as in published recipes. In the first 32 and in warm-up, the
+        # averages are copies, because early weights would stay in them for long.
         number = epoch * data.steps + step + 1
         if run.ema and (number < 32 or number % 32 == 0):
-            update_ema(run, args.ema if number > 32 and epoch >= warmup_epochs(args) else 0)
-        skipped = run.scaler.scale(one) < scale  # a dynamic scale falls when gradients overflow
+            early = number <= 32 or epoch < warmup_epochs(args)
+            update_ema(run, decay=0 if early else args.ema)
+        skipped = run.scaler.scale(one) < scale
         run.step = step + 1
         finish_step(run, run.meter, sums, skipped)
     flush(run, run.meter)
@@ -299,13 +310,14 @@ def update_ema(run, decay):
 
 def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends early, some batches of the next epoch have been loaded already.
+    # When a run ends early, some batches of the next epoch have been loaded already: skip these.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
 @torch.no_grad()
 def validate(run):
-    """Evaluates the model, or its averages, on each item of val/ once; returns {tag: value}."""
+    """Evaluates the model, under --ema its averages, on each item of val/ once; returns {tag:
+    value}."""
     run.model.eval()
     tensors = [*run.model.state_dict().values()] if run.ema else []
     trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
@@ -324,8 +336,8 @@ def validate(run):
         finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
     flush(run, meter)
     meter.bar.close()
-    if meter.sums[SUMS[-1]] != len(run.data.val.target):  # accuracy would depend on the ranks
-        raise RuntimeError(f"validated {meter.sums[SUMS[-1]]:.0f} {SUMS[-1]}, not each once")
+    if meter.sums[ITEMS] != len(run.data.val.target):  # accuracy would depend on the ranks
+        raise RuntimeError(f"validated {meter.sums[ITEMS]:.0f} {ITEMS}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
     return meter.values()
@@ -335,7 +347,8 @@ def validate(run):
 def sync_statistics(run):
     """Gives all ranks BatchNorm's running statistics of data rank 0."""
     # Each rank has statistics of its own slices, which training never reads. One rank's go into the
-    # checkpoint, so a resumed run validates the same model as this one.
+    # checkpoint, so a resumed run validates the same model as this one. They are sent as a sum with
+    # zeros, because a buffer may be held by any of the ranks that share a model.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -350,16 +363,16 @@ FLAGS = ("skipped", "waited", "stop", "save", "spent")
 
 
 def finish_step(run, meter, sums, skipped=None):
-    """Adds up a step's sums and flags over all ranks, and counts the step before."""
-    # The result is read one step later, when it has been copied to the host: so the host is never
-    # more than a step ahead, and waits for no step that it has just started. The sums are equal on
-    # all ranks, so all take the same decisions.
+    """Adds up this step's sums and flags over all ranks, and counts the step before; saves or
+    stops, if a rank wants to."""
+    # The host reads a step's sums only when the next step is queued, so that the device never waits
+    # for the host. All ranks read the same sums at the same step, so all take the same decisions.
     cuda = sums.device.type == "cuda"
     waited = sum(run.data_waits) / run.place.ranks  # seconds, a mean over ranks
     run.data_waits.clear()
+    training = meter is run.meter
     stop = bool(run.signals)
-    seconds = time.monotonic() - run.saved
-    save = 0 < 60 * run.args.checkpoint_minutes < seconds and meter is run.meter
+    save = training and 0 < 60 * run.args.checkpoint_minutes < time.monotonic() - run.saved
     spent = time.perf_counter() > run.deadline
     flags = torch.tensor([waited, stop, save, spent], dtype=sums.dtype)
     flags = flags.to(sums.device, non_blocking=cuda)
@@ -375,16 +388,16 @@ def finish_step(run, meter, sums, skipped=None):
     run.pending.append((total, copied))
     if len(run.pending) > 1:
         count_step(run, meter)
-    if run.stop or run.save:
+    if run.stop or run.save:  # on all ranks, as they have read the same sums
         flush(run, meter)
     arm_timeout(run.args)
 
 
 def count_step(run, meter):
-    """Counts the oldest of the steps whose sums are being copied, and reads what ranks want."""
+    """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        copied.synchronize()  # sync point: with the step before, whose copy has arrived by now
+        copied.synchronize()  # sync point: with this step; the device computes the next meanwhile
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
@@ -403,13 +416,14 @@ def count_step(run, meter):
 def flush(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # an epoch that resumes after its last step keeps its time
+    if not run.pending:  # an epoch that resumes after its last step: its clock has stopped
         return
     while run.pending:
         count_step(run, meter)
     meter.read_clock()
     if (run.stop or run.save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
+        run.save = False
     if run.stop:
         end_early(run)
 
@@ -417,7 +431,7 @@ def flush(run, meter):
 def end_early(run):
     """Ends the run because of a signal to any rank, after everything was saved."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
-    saved = "; nothing is saved"
+    saved = "; nothing is saved"  # under --evaluate
     if run.folder:  # a marker, because a launcher may replace the exit status
         saved = f" at step {run.step}, saved; --resume auto resumes here"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
@@ -1498,7 +1512,7 @@ def steps_per_epoch(args, source, global_batch):
     """Returns the number of steps in an epoch of training on `source`."""
     size = len(source.target)
     if size < global_batch and not args.evaluate:
-        few = f"training has {size} {SUMS[-1]}, fewer than a global batch, {global_batch}"
+        few = f"training has {size} {ITEMS}, fewer than a global batch, {global_batch}"
         raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     return min(size // global_batch, args.steps_per_epoch or size)
 
@@ -1632,6 +1646,9 @@ def warmup_epochs(args):
 # -------------------------------------------------------------------------------------------- meter
 
 
+ITEMS = SUMS[-1]  # the name of what is counted
+
+
 class Meter:
     """Counts, times and prints the steps of one epoch's training or validation."""
 
@@ -1647,9 +1664,9 @@ class Meter:
         self.bar = tqdm(
             desc=title,
             total=items,
-            initial=int(self.sums[SUMS[-1]]),
+            initial=int(self.sums[ITEMS]),
             disable=run.place.rank or not sys.stderr.isatty(),
-            unit=f" {SUMS[-1]}",
+            unit=f" {ITEMS}",
             ncols=79,
             leave=False,
             bar_format="{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}",
@@ -1659,7 +1676,7 @@ class Meter:
         """Adds a step's {name: sum}, over all ranks and on the host."""
         self.sums.update(step)
         self.steps += 1
-        self.bar.update(step[SUMS[-1]])
+        self.bar.update(step[ITEMS])
 
     def show(self, loss):
         """Shows the progress: after the bar on a terminal, otherwise as a line."""
@@ -1669,8 +1686,8 @@ class Meter:
             seconds = time.perf_counter() - self.started
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
-                f"{format_metrics(compute_metrics(sums))}  {sums[SUMS[-1]] / seconds:,.0f} "
-                f"{SUMS[-1]}/s  wait {100 * sums['waited'] / seconds:.0f} %"
+                f"{format_metrics(compute_metrics(sums))}  {sums[ITEMS] / seconds:,.0f} "
+                f"{ITEMS}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def read_clock(self):
@@ -1685,7 +1702,7 @@ class Meter:
         seconds = self.state["seconds"]
         read, calls, sent, received = self.state["traffic"]
         return compute_metrics(sums) | {
-            "Throughput": sums[SUMS[-1]] / seconds,
+            "Throughput": sums[ITEMS] / seconds,
             "Time": seconds / steps,
             "Data/wait": sums["waited"] / seconds,
             "Steps/skipped": sums["skipped"],
@@ -1724,7 +1741,6 @@ def save_checkpoint(run):
     each gives what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
-    run.save = False
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     checkpoint = {
@@ -2049,7 +2065,7 @@ def log_epoch(run, done, train, val):
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {SUMS[-1]}/s  left {left}"
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  left {left}"
     )
 
 
@@ -2296,7 +2312,7 @@ def print_header(run, metadata):
     devices = place.data_ranks * place.devices
     sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
     print_line(
-        f"{SUMS[-1]} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
+        f"{ITEMS} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
         f"{typed} -> peak learning rate {peak:g}"
     )
     if metadata:
@@ -2366,7 +2382,7 @@ def print_line(line, file=None):
         print(line, file=file, flush=True)
 
 
-# ==== launch: how processes start and meet, in this way; equal in all tasks
+# ==== launch: how processes start and meet; equal in all *_nd.py
 
 
 def add_parallel_options(parser):

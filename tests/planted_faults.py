@@ -49,7 +49,7 @@ tests/test_reference.py -k step
   logged loss of an image too few => {"Loss": sums["loss"] / images, => {"Loss": sums["loss"] / max(1, images - 1),
   accuracies as fractions => 100 * sums[f"top{n}"] / images for => sums[f"top{n}"] / images for
   top-5's sum for top-1 => sums[f"top{n}"] / images => sums["top5"] / images
-  throughput of right answers => "Throughput": sums[SUMS[-1]] / seconds, => "Throughput": sums["top5"] / seconds,
+  throughput of right answers => "Throughput": sums[ITEMS] / seconds, => "Throughput": sums["top5"] / seconds,
   top-4 => output.topk(min(5, output.shape[1])) => output.topk(min(4, output.shape[1]))
   top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
@@ -65,7 +65,7 @@ tests/test_reference.py -k step
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
-  best is the first of equals => if run.folder and val[monitor] == run.best[monitor]:\n => is_best = run.folder and val[monitor] == run.best[monitor] != getattr(run, "before", None)\n        run.before = run.best[monitor]\n        if is_best:\n
+  best is the first of equals => if run.folder and val[monitor] == run.best[monitor]: => is_best = run.folder and val[monitor] == run.best[monitor] != getattr(run, "before", None)\n        run.before = run.best[monitor]\n        if is_best:
   cosine's shape => (1 - math.cos(math.pi * left)) / 2 => math.sin(math.pi * left / 2)
   decay from warm-up's beginning => / (args.epochs - warmup) => / args.epochs
   scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
@@ -87,7 +87,7 @@ tests/test_reference.py -k cosine
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
-  no copy in warm-up => if number > 32 and epoch >= warmup_epochs(args) else 0 => if number > 32 else 0
+  no copy in warm-up => early = number <= 32 or epoch < warmup_epochs(args) => early = number <= 32
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
   smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / classes => wanted * (1 - smoothing) + smoothing
@@ -221,10 +221,10 @@ tests/test_recipe.py -k "norm_of_millions or grow_after"
 tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   a step that all skip counts for each => skipped[None] / run.place.ranks => skipped[None]
   loss scale not loaded => run.scaler.load_state_dict(scaler) => pass
-  any of several --desired ends => reached = bool(met) and all(met) => reached = bool(met) and any(met)
+  any of several --desired ends => return bool(met) and all(met), stuck => return bool(met) and any(met), stuck
   only the last --desired counts => for measure, goal in args.desired] => for measure, goal in args.desired[-1:]]
   desired accuracy in percent => ["top1", round(100 * fraction(text), 9)] => ["top1", fraction(text)]
-  desired accuracy of training => better(run.best[tag], val.get(tag, worst)) => better(run.best[tag], values.get(tag, worst))
+  desired accuracy of training => reached, stuck = judge(run, val) => reached, stuck = judge(run, values)
   best by another measure carried over => and metadata.get("monitor") == monitor_of(run.args): => :
   best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
   best in the default in spite of --desired => tags = [*dict(args.desired), *BEST] => tags = [*BEST]

@@ -855,8 +855,8 @@ def test_the_least_of_a_measure_is_no_best():
             assert better(worst, value) == value, tag
 
 
-# Of a run that goes on: its best before, and for how many epochs it has waited.
-GOES_ON = {"best": {"Top1": 74.5, "Top5": 0.0, "Loss": 1.0}, "waited": 1}
+# Of a run that goes on: its best before, and for how many epochs it was no better.
+GOES_ON = {"best": {"Top1": 74.5, "Top5": 0.0, "Loss": 1.0}, "stale_epochs": 1}
 
 
 @pytest.mark.parametrize(
