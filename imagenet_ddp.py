@@ -132,8 +132,8 @@ def all_reduce_sum(tensor):
 
 def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON."""
-    # Not by broadcast_object_list(): it unpickles, so whoever reaches the port could have code
-    # executed; and its collective would come before loader processes are forked (load_batches()).
+    # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
+    # code executed; and it is a collective, before loader processes are forked (load_batches()).
     store = dist.distributed_c10d._get_default_store()  # the group's; no public function has it
     # The n-th call of each rank reads the n-th value.
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
@@ -198,7 +198,7 @@ def cleanup():
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
 #   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
-#   a step. Only dropout also depends on the rank, which draws for its part of a batch or a model.
+#   a step. Only dropout also depends on the rank: each draws for its part of a batch or a model.
 # - What ranks must decide together, such as to save or to stop, is summed over them with the step's
 #   losses in finish_step(). All ranks read the same sums one step later, and act alike.
 
@@ -242,6 +242,7 @@ class Run:
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
     log: SummaryWriter | None = None  # on rank 0
+    # {tag: the best value so far}, at first the worst that BEST lists.
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     stale_epochs: int = 0  # since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
@@ -307,10 +308,10 @@ def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
     peak = peak_learning_rate(args, data.global_batch)
-    objective = functools.partial(criterion, args=args)
+    objective = functools.partial(criterion, args=args)  # label smoothing and the like
     accumulation = data.accumulation_steps
-    # A dynamic loss scale falls when it skips a step, which scale(one) shows: it is the scale as a
-    # tensor. get_scale() would wait for the device.
+    # scale(one) is the loss scale as a tensor; get_scale() would wait for the device. If a dynamic
+    # scale is lower after a step, the gradients overflowed and the step was skipped.
     one = torch.ones((), device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
@@ -333,10 +334,10 @@ def train_one_epoch(run):
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
-        # Every 32nd step is averaged, as in published recipes. In the first 32 and in warm-up, the
-        # averages are copies, because early weights would stay in them for long.
+        # Updated in each of the first 32 steps, then in every 32nd, as in published recipes. In the
+        # first 32 and in warm-up it is a copy, because early weights would stay in it for long.
         number = epoch * data.steps + step + 1
-        if run.ema and (number < 32 or number % 32 == 0):
+        if run.ema and (number <= 32 or number % 32 == 0):
             early = number <= 32 or epoch < warmup_epochs(args)
             update_ema(run, decay=0 if early else args.ema)
         skipped = run.scaler.scale(one) < scale
@@ -357,7 +358,7 @@ def update_ema(run, decay):
 
 def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
-    # When a run ends early, some batches of the next epoch have been loaded already: skip these.
+    # When the budget ends an epoch early, some of its batches have been loaded already: skip these.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
 
 
@@ -366,6 +367,7 @@ def validate(run):
     """Evaluates the model, under --ema its averages, on each item of val/ once; returns {tag:
     value}."""
     run.model.eval()
+    # What computes, which may be in another dtype than what is trained and averaged.
     tensors = [*run.model.state_dict().values()] if run.ema else []
     trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
@@ -393,9 +395,9 @@ def validate(run):
 @torch.no_grad()
 def sync_statistics(run):
     """Gives all ranks BatchNorm's running statistics of data rank 0."""
-    # Each rank has statistics of its own slices, which training never reads. One rank's go into the
-    # checkpoint, so a resumed run validates the same model as this one. They are sent as a sum with
-    # zeros, because a buffer may be held by any of the ranks that share a model.
+    # Each rank has statistics of its own slices, which training never reads. Those of data rank 0
+    # are in the checkpoint, so a resumed run validates the same model as this one. They are sent as
+    # a sum with zeros, because any of the ranks that share a model may hold a buffer.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -463,7 +465,7 @@ def count_step(run, meter):
 def flush(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # an epoch that resumes after its last step: its clock has stopped
+    if not run.pending:  # no step since: so an epoch that resumes after its last one keeps its time
         return
     while run.pending:
         count_step(run, meter)
@@ -1305,9 +1307,9 @@ def check_task_options(args, parser):
 
 # ------------------------------------------------------------------------------------------ options
 
-# An option defines what is trained, and --resume auto resumes only runs with the same, unless it is
-# free, so that it may change when a run resumes, or own, so that each rank may have its own value.
-# The task and parallel sections return theirs.
+# Most options define what is trained: --resume auto resumes only runs with the same. Free ones may
+# change when a run resumes. Own ones may change too, and differ between ranks. add_task_options()
+# and add_parallel_options() return theirs.
 FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
 OWN = (
     "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir no_accel timeout"
@@ -1334,7 +1336,7 @@ def parse_args(argv=None):
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
     if args.start_epoch is not None and args.resume == "auto":
         parser.error("--start-epoch and --resume auto exclude each other")
-    # A task or a way may not have all of these.
+    # Not all scripts have all of these.
     for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
             options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
@@ -1491,8 +1493,9 @@ def make_parser():
 
 def monitor_of(args):
     """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
-    tags = [*dict(args.desired), *BEST]
-    return next(tag for tag in tags if args.best in (None, tag.lower()))
+    if args.best:
+        return next(tag for tag in BEST if tag.lower() == args.best)
+    return args.desired[0][0] if args.desired else next(iter(BEST))
 
 
 def number(kind, least, most):
@@ -1527,8 +1530,8 @@ def schedule_batches(run):
     global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
     dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
     drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
-    index; its n-th repeat in a step has n times the number of items added. `position` is that of
-    the first key among all keys of the epoch.
+    index, plus n times the number of items for its n-th repeat in a step. `position` is that of the
+    first key among all keys of the epoch.
     """
     args, place, data = run.args, run.place, run.data
     first_step = run.step
@@ -1536,7 +1539,8 @@ def schedule_batches(run):
     mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
     at_once = data.device_batch * place.devices  # keys of one batch of this process
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-    for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):  # --evaluate has none
+    # Once at least: --evaluate may have a checkpoint that has done all --epochs.
+    for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
@@ -1599,7 +1603,9 @@ def to_device(batches, args, data, device, data_waits):
     """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, one
     batch ahead; adds the seconds spent waiting for data to `data_waits`."""
     # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
-    # computes there (PyTorch, CUDA semantics: operations of one stream run in order).
+    # computes there (PyTorch, CUDA semantics: operations of one stream run in order). So for each
+    # batch: its copy is queued; the batch before is handed out, whose step is queued meanwhile; the
+    # main stream waits for the copy, and so does the host, before the loader reuses the buffer.
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side:
         side.wait_stream(torch.cuda.current_stream(device))
@@ -2191,7 +2197,8 @@ def arm_timeout(args):
     # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
     # what hangs elsewhere: in reading data, or in a group without a timeout.
     if args.timeout:
-        faulthandler.dump_traceback_later(args.timeout + 30 + 3600 * args.compile, exit=True)
+        seconds = args.timeout + 30 + (3600 if args.compile else 0)
+        faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def end_with_parent(signum):
@@ -2244,7 +2251,9 @@ def train_rank(args):
         all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
         cleanup()
     except Exception as error:
-        failed = error  # kept, because freeing a half-made loader would wait for its workers
+        # Python frees `error` after this block, and with its traceback a half-made loader, which
+        # would wait for its workers. This name keeps both.
+        failed = error
         status = report_error(failed)
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
@@ -2280,18 +2289,20 @@ def build_run(args):
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
+    # Under --evaluate no step is trained: the schedule has batches of validation alone.
     run = Run(args, place, data, config, args.start_epoch or 0, over=args.evaluate)
     if metadata:
-        own = about_model(args, data)
-        mine = {name: own[name] for name in MUST_FIT if own[name]}
-        if found := differing(dict.fromkeys(mine) | metadata, mine):
+        about = about_model(args, data)
+        mine = {name: about[name] for name in MUST_FIT if about[name]}
+        theirs = {name: metadata.get(name) for name in mine}
+        if found := differing(theirs, mine):
             raise BadInput(f"--resume {metadata['path']} differs in {found}")
         if args.start_epoch is None:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
-            # At step 0 it was saved after an epoch's last step, before its validation.
-            run.epoch = metadata["epoch"] - (step == 0)
-            run.step = min(step or data.steps, data.steps)
+            run.epoch, run.step = metadata["epoch"], min(step, data.steps)
+            if step == 0:  # it was saved after an epoch's last step, before its validation
+                run.epoch, run.step = metadata["epoch"] - 1, data.steps
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says why.
@@ -2403,18 +2414,23 @@ MEANINGS = {
 def report_error(error):
     """Prints why the process ends, with a traceback for a bug; returns the exit status."""
     rank = os.environ.get("RANK", "0")
-    line = str(error)
-    status = error.status if isinstance(error, BadInput | Fault) else None
-    if status is None:
-        known = [MEANINGS[pattern] for pattern in MEANINGS if re.search(pattern, line)]
-        status, meaning = known[0] if known else (1, None)
-        line = meaning and f"rank {rank}: {meaning} ({first_line(error)})"
+    status, line = 1, None  # of a bug
+    if isinstance(error, BadInput | Fault):
+        status, line = error.status, str(error)
+    else:
+        for pattern, (known, meaning) in MEANINGS.items():
+            if re.search(pattern, str(error)):
+                status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
+                break
     if line and rank != "0":
         # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
-    line = line and f"{Path(sys.argv[0]).name}: error: {line}"
-    print_line(line or "".join(traceback.format_exception(error)), sys.stderr)
+    if line:
+        line = f"{Path(sys.argv[0]).name}: error: {line}"
+    else:
+        line = "".join(traceback.format_exception(error))
+    print_line(line, sys.stderr)
     return status
 
 

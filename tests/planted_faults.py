@@ -40,7 +40,7 @@ tests/test_reference.py -k step
   rate of a step's beginning => peak, epoch + (step + 0.5) / data.steps) => peak, epoch + step / data.steps)
   logged rate is the peak => peak, epoch + (run.step - 0.5) / data.steps) => peak, args.epochs / 2)
   averages every 31 steps => number % 32 == 0) => number % 31 == 0)
-  averages from step 16 on => (number < 32 or => (number < 16 or
+  averages from step 16 on => (number <= 32 or => (number <= 16 or
   steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
   averages move the wrong share => tensor.to(average.dtype), 1 - decay) => tensor.to(average.dtype), decay)
   model validated in place of averages => tensor.copy_(average) => tensor.copy_(tensor)
@@ -227,8 +227,8 @@ tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   desired accuracy of training => reached, stuck = judge(run, val) => reached, stuck = judge(run, values)
   best by another measure carried over => and metadata.get("monitor") == monitor_of(run.args): => :
   best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
-  best in the default in spite of --desired => tags = [*dict(args.desired), *BEST] => tags = [*BEST]
-  --best overruled by --desired => if args.best in (None, tag.lower())) => if args.desired or args.best in (None, tag.lower()))
+  best in the default in spite of --desired => return args.desired[0][0] if args.desired else next => return next
+  --best overruled by --desired => if args.best:\n        return next => if args.best and not args.desired:\n        return next
 tests/test_data.py -k crops_and_centres
   validation always bilinear => resize(image, sides, self.mode, resized) => resize(image, sides, "bilinear", resized)
 tests/test_text.py -k positions_are
