@@ -495,7 +495,9 @@ def model_options(args, image_size):
         return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
     if args.arch.startswith("vit_"):
         return {"image_size": image_size}
-    return {"input_size": (image_size,) * 2} if args.arch == "maxvit_t" else {}
+    if args.arch == "maxvit_t":
+        return {"input_size": (image_size, image_size)}
+    return {}
 
 
 def weights_in(saved):
@@ -529,7 +531,7 @@ def freeze_all_but_last(model):
     nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval().train = lambda mode, module=module: module
+            module.eval().train = lambda mode, module=module: module  # stays in eval mode
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -770,8 +772,10 @@ def open_data(args, place, sources, batches, metadata=None):
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     if args.evaluate and place.rank == 0:
-        what = args.weights or ("published weights" if args.pretrained else "random weights")
-        what = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else what
+        if metadata:
+            what = f"{metadata['path']}, epoch {metadata['epoch']}"
+        else:
+            what = args.weights or ("published weights" if args.pretrained else "random weights")
         print_line(f"Validating {what}: crops of {val_size} pixels, resized to {val_resize}")
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:

@@ -943,9 +943,11 @@ class Data(NamedTuple):
 def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data for these options, with `batches` of split_batch()."""
     if args.evaluate and place.rank == 0:
-        held = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
-        held = f"{metadata['path']}, epoch {metadata['epoch']}" if metadata else held
-        print_line(f"Validating {held}: up to {args.max_length} tokens")
+        if metadata:
+            what = f"{metadata['path']}, epoch {metadata['epoch']}"
+        else:
+            what = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
+        print_line(f"Validating {what}: up to {args.max_length} tokens")
     options = {}
     if args.arch in ARCHS:
         options = {name: getattr(args, name) for name in (*SIZES, "tied")}
