@@ -1750,7 +1750,8 @@ def load_checkpoint(args, place, config):
         if changed and not args.evaluate:
             print_line(f"--resume {path}: trained with other options: {changed}")
         tensors = {name: metadata.pop(name) for name in TENSORS}
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:  # has no use for it
+        # Evaluation needs no optimizer's state, and another optimizer cannot take it.
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
         # make_state() will change the rate, and the steps that timm's optimizers count.
         group = tensors["optimizer"]["param_groups"][0]
