@@ -125,7 +125,7 @@ def broadcast_object(value):
 
 
 def trained_state(run):
-    """Returns the model's state dict: the tensors that the optimizer updates, not copies."""
+    """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     # Names without DataParallel's prefix.
     return getattr(run.model, "module", run.model).state_dict()
 
@@ -160,7 +160,8 @@ def cleanup():
 #   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
 #   a step. Only dropout also depends on the rank: each draws for its part of a batch or a model.
 # - What ranks must decide together, such as to save or to stop, is summed over them with the step's
-#   losses in finish_step(). All ranks read the same sums one step later, and act alike.
+#   losses in finish_step(). All ranks read the same sums one step later, and act alike. Before the
+#   first step, rank 0 decides, and sends it by broadcast_object().
 
 
 class Place(NamedTuple):
@@ -374,8 +375,8 @@ FLAGS = ("skipped", "waited", "stop", "save", "spent")
 def finish_step(run, meter, sums, skipped=None):
     """Adds up this step's sums and flags over all ranks, and counts the step before; saves or
     stops, if a rank wants to."""
-    # The host reads a step's sums only when the next step is queued, so that the device never waits
-    # for the host. All ranks read the same sums at the same step, so all take the same decisions.
+    # The host reads a step's sums when the next step is queued, so that the device has work
+    # meanwhile. All ranks read the same sums at the same step, so all take the same decisions.
     cuda = sums.device.type == "cuda"
     waited = sum(run.data_waits) / run.place.ranks  # seconds, a mean over ranks
     run.data_waits.clear()
@@ -406,7 +407,7 @@ def count_step(run, meter):
     """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        copied.synchronize()  # sync point: with this step; the device computes the next meanwhile
+        copied.synchronize()  # sync point: with this step; the next is queued, unless in flush()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
@@ -432,7 +433,7 @@ def flush(run, meter):
     meter.read_clock()
     if (run.stop or run.save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
-        run.save = False
+    run.save = False
     if run.stop:
         end_early(run)
 
@@ -1313,7 +1314,7 @@ def make_parser():
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0] + " @FILE stands for the options in a file.",
         epilog="docs/recipes.md lists what options of other projects are called here.",
-        usage=argparse.SUPPRESS,  # without it, an error is one line
+        usage=argparse.SUPPRESS,  # or each error would print all of it
         allow_abbrev=False,
         fromfile_prefix_chars="@",
     )
@@ -1503,7 +1504,7 @@ def schedule_batches(run):
     mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
     at_once = data.device_batch * place.devices  # keys of one batch of this process
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-    # Once at least: --evaluate may have a checkpoint that has done all --epochs.
+    # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
     for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
@@ -2326,7 +2327,7 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     usual = DEFAULTS["optimizer"]
-    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam's
+    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam
     other = (usual in family) != (args.optimizer in family)
     if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
         print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")

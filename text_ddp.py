@@ -75,7 +75,7 @@ def prepare(args, place, data):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = DistributedDataParallel(model)  # its backward() averages gradients over the ranks
     # DDP would send rank 0's BatchNorm statistics in each step; once, in validate(), is enough.
-    model.broadcast_buffers = False  # as a keyword, it depends on PyTorch's version
+    model.broadcast_buffers = False  # the keyword depends on PyTorch's version
     # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, build_optimizer(args, model.parameters()), scaler
@@ -95,8 +95,8 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
     last = accumulation_steps - 1
     for number, (inputs, target) in enumerate(micro_batches):
         # The gradients of all micro-batches are exchanged together, during the last backward().
-        exchange = contextlib.nullcontext() if number == last else model.no_sync()
-        with exchange:
+        context = model.no_sync() if number < last else contextlib.nullcontext()
+        with context:
             with precision(args, inputs.device):
                 loss, measured = criterion(model(inputs), target)
             scaler.scale(loss / accumulation_steps).backward()
@@ -128,8 +128,8 @@ def all_reduce_sum(tensor):
 def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON."""
     # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
-    # code executed; and it is a collective, before loader processes are forked (load_batches()).
-    store = dist.distributed_c10d._get_default_store()  # the group's; no public function has it
+    # code executed; and no collective may come before loader processes are forked (load_batches()).
+    store = dist.distributed_c10d._get_default_store()  # which formed the group
     # The n-th call of each rank reads the n-th value.
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
@@ -138,7 +138,7 @@ def broadcast_object(value):
 
 
 def trained_state(run):
-    """Returns the model's state dict: the tensors that the optimizer updates, not copies."""
+    """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     return run.model.module.state_dict()  # names without DDP's prefix
 
 
@@ -195,7 +195,8 @@ def cleanup():
 #   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
 #   a step. Only dropout also depends on the rank: each draws for its part of a batch or a model.
 # - What ranks must decide together, such as to save or to stop, is summed over them with the step's
-#   losses in finish_step(). All ranks read the same sums one step later, and act alike.
+#   losses in finish_step(). All ranks read the same sums one step later, and act alike. Before the
+#   first step, rank 0 decides, and sends it by broadcast_object().
 
 
 class Place(NamedTuple):
@@ -409,8 +410,8 @@ FLAGS = ("skipped", "waited", "stop", "save", "spent")
 def finish_step(run, meter, sums, skipped=None):
     """Adds up this step's sums and flags over all ranks, and counts the step before; saves or
     stops, if a rank wants to."""
-    # The host reads a step's sums only when the next step is queued, so that the device never waits
-    # for the host. All ranks read the same sums at the same step, so all take the same decisions.
+    # The host reads a step's sums when the next step is queued, so that the device has work
+    # meanwhile. All ranks read the same sums at the same step, so all take the same decisions.
     cuda = sums.device.type == "cuda"
     waited = sum(run.data_waits) / run.place.ranks  # seconds, a mean over ranks
     run.data_waits.clear()
@@ -441,7 +442,7 @@ def count_step(run, meter):
     """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        copied.synchronize()  # sync point: with this step; the device computes the next meanwhile
+        copied.synchronize()  # sync point: with this step; the next is queued, unless in flush()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
@@ -467,7 +468,7 @@ def flush(run, meter):
     meter.read_clock()
     if (run.stop or run.save) and meter is run.meter:  # in validation everything is saved already
         save_checkpoint(run)
-        run.save = False
+    run.save = False
     if run.stop:
         end_early(run)
 
@@ -542,7 +543,7 @@ class Block(nn.Module):
         super().__init__()
 
         def branch(wide, between, narrow):
-            # width -> wide, `between`: wide -> narrow, -> width
+            # width -> wide, `between`: wide -> narrow, -> width. `last` draws its weights first.
             norm = nn.LayerNorm(width, bias=False)
             last = nn.Linear(narrow, width, bias=False)
             first = nn.Linear(width, wide, bias=False)
@@ -1226,7 +1227,7 @@ def make_parser():
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0] + " @FILE stands for the options in a file.",
         epilog="docs/recipes.md lists what options of other projects are called here.",
-        usage=argparse.SUPPRESS,  # without it, an error is one line
+        usage=argparse.SUPPRESS,  # or each error would print all of it
         allow_abbrev=False,
         fromfile_prefix_chars="@",
     )
@@ -1416,7 +1417,7 @@ def schedule_batches(run):
     mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
     at_once = data.device_batch * place.devices  # keys of one batch of this process
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-    # Once at least: --evaluate may have a checkpoint that has done all --epochs.
+    # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
     for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
@@ -2239,7 +2240,7 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     usual = DEFAULTS["optimizer"]
-    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam's
+    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam
     other = (usual in family) != (args.optimizer in family)
     if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
         print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
@@ -2430,7 +2431,7 @@ def _start_this_node(args):
     def pass_on(signum, frame):
         """Asks the ranks to save and end; an alarm or a second Ctrl-C kills them."""
         came.append(time.monotonic())
-        # Within a second it is the first Ctrl-C again, from a launcher beside the terminal.
+        # Within a second of the first signal, it is that Ctrl-C again, sent by a launcher too.
         again = signum == signal.SIGINT and came[-1] > came[0] + 1
         for process in ranks:
             process.send_signal(signal.SIGKILL if again or signum == signal.SIGALRM else signum)
@@ -2484,11 +2485,10 @@ def _form_group(args, place):
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
         # A value that a launcher has set wrongly raises another type.
         transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
+        kind = Fault if transient else BadInput
         at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        raise (Fault if transient else BadInput)(
-            f"rank {place.rank} of {place.ranks} {why}"
-        ) from None
+        raise kind(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
 def _meet(place, backend, wait):
@@ -2508,7 +2508,8 @@ def _meet(place, backend, wait):
         if not here and socket.has_dualstack_ipv6():
             family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         listener = socket.create_server((host if here else "", port), backlog=4096, **family)
-        store = dist.TCPStore(  # at the listener's address: its own would be open to all networks
+        # By itself, TCPStore would listen on all addresses.
+        store = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, timeout=wait, master_listen_fd=listener.detach()
         )
         store.set("group", mine)
@@ -2519,13 +2520,14 @@ def _meet(place, backend, wait):
     until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
+        last = time.monotonic() >= until
         # After a restart this may still be the port of the start before, where nobody listens.
         port = int(launchers.get("port")) if by_torchrun else port
         try:  # a plain socket first: TCPStore prints a stack where nobody listens
             socket.create_connection((host, port), 20).close()
             store = dist.TCPStore(host, port, timeout=wait)
         except OSError:
-            if time.monotonic() > until:
+            if last:
                 raise
     if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")

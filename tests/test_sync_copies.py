@@ -150,6 +150,7 @@ def test_others_files_are_passed_over(folder):
     (folder / ".#imagenet_nd.py").symlink_to("nobody@nowhere.1")
     (folder / "._imagenet_nd.py").write_bytes(b"\x00\x05\x16\xff")
     (folder / "my_notes.py").write_bytes("# \xe9t\xe9\n".encode("latin-1"))
+    (folder / "text_prepare.py").write_text("print()\n")
     (folder / "old_runs.py").mkdir()
     assert run(tool(folder), folder) == "6 scripts agree\n"
 
@@ -375,6 +376,7 @@ def test_without_ruff(folder):
 
 SCRIPTS = {path.name: path.read_text() for path in ROOT.glob("*_*.py")}
 SCRIPTS = {name: text for name, text in SCRIPTS.items() if sync_copies.split(text)}
+assert len(SCRIPTS) == 14
 CONTRACTS = sync_copies.STEP | sync_copies.LAUNCH | sync_copies.TASK
 
 
@@ -401,11 +403,12 @@ def test_pages_list_the_sections():
     """In their order, with the parts of a task and of services."""
     parts = sync_copies.split(SCRIPTS["imagenet_nd.py"])
     titles = {name: re.findall("^# -{9,} (.+)$", parts[name], re.MULTILINE) for name in parts}
+    assert len(titles["task"]) == 5 and len(titles["services"]) == 8
     for page in "README.md", "CONTRIBUTING.md":
         rows = re.findall(r"^\| \*\*(\w+)\*\* \| (.+?) \|", (ROOT / page).read_text(), re.MULTILINE)
         assert [name for name, _ in rows] == list(sync_copies.SECTIONS), page
-    assert dict(rows)["task"].endswith(": " + ", ".join(titles["task"]))
-    assert dict(rows)["services"].endswith(": " + ", ".join(titles["services"]))
+        assert dict(rows)["task"].endswith(": " + ", ".join(titles["task"])), page
+        assert dict(rows)["services"].endswith(": " + ", ".join(titles["services"])), page
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -74,6 +74,8 @@ SECTIONS = {
     for section in ("step", "loop", "task", "services", "launch")
 }
 OF_A_WAY = ("step", "launch")
+# A script of these names that has lost all its sections is still one.
+WAYS = "nd dp ddp ddp_apex horovod fsdp pipeline exchange".split()
 # What sections must not name: the words of one way of running, and of one task.
 BACKENDS = re.compile(
     r"\b(?:dist|distributed|ddp|DDP|DistributedDataParallel|dp|DataParallel|apex|amp_C|hvd|horovod|"
@@ -301,14 +303,11 @@ def main():
     paths = sorted(filter(Path.is_file, args.folder.glob("[!.]*_*.py")))
     # Others' files may be in any encoding.
     texts = {path.name: path.read_bytes().decode(errors="surrogateescape") for path in paths}
-    marked = [name for name in texts if any(mark.search(texts[name]) for mark in SECTIONS.values())]
-    # A script that has lost all its sections is known by its name.
-    tasks, ways = ({task_and_way(name)[part] for name in marked} for part in (0, 1))
-    scripts = {}
-    for name, text in texts.items():
-        task, way = task_and_way(name)
-        if task in tasks or way in ways:
-            scripts[name] = text
+    scripts = {
+        name: text
+        for name, text in texts.items()
+        if task_and_way(name)[1] in WAYS or any(mark.search(text) for mark in SECTIONS.values())
+    }
     whole, changed = {name: text for name, text in scripts.items() if split(text)}, {}
     if args.source:
         name = Path(args.source).name
