@@ -272,6 +272,17 @@ tests/test_training.py -k "patience or half_as"
   epochs waited are not saved => "waited": run.stale_epochs, => "waited": 0,
   no epoch is kept => and epoch % run.args.keep_every == 0: => and epoch % run.args.keep_every == -1:
   half of a batch that is odd => if less := size // 2 // multiple * multiple: => if less := size // 2:
+tests/test_training.py -k counted_when
+  a save that was due is due in each step => run.save = False\n    if run.stop: => if run.stop:
+  flags read in another order => "waited", "stop", "save", "spent") => "waited", "save", "stop", "spent")
+  the newest step is counted first => run.pending.pop(0) => run.pending.pop()
+  each step is waited for => if len(run.pending) > 1: => if run.pending:
+  saved before the newest step is counted => while run.pending:\n        count_step => while len(run.pending) > 1:\n        count_step
+tests/test_training.py -k patience
+  a whole run ends for its budget => elif done < args.epochs: => elif done <= args.epochs:
+tests/test_training.py -k lacks_begin
+  moments that a file lacks are ones => saved.setdefault(path, torch.zeros(tensor.shape)) => saved.setdefault(path, torch.ones(tensor.shape))
+  another optimizer's moments are asked for => if path in own or path[0] != "optimizer": => if True:
 """  # noqa: E501
 
 

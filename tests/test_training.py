@@ -549,6 +549,19 @@ def test_a_best_by_another_measure_is_not_carried_over(words, folder, top1, monk
     assert here.stale_epochs == (3 if top1 else 0)
 
 
+def test_moments_that_a_file_lacks_begin_at_zero_and_anothers_are_left_out():
+    """As of a run without momentum, or of another optimizer."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    here = types.SimpleNamespace(model=model, optimizer=optimizer, ema={})
+    first = {"momentum_buffer": torch.full((2, 3), 5.0), "exp_avg": torch.ones(2, 3)}
+    weights = {"weight": torch.full((2, 3), 7.0), "bias": torch.full((2,), 7.0)}
+    nd.load_state(here, {"state_dict": weights, "ema": None, "optimizer": {"state": {0: first}}})
+    moments = [optimizer.state[weight]["momentum_buffer"] for weight in model.parameters()]
+    assert (moments[0] == 5).all() and (moments[1] == 0).all()
+    assert all((weight == 7).all() for weight in model.parameters())
+
+
 def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
     """Its weights are the averages, beside those that the optimizer updates."""
     state = {"param_groups": [{}]}
@@ -574,6 +587,39 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
         nd.flush(here, meter)
         assert nd.save_checkpoint.call_count == saves
     assert nd.end_early.call_count == 2
+
+
+@pytest.mark.parametrize("wish", [None, "save", "stop"])
+def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
+    """In their order. Where a rank wants to save or to stop at the second step, the third, which is
+    queued by then, is counted before; and what was wished for is done once."""
+    done, counted = [], []
+    monkeypatch.setattr(nd, "save_checkpoint", lambda run: done.append(("save", counted.copy())))
+    monkeypatch.setattr(nd, "end_early", lambda run: done.append(("stop", counted.copy())))
+    monkeypatch.setattr(nd, "arm_timeout", mock.Mock())
+    here = types.SimpleNamespace(args=nd.parse_args(["--checkpoint-minutes", "1"]), log=None)
+    here.place, here.data_waits, here.pending = nd.Place(torch.device("cpu")), [], []
+    here.over = here.stop = here.save = False
+    here.meter = mock.Mock(steps=1, add=lambda step: counted.append(step["loss"]))
+    behind = []
+    for number in range(1, 5):
+        now = number == 2
+        here.signals = [("SIGTERM", 0)] if now and wish == "stop" else []
+        here.saved = time.monotonic() - (100 if now and wish == "save" else 0)
+        here.deadline = time.perf_counter() + 100
+        sums = torch.zeros(len(nd.SUMS), dtype=torch.float64)
+        sums[0], sums[-1] = number, 1
+        nd.finish_step(here, here.meter, sums)
+        behind.append(len(counted))
+        if wish == "stop" and done:
+            break
+    expected = {None: [], "save": [("save", [1, 2, 3])]}
+    expected["stop"] = [("save", [1, 2, 3]), ("stop", [1, 2, 3])]
+    assert done == expected[wish]
+    assert behind == {None: [0, 1, 2, 3], "save": [0, 1, 3, 3], "stop": [0, 1, 3]}[wish]
+    assert here.save is False
+    nd.flush(here, here.meter)
+    assert counted == [1, 2, 3, 4][: 3 if wish == "stop" else 4]
 
 
 def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch):
