@@ -88,7 +88,7 @@ def prepare(args, place, data):
     if args.exchange == "ddp":
         model = DistributedDataParallel(model)
         # DDP would send rank 0's BatchNorm statistics in each step; once, in validate(), is enough.
-        model.broadcast_buffers = False  # the keyword depends on PyTorch's version
+        model.broadcast_buffers = False  # the keyword's name is another since PyTorch 2.13
         if args.exchange_dtype != "float32":
             half = {"bfloat16": hooks.bf16_compress_hook, "float16": hooks.fp16_compress_hook}
             model.register_comm_hook(None, half[args.exchange_dtype])
@@ -284,10 +284,12 @@ def load_state(run, state):
 
 @torch.enable_grad()
 def _rehearse(run):
-    """Trains two steps on noise. DDP fixes its buckets in the first steps, and sums depend on them
-    in the last bit: so a resumed run adds up as one that was never interrupted."""
+    """Trains two steps on noise. DDP fixes its buckets in the first steps, and its sums depend on
+    them in the last bit: so a resumed run equals one that was never interrupted."""
+    # Weights stay as they are. Momentum, statistics and loss scale are overwritten by restore(),
+    # which calls load_state(), and the rate is set in each step.
     for group in run.optimizer.param_groups:
-        group["lr"] = 0.0  # what else these steps change is loaded afterwards
+        group["lr"] = 0.0
     data, args = run.data, run.args
     accumulation = data.accumulation_steps
     noise = [dummy_batch(args, data, data.device_batch, run.place.device)] * accumulation

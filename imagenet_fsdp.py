@@ -88,7 +88,7 @@ def prepare(args, place, data):
     # Rank 0's values, on its CPU; the others' tensors have none.
     values = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
     model.to("meta")
-    getattr(model, "tie_weights", lambda: None)()  # to() has separated weights that modules share
+    getattr(model, "tie_weights", lambda: None)()  # which to() has separated
     _shard(model, args, place)
     model.to_empty(device=place.device)
     for tensor, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
@@ -163,7 +163,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
     last = accumulation_steps - 1
     for number, (inputs, target) in enumerate(micro_batches):
         # The gradients of all micro-batches are exchanged together, during the last backward().
-        # Until then, each rank holds those of the whole model.
+        # Until then, each rank holds gradients of the whole model: accumulation takes memory.
         model.set_requires_gradient_sync(number == last)
         with precision(args, inputs.device):
             loss, measured = criterion(model(inputs), target)
@@ -172,11 +172,11 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
     if args.clip_grad:
         scaler.unscale_(optimizer)
         sharded = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        # How many ranks hold the same shard.
+        # How many ranks hold the same shard: the mesh's last dimension has the shards.
         replicas = dist.get_world_size() // sharded[0].device_mesh.size(-1)
         local = [gradient.to_local() for gradient in sharded]
         clip_gradients(local, args.clip_grad, lambda squares: all_reduce_sum(squares) / replicas)
-    # Skips on overflow in any shard: for DTensors, PyTorch asks all ranks that hold some.
+    # Skips on overflow in any shard: of DTensors, PyTorch checks the shards of all ranks.
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()

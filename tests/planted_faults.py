@@ -277,12 +277,27 @@ tests/test_training.py -k counted_when
   flags read in another order => "waited", "stop", "save", "spent") => "waited", "save", "stop", "spent")
   the newest step is counted first => run.pending.pop(0) => run.pending.pop()
   each step is waited for => if len(run.pending) > 1: => if run.pending:
+  time of a hang counts from an epoch's beginning => flush(run, meter)\n    arm_timeout(run.args) => flush(run, meter)
   saved before the newest step is counted => while run.pending:\n        count_step => while len(run.pending) > 1:\n        count_step
 tests/test_training.py -k patience
   a whole run ends for its budget => elif done < args.epochs: => elif done <= args.epochs:
 tests/test_training.py -k lacks_begin
   moments that a file lacks are ones => saved.setdefault(path, torch.zeros(tensor.shape)) => saved.setdefault(path, torch.ones(tensor.shape))
   another optimizer's moments are asked for => if path in own or path[0] != "optimizer": => if True:
+tests/test_training.py -k "flags_of or minutes_anew"
+  a budget is not spent in validation => spent = time.perf_counter() > run.deadline => spent = training and time.perf_counter() > run.deadline
+  a signal in validation is not heard => stop = bool(run.signals) => stop = training and bool(run.signals)
+  saved again in validation => save = training and 0 < => save = 0 <
+  after the first save each step is saved => run.saved = time.monotonic()\n    # After => # After
+tests/test_scripts.py -k apexs_default
+  saved at the first step => run.saved = time.monotonic()\n    run.started => run.started
+tests/test_launcher.py -k second_signal
+  a second signal of any kind ends at once => if signals and signum == signal.SIGINT and time => if signals and time
+  the launcher kills at a second signal => again = signum == signal.SIGINT and came[-1] => again = came[-1]
+tests/test_parallel.py -k hybrid_has
+  replicas and shards swapped => (place.ranks // args.hybrid, args.hybrid), ("replicas" => (args.hybrid, place.ranks // args.hybrid), ("replicas"
+tests/test_apex_levels.py -k either_type
+  the last type's overflow alone => for dtype in {gradient.dtype for gradient in gradients}:\n => for dtype in {gradient.dtype for gradient in gradients}:\n            overflow = torch.zeros(1, device=gradients[0].device)\n
 """  # noqa: E501
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import math
 from types import SimpleNamespace
 from unittest import mock
 
@@ -178,6 +179,15 @@ def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):
     for _ in range(30):  # no floor
         scaler.update(True)
     assert scaler.loss_scale == 2.0**-6
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float32), (torch.float32, torch.float16)])
+def test_an_overflow_in_either_type_skips(dtypes, apex):
+    """O3 with BatchNorm in float32 has gradients of both."""
+    for values in (1.0, math.inf), (math.inf, 1.0), (1.0, 1.0):
+        pairs = zip(values, dtypes, strict=True)
+        gradients = [torch.tensor([value]).to(kind) for value, kind in pairs]
+        assert apex.LossScaler("dynamic").unscale(gradients) == (math.inf in values)
 
 
 def test_static_scale_neither_checks_nor_moves(apex):

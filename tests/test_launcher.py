@@ -1,6 +1,7 @@
 """How imagenet_ddp.py starts its ranks, ends them, and how they meet: in this process."""
 
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -114,3 +115,41 @@ def test_ctrl_c_comes_twice_from_a_terminal(monkeypatch):
         ddp.on_signal(signals, signal.SIGINT, None)
         assert ended.call_count == calls
     assert signals[0] == ("SIGINT", 100.0)
+
+
+def test_a_second_signal_of_another_kind_leaves_time_to_save(monkeypatch):
+    """Slurm sends SIGUSR1 some time before SIGTERM."""
+    clock, ended, signals = mock.Mock(return_value=100.0), mock.Mock(), []
+    monkeypatch.setattr(ddp.time, "monotonic", clock)
+    monkeypatch.setattr(ddp.os, "_exit", ended)
+    for moment, signum in (100.0, signal.SIGUSR1), (102.0, signal.SIGTERM), (104.0, signal.SIGTERM):
+        clock.return_value = moment
+        ddp.on_signal(signals, signum, None)
+    assert not ended.called and [name for name, _ in signals] == ["SIGUSR1", "SIGTERM", "SIGTERM"]
+
+
+SAVES = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *of_signal: time.sleep(3) or sys.exit(143))
+signal.signal(signal.SIGTERM, lambda *of_signal: None)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_launcher_passes_a_second_signal_on(start, monkeypatch):
+    """And does not kill ranks that are saving, as a second Ctrl-C does."""
+    ended = mock.Mock()
+    monkeypatch.setattr(ddp.os, "_exit", ended)
+
+    def send():
+        time.sleep(2)  # until the rank has its handlers
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert start(SAVES) == 143
+    sender.join()
+    assert not ended.called

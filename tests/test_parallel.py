@@ -163,6 +163,20 @@ def test_blocks(arch, blocks, kinds, fsdp):
     assert {type(each).__name__ for each in found} == kinds
 
 
+@pytest.mark.parametrize(
+    ("words", "sizes"), [("", {"shards": 8}), ("--hybrid 4", {"replicas": 2, "shards": 4})]
+)
+def test_a_hybrid_has_so_many_shards(words, sizes, fsdp, monkeypatch):
+    """Within the ranks of a node; the nodes are replicas."""
+    mesh = mock.Mock()
+    monkeypatch.setattr(fsdp, "init_device_mesh", mesh)
+    monkeypatch.setattr(fsdp, "fully_shard", mock.Mock())
+    args = fsdp.parse_args(["--no-accel", *words.split()])
+    fsdp._shard(models.resnet18(), args, fsdp.Place(torch.device("cpu"), ranks=8))
+    assert mesh.call_args.args == ("cpu", (*sizes.values(),))
+    assert mesh.call_args.kwargs == {"mesh_dim_names": (*sizes,)}
+
+
 def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
     args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
     place = fsdp.init_distributed(args)

@@ -416,6 +416,7 @@ def test_apexs_default_level_on_the_cpu(demo, tmp_path):
     assert "squeezenet1_1 (O0) on 1 x" in output
     (folder,) = (tmp_path / "runs").iterdir()
     assert re.search("_optO0_[0-9a-f]{8}$", folder.name)
+    assert not (folder / "checkpoint-1.pt").exists(), "saved once, at the end of its epoch"
     assert json.loads((folder / "run.json").read_text())["options"]["precision"] == "O0"
     output = run([*command(apex), "--opt-level", "O3", *words], tmp_path)
     assert f"{folder.name}, differs in precision (O0, here O3)" in output

@@ -512,22 +512,23 @@ def test_the_log_of_a_run_that_was_killed_nine_times(whole, again, tmp_path):
 def test_flags_of_a_step(monkeypatch):
     """The seconds that a rank of four waited are its share of the mean, and so is a step that all
     skip; the first clock by which it is time saves or ends the budget for all, and any rank that
-    has a signal ends all."""
+    has a signal ends all. In validation, where all is saved, only saving is not due."""
     monkeypatch.setattr(nd, "arm_timeout", lambda *args, **options: None)
     now = time.monotonic()
-    for rank, age, signals, expected in (
-        (0, 179, [], [0, 0, 0]),
-        (0, 181, [], [0, 1, 1]),
-        (1, 181, [], [0, 1, 1]),
-        (1, 0, [("SIGTERM", now)], [1, 0, 0]),
+    for rank, age, signals, training, expected in (
+        (0, 179, [], True, [0, 0, 0]),
+        (0, 181, [], True, [0, 1, 1]),
+        (1, 181, [], True, [0, 1, 1]),
+        (1, 0, [("SIGTERM", now)], True, [1, 0, 0]),
+        (1, 181, [("SIGTERM", now)], False, [1, 0, 1]),
     ):
         args = nd.parse_args(["--checkpoint-minutes", "3", "--budget-hours", "0.05"])
         place = nd.Place(torch.device("cpu"), rank, ranks=4)
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
         here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
         here.stop, here.save, here.meter = False, False, object()
-        skips = torch.tensor(rank == 1)
-        nd.finish_step(here, here.meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
+        skips, meter = torch.tensor(rank == 1), here.meter if training else object()
+        nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
         *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
         assert (skipped, waited, [stop, save, spent]) == (rank / 4, 2, expected)
 
@@ -592,7 +593,8 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
 @pytest.mark.parametrize("wish", [None, "save", "stop"])
 def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     """In their order. Where a rank wants to save or to stop at the second step, the third, which is
-    queued by then, is counted before; and what was wished for is done once."""
+    queued by then, is counted before; and what was wished for is done once. Each step begins the
+    time anew after which a run that hangs ends."""
     done, counted = [], []
     monkeypatch.setattr(nd, "save_checkpoint", lambda run: done.append(("save", counted.copy())))
     monkeypatch.setattr(nd, "end_early", lambda run: done.append(("stop", counted.copy())))
@@ -618,8 +620,22 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     assert done == expected[wish]
     assert behind == {None: [0, 1, 2, 3], "save": [0, 1, 3, 3], "stop": [0, 1, 3]}[wish]
     assert here.save is False
+    assert nd.arm_timeout.call_count == len(behind)
     nd.flush(here, here.meter)
     assert counted == [1, 2, 3, 4][: 3 if wish == "stop" else 4]
+
+
+def test_a_save_begins_the_minutes_anew(monkeypatch):
+    """Or after the first --checkpoint-minutes, each step would be saved."""
+    for name in "about_model", "full_state":
+        monkeypatch.setattr(nd, name, lambda *of_run: {})
+    monkeypatch.setattr(nd, "arm_timeout", mock.Mock())
+    here = types.SimpleNamespace(args=nd.parse_args([]), data=mock.Mock(steps=5), epoch=0, step=3)
+    here.meter, here.scaler, here.config = mock.Mock(), mock.Mock(), {"options": {}}
+    here.best, here.stale_epochs, here.started = dict.fromkeys(nd.BEST, 0.0), 0, 0.0
+    here.folder, here.saved = None, time.monotonic() - 1000
+    nd.save_checkpoint(here)
+    assert time.monotonic() - here.saved < 500
 
 
 def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch):
