@@ -328,7 +328,7 @@ def validate(run):
     """Evaluates the model, under --ema its averages, on each item of val/ once; returns {tag:
     value}."""
     run.model.eval()
-    # What computes, which may be in another dtype than what is trained and averaged.
+    # The tensors that compute, whose dtype may be another than that of what is averaged.
     tensors = [*run.model.state_dict().values()] if run.ema else []
     trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
