@@ -2706,7 +2706,8 @@ def _meet(place, backend, wait):
         last = time.monotonic() >= until
         # After a restart this may still be the port of the start before, where nobody listens.
         port = int(launchers.get("port")) if by_torchrun else port
-        try:  # a plain socket first: TCPStore prints a stack where nobody listens
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        try:
             socket.create_connection((host, port), 20).close()
             store = dist.TCPStore(host, port, timeout=wait)
         except OSError:

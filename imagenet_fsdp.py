@@ -88,7 +88,7 @@ def prepare(args, place, data):
     # Rank 0's values, on its CPU; the others' tensors have none.
     values = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
     model.to("meta")
-    getattr(model, "tie_weights", lambda: None)()  # which to() has separated
+    getattr(model, "tie_weights", lambda: None)()  # to() has parted tied weights
     _shard(model, args, place)
     model.to_empty(device=place.device)
     for tensor, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
@@ -2631,7 +2631,8 @@ def _meet(place, backend, wait):
         last = time.monotonic() >= until
         # After a restart this may still be the port of the start before, where nobody listens.
         port = int(launchers.get("port")) if by_torchrun else port
-        try:  # a plain socket first: TCPStore prints a stack where nobody listens
+        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
+        try:
             socket.create_connection((host, port), 20).close()
             store = dist.TCPStore(host, port, timeout=wait)
         except OSError:
