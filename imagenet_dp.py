@@ -59,6 +59,7 @@ import PIL.ImageColor
 import psutil
 import torch
 import torch.nn as nn
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
@@ -185,7 +186,7 @@ class Run:
     args: argparse.Namespace
     place: Place
     data: Data
-    config: dict  # what is trained: {"options": those that define it, "hash": their hash}
+    options: dict  # those that define what is trained
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
     over: bool = False  # no more steps: the run ends early, and schedule_batches() skips the rest
@@ -201,8 +202,9 @@ class Run:
     meter: Meter | None = None  # of the current epoch's training
     resumed: dict | None = None  # sums and clock of an interrupted epoch, until its meter has them
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
-    folder: Path | None = None  # for checkpoints and logs; None on all ranks but 0
+    folder: Path | None = None  # for checkpoints and logs; only rank 0 writes there
     log: SummaryWriter | None = None  # on rank 0
+    logged: list = dataclasses.field(default_factory=list)  # epochs, from 1, before it was resumed
     # {tag: the best value so far}, at first the worst that BEST lists.
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     stale_epochs: int = 0  # since --best improved
@@ -222,6 +224,7 @@ def train(run):
     run.over = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was interrupted (run.step > 0) is validated even if the budget is spent.
     while run.epoch < args.epochs and (run.step or not run.over):
+        began = run.step
         values = train_one_epoch(run)
         # Saved before validation, so that nothing is lost while it runs: a run that resumes here
         # trains no step of this epoch, and validates again.
@@ -229,10 +232,10 @@ def train(run):
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
         reached, stuck = judge(run, val)
-        if run.folder and val[monitor] == run.best[monitor]:  # of equal epochs the last
+        if run.log and val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run)
         if run.log:
-            log_epoch(run, done, values, val)
+            log_epoch(run, done, values, val, trained=run.step > began)
         run.over = run.over or reached or stuck
         if run.over:
             break
@@ -306,8 +309,8 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums, skipped)
     flush(run, run.meter)
     run.meter.bar.close()
-    last = learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)
-    return run.meter.values() | {"Lr": last}
+    # Of the last step, also where a checkpoint brought it, and --epochs is another since.
+    return run.meter.values() | {"Lr": run.optimizer.param_groups[0]["lr"]}
 
 
 @torch.no_grad()
@@ -442,8 +445,8 @@ def end_early(run):
     """Ends the run because of a signal to any rank, after everything was saved."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
-    if run.folder:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; --resume auto resumes here"
+    if run.log:  # a marker, because a launcher may replace the exit status
+        saved = f" at step {run.step}, saved; {how_to_resume(run)}"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
@@ -460,6 +463,7 @@ def end_early(run):
 def build_model(args, data, load=True):
     """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
     model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
+    load = load and not data.resumed
     if load and args.pretrained:
         try:
             published = make_model(args.arch, pretrained=True)
@@ -738,6 +742,7 @@ class Data(NamedTuple):
     global_batch: int  # images in a step, of all devices
     repeats: int  # of each image in a step
     workers: int  # loader processes
+    resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what the model is built with, beside num_classes
     mix_group: int  # images of a step that are mixed alike
     num_classes: int  # outputs of the model
@@ -791,6 +796,7 @@ def open_data(args, place, sources, batches, metadata=None):
         *batches,
         repeats=args.repeated_aug,
         workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
+        resumed=metadata is not None,
         model_options=options,
         mix_group=mix_group,
         num_classes=args.num_classes or len(train.classes) or 1000,
@@ -1235,7 +1241,7 @@ def add_task_options(parser):
         type=lambda text: ["top1", round(100 * fraction(text), 9)],
         help="0.75: as --desired top1 75 (default: none)",
     )
-    return [], ["channels_last", "dir", "workers"]
+    return ["weights"], ["channels_last", "dir", "workers"]
 
 
 def check_task_options(args, parser):
@@ -1253,13 +1259,16 @@ def check_task_options(args, parser):
     timm_policy = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
     if not re.fullmatch("|".join(["off", *POLICIES, timm_policy]), args.auto_augment):
         parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
-    begun = args.pretrained or args.weights or args.resume not in (None, "auto")
+    begun = args.pretrained or args.weights or args.resume
+    measured = begun or args.output_dir or args.dummy
     grows = args.compile and args.compile_mode != "default" and args.start_size
     refused = {
         "--bce-threshold is for --loss bce": args.bce_threshold and args.loss != "bce",
         "--mix-group is for --mixup and --cutmix": args.mix_group and not args.mixup + args.cutmix,
         "--freeze needs --pretrained or --weights: the rest is frozen": args.freeze and not begun,
-        "DIR, --resume and --weights need a name": "" in (args.dir, args.resume, args.weights),
+        "--evaluate needs --resume, --output-dir, --weights or --pretrained: random weights have "
+        "no accuracy worth a number": args.evaluate and not measured,
+        "DIR and --weights need a name": "" in (args.dir, args.weights),
         "--pretrained and --weights exclude each other": args.pretrained and args.weights,
         f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
     }
@@ -1272,13 +1281,19 @@ def check_task_options(args, parser):
 
 # ------------------------------------------------------------------------------------------ options
 
-# Most options define what is trained: --resume auto resumes only runs with the same. Free ones may
-# change when a run resumes. Own ones may change too, and differ between ranks. add_task_options()
-# and add_parallel_options() return theirs.
-FREE = "best budget_hours desired epochs evaluate patience print_freq resume start_epoch".split()
-OWN = (
-    "checkpoint_minutes compile compile_mode deterministic gpu keep_every log_dir no_accel timeout"
+# Most options define what is trained: a run is resumed only with the same. Free ones may change
+# when it is; own ones may change too, and differ between ranks. add_task_options() and
+# add_parallel_options() return theirs. Batch sizes and rates are free as typed, since what they
+# come to, the global batch and the peak learning rate, is compared by check_resumed().
+FREE = (
+    "accumulation base_lr batch_size best budget_hours desired epochs evaluate global_batch lr "
+    "lr_scaling patience print_freq resume start_epoch"
 ).split()
+OWN = (
+    "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
+    "timeout"
+).split()
+UNTIL = "epochs desired patience budget_hours best".split()  # what decides when a run ends
 
 
 def parse_args(argv=None):
@@ -1299,8 +1314,8 @@ def parse_args(argv=None):
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
-    if args.start_epoch is not None and args.resume == "auto":
-        parser.error("--start-epoch and --resume auto exclude each other")
+    if "" in (args.resume, args.output_dir):
+        parser.error("--resume and --output-dir need a name")
     # Not all scripts have all of these.
     for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
@@ -1413,10 +1428,20 @@ def make_parser():
 
     add = parser.add_argument_group("checkpoints and logs").add_argument
     add(
+        "--output-dir",
+        metavar="FOLDER",
+        help="the run: its checkpoints and logs; if it has a checkpoint, it is resumed "
+        "(default: a new folder in runs/)",
+    )
+    add(
         "--resume",
         metavar="PATH",
-        help="a checkpoint, or a folder's newest; auto: the newest of this run (default: none)",
+        type=functools.partial(replaced, "auto", "give the run's folder, --output-dir FOLDER"),
+        help="begin another run from a checkpoint, or from a folder's newest (default: none)",
     )
+    gone = "a run has a folder of its own: --output-dir FOLDER"
+    hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    add("--log-dir", type=functools.partial(replaced, None, gone), **hidden)
     add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
     add(
         "--best",
@@ -1430,7 +1455,6 @@ def make_parser():
         help="also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)",
     )
     add("-e", "--evaluate", action="store_true", help="validate once and end")
-    add("--log-dir", default="runs", help="each run makes a folder in this one")
     add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
 
     add = parser.add_argument_group("device and reproducibility").add_argument
@@ -1461,6 +1485,13 @@ def monitor_of(args):
     if args.best:
         return next(tag for tag in BEST if tag.lower() == args.best)
     return args.desired[0][0] if args.desired else next(iter(BEST))
+
+
+def replaced(gone, advice, text):
+    """Returns an option's text, unless it is `gone`, or any is (None)."""
+    if text == gone or gone is None:
+        raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
+    return text
 
 
 def number(kind, least, most):
@@ -1749,8 +1780,7 @@ def traffic(place):
 
 # The last three checkpoints, newest first, and the best one.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-RECORD = "run.json"  # Run.config, which says what the folder's checkpoints train
-METADATA = set("epoch step partial global_batch scaler seconds args".split())
+METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
@@ -1766,16 +1796,17 @@ def save_checkpoint(run):
         "epoch": epoch,
         "step": step,
         "global_batch": run.data.global_batch,
+        "peak_lr": peak_learning_rate(run.args, run.data.global_batch),
         "partial": run.meter.state,
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "monitor": monitor_of(run.args),
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
-        "args": vars(run.args) | run.config["options"],
+        "args": vars(run.args) | run.options,
         **full_state(run),
     }
-    if run.folder is None:
+    if run.log is None:
         return
     # Only after all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
@@ -1837,16 +1868,13 @@ def leaves(tree, path=()):
             yield from leaves(branch, (*path, name))
 
 
-def load_checkpoint(args, place, config):
-    """Returns (metadata, tensors) of the checkpoint to resume, or (None, None). Only rank 0 reads
-    it and has the tensors, because other nodes may have other disks."""
+def load_checkpoint(args, place):
+    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Only rank 0
+    looks for it and has the tensors, because other nodes may have other disks."""
     metadata = tensors = None
-    if args.resume and place.rank == 0:
-        path, metadata, folder = find_checkpoint(args, config)
+    if place.rank == 0:
+        path, metadata, own = find_checkpoint(args)
     if metadata:
-        changed = differing(metadata["args"], config["options"])
-        if changed and not args.evaluate:
-            print_line(f"--resume {path}: trained with other options: {changed}")
         tensors = {name: metadata.pop(name) for name in TENSORS}
         # Evaluation needs no optimizer's state, and another optimizer cannot take it.
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
@@ -1859,45 +1887,127 @@ def load_checkpoint(args, place, config):
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
         # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "folder": folder and str(folder)}
+        metadata |= {"path": str(path), "own": own}
+        if own:
+            metadata["logged"], metadata["end"], _others = read_log(path.parent)
     return broadcast_object(metadata), tensors
 
 
-def find_checkpoint(args, config):
-    """Returns (path, checkpoint, the folder that the run continues in, or None) for --resume, or
-    (None, None, None) if auto finds none. auto looks at the folders whose names end in this run's
-    hash, the newest by name first, since clocks may change. The best model may be older than any
-    other checkpoint, so it comes last. A folder that auto finds may be a link to another disk."""
-    auto = args.resume == "auto"
-    given, runs = Path(args.resume), Path(args.log_dir)
-    if not auto and not os.path.isdir(given):
-        return given, read_checkpoint(given), None
-    folders = sorted(runs.glob(f"[12]*_{config['hash']}"), reverse=True) if auto else [given]
+def find_checkpoint(args):
+    """Returns (path, checkpoint, whether it is of the run in --output-dir), or (None, None, False)
+    to begin from scratch. A checkpoint in --output-dir counts before --resume: so one command
+    begins a run from a file, and resumes it however often it is typed."""
+    folder = None if args.evaluate and args.resume else args.output_dir
+    if folder:
+        folder = Path(folder)
+        if not args.evaluate:
+            open_folder(folder)  # locked before it is read: the run that holds it may be saving
+        path, saved = newest_checkpoint(folder, "--output-dir")
+        if saved:
+            if not args.evaluate:
+                refuse_to_go_back(args, path, saved)
+            return path, saved, not args.evaluate
+        if args.evaluate:
+            raise BadInput(f"--output-dir {folder} has no checkpoint")
+        epochs, _end, others = read_log(folder)
+        if epochs or others:  # every epoch is saved before it is logged
+            has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
+            what = "move them back, or give another --output-dir"
+            raise BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
+    if not args.resume:
+        return None, None, False
+    path = Path(args.resume)
+    if not path.is_dir():
+        return path, read_checkpoint(path), False
+    path, saved = newest_checkpoint(path, "--resume")
+    if not saved:
+        raise BadInput(f"--resume {args.resume} has no checkpoint")
+    return path, saved, False
+
+
+def newest_checkpoint(folder, option):
+    """Returns (path, checkpoint) of the newest intact one in a folder, (None, None) if there is
+    none. Raises BadInput if none of them is intact."""
+    try:
+        there = os.listdir(folder)
+    except OSError as error:
+        raise BadInput(f"{option} {folder}: {error.strerror}") from None
     *last_three, best = CHECKPOINTS
-    paths = [folder / name for folder in folders for name in last_three]
-    for path in filter(Path.exists, (*paths, *(folder / best for folder in folders))):
-        folder = path.parent.resolve()
-        own = auto or (folder.parent == runs.resolve() and folder.name.endswith(config["hash"]))
-        own = own and args.start_epoch is None  # or steps would be logged twice
-        if own and not args.evaluate:
-            lock_folder(folder)  # before it is read: the run that holds it may be saving
-        try:
-            saved = read_checkpoint(path)
-            changed = differing(saved["args"], config["options"])
-            if auto and changed:
-                raise BadInput(f"{path}: trained with other options: {changed}")
-            return path, saved, path.parent if own else None
-        except BadInput as error:
-            print_line(f"--resume {args.resume} skips {error}")
-    reason = f"no usable checkpoint in {runs if auto else given}"
-    if args.evaluate or not auto:
-        raise BadInput(f"--resume {args.resume}: {reason}")
-    with contextlib.suppress(LookupError, OSError, TypeError, ValueError):  # none, or no record
-        record = sorted(runs.glob(f"[12]*/{RECORD}"))[-1]
-        changed = differing(json.loads(record.read_text())["options"], config["options"])
-        reason += f"; the newest run, {record.parent.name}, differs in {changed or 'nothing'}"
-    print_line(f"--resume auto starts a new run: {reason}")
-    return None, None, None
+    kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
+    kept.sort(key=lambda name: -int(name[6:-3]))
+    found, damaged = [], 0
+    for names in last_three, kept, [best]:  # of each kind the newest, by name: clocks may change
+        for name in names:
+            if name in there:
+                try:
+                    found.append((folder / name, read_checkpoint(folder / name)))
+                    break
+                except BadInput as error:
+                    print_line(f"{option} {folder} skips {error}")
+                    damaged += 1
+        if found and found[0][0].name == CHECKPOINTS[0]:
+            break  # the others are older
+    if damaged and not found:
+        raise BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
+    return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None))
+
+
+def refuse_to_go_back(args, path, saved):
+    """Raises BadInput if --resume or --start-epoch names an earlier state of the run in
+    --output-dir than its checkpoint `path`. What began the run may be typed again."""
+    folder, begin = path.parent, Path(args.resume or path)
+    back = "to go back, give another --output-dir"
+    inside = begin.resolve().parent == folder.resolve()
+    if inside and begin.name not in (CHECKPOINTS[0], path.name):
+        raise BadInput(f"--resume {begin}: {folder} goes on from {path.name}; {back}")
+    if args.start_epoch not in (None, saved["args"].get("start_epoch")):
+        at = f"{path} is of epoch {saved['epoch']}"
+        raise BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}, with --resume {folder}")
+    if not inside and begin.resolve() != folder.resolve():
+        print_line(f"--resume {begin} counts no longer: {folder} has checkpoints of its own")
+
+
+def check_resumed(args, options, metadata, global_batch):
+    """Raises BadInput if a run is to go on with other options than its checkpoint's; returns how
+    they differ from those of another run's."""
+    rate, peak = "peak learning rate", peak_learning_rate(args, global_batch)
+    if math.isclose(peak, metadata["peak_lr"]):  # however it was typed
+        peak = metadata["peak_lr"]
+    mine = options | {"global_batch": global_batch, rate: peak}
+    theirs = metadata["args"] | {
+        "global_batch": metadata["global_batch"],
+        rate: metadata["peak_lr"],
+    }
+    found = differing(theirs, mine)
+    if found and metadata["own"]:
+        folder = Path(metadata["path"]).parent
+        if args.base_lr and peak != metadata["peak_lr"]:
+            same = metadata["peak_lr"] * args.batch_size / global_batch
+            found += f", which --base-lr {same!r} keeps"
+        other = f"give another --output-dir, with --resume {folder} to begin there from this one"
+        raise BadInput(f"--output-dir {folder} was trained with other options: {found}; {other}")
+    return found
+
+
+def open_folder(folder):
+    """Makes the folder of --output-dir, but none above it, and locks it."""
+    try:
+        if folder.parent == Path("runs"):  # where folders are that nobody named
+            folder.parent.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        lock_folder(folder.resolve())
+    except FileNotFoundError:  # or a disk that is not mounted would be taken for an empty one
+        missing = f"there is no folder {folder.parent}: mount its disk, or make it"
+        raise BadInput(f"--output-dir {folder}: {missing}") from None
+    except (OSError, ValueError) as error:
+        raise folder_error(folder, error) from None
+
+
+def folder_error(folder, error):
+    """Returns what to raise if a run's folder cannot be made, locked or written."""
+    # A full disk passes, and so does a disk that is not mounted, to which a link leads.
+    passes = re.search("No space left|quota exceeded", str(error)) or os.path.islink(folder)
+    return (Fault if passes else BadInput)(f"--output-dir {folder}: {error}")
 
 
 @functools.cache  # the cache keeps the lock object, and so holds the lock
@@ -1955,10 +2065,13 @@ def restore(run, metadata, tensors):
             # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
             group[name] = 0 * group[name] + metadata["group"][name]
     run.scaler.load_state_dict(scaler)
-    # A run in another folder, or with another measure, has its own best.
-    if metadata["folder"] and metadata.get("monitor") == monitor_of(run.args):
+    monitor, before = monitor_of(run.args), metadata.get("monitor")
+    if metadata["own"] and monitor == before:
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
         run.stale_epochs = metadata.get("waited", 0)
+    elif metadata["own"] and run.place.rank == 0:  # another run has its own best
+        names = f"the best {before.lower()}", f"the best {monitor.lower()} from here on"
+        print_line("model_best.pt is {}; {} replaces it".format(*names))
 
 
 def saved_pairs(run, state):
@@ -2002,42 +2115,70 @@ def make_state(optimizer):
 
 
 def open_log(run, metadata):
-    """Opens the log, in a new folder or in the checkpoint's."""
+    """Opens the log on rank 0, in --output-dir or a new folder, which all ranks learn."""
     args, data = run.args, run.data
-    try:
-        own = metadata and metadata["folder"]
-        run.folder = Path(own) if own else make_folder(run)
-        for left in (*run.folder.glob("*.tmp"), run.folder / "PREEMPTED"):
-            left.unlink(missing_ok=True)
-        # What was logged after the checkpoint is removed, and logged again.
-        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if metadata else None
-        run.log = SummaryWriter(run.folder, purge_step=purge)
-    except (OSError, UnicodeError) as error:
-        full = re.search("No space left|quota exceeded", str(error))  # which passes
-        raise (Fault if full else BadInput)(f"--log-dir {args.log_dir}: {error}") from None
-    about = json.dumps(describe(run, metadata), indent=1)
-    run.log.add_text("about", f"```json\n{about}\n```")
-    run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
-    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
-    run.log.add_custom_scalars({"train and val": charts})
+    own = metadata and metadata["own"]
+    if run.place.rank == 0:
+        try:
+            folder = Path(args.output_dir) if args.output_dir else new_folder(run)
+            # Left by a kill; and a log of steps alone, which are trained again.
+            left = "checkpoint.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED"
+            for pattern in left if own else (*left, "events.out.tfevents.*"):
+                for path in folder.glob(pattern):
+                    path.unlink(missing_ok=True)
+            # What was logged after the checkpoint is removed, and logged again.
+            purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if own else None
+            run.log = SummaryWriter(folder, purge_step=purge)
+        except (OSError, UnicodeError) as error:
+            raise folder_error(args.output_dir or "runs", error) from None
+        run.folder = folder
+        run.logged = metadata["logged"] if own else []
+        about = json.dumps(describe(run, metadata), indent=1)
+        run.log.add_text("about", f"```json\n{about}\n```")
+        run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
+        charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
+        run.log.add_custom_scalars({"train and val": charts})
+    run.folder = Path(broadcast_object(str(run.folder)))
 
 
-def make_folder(run):
-    """Makes and locks a folder for this run, whose name ends in the hash of what is trained."""
+def new_folder(run):
+    """Makes and locks a folder for this run in runs/, named after what is trained on what."""
     args, place, data = run.args, run.place, run.data
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.config['options']['precision']}_{run.config['hash']}"
-    os.makedirs(args.log_dir, exist_ok=True)
+    what += f"_cpu{data.workers}_opt{run.options['precision']}"
+    os.makedirs("runs", exist_ok=True)
     while True:
         date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path(args.log_dir) / f"{date}_{what}"
+        folder = Path("runs") / f"{date}_{what}"
         with contextlib.suppress(FileExistsError):  # another run was started in this second
             folder.mkdir()
-            lock_folder(folder)
-            (folder / RECORD).write_text(json.dumps(run.config))
+            lock_folder(folder.resolve())
             return folder
         time.sleep(1)
+
+
+def how_to_resume(run):
+    """Returns what to type to resume this run, in words."""
+    if run.args.output_dir:
+        return "the same command again resumes it"
+    return f"to resume it, add to the command: --output-dir {shlex.quote(str(run.folder))}"
+
+
+def read_log(folder):
+    """Returns (the epochs, from 1, that a folder's log has; what log_end() logged last, or {}; the
+    names of what other programs have logged)."""
+    log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    tags = log.Tags()
+    epochs, end = set(), {}
+    for tag in {"Loss/val", "Lr"} & {*tags["scalars"]}:
+        epochs |= {event.step for event in log.Scalars(tag)}
+    if "end/text_summary" in tags["tensors"]:
+        text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
+        end = json.loads(text.strip("`json\n"))
+    ours = {"Loss/step", "about/text_summary", "script/text_summary", "end/text_summary"}
+    ours |= {"custom_scalars__config__"}
+    return sorted(epochs), end, sorted({*tags["scalars"], *tags["tensors"]} - ours)
 
 
 def describe(run, metadata):
@@ -2070,16 +2211,18 @@ def describe(run, metadata):
 LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
 
 
-def log_epoch(run, done, train, val):
-    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line."""
+def log_epoch(run, done, train, val, trained):
+    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
+    step was `trained`, since the run was resumed after the last one, the log may have it."""
     once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
     values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
     for tag in LOGGED:
         if tag in val:
             values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
-    for tag, value in values.items():
-        run.log.add_scalar(tag, value, math.ceil(done))
-    run.log.flush()
+    if trained or math.ceil(done) not in run.logged:
+        for tag, value in values.items():
+            run.log.add_scalar(tag, value, math.ceil(done))
+        run.log.flush()
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     print_line(
@@ -2092,7 +2235,7 @@ def log_end(run, reason, done, val):
     """Logs and prints why a run ended after `done` epochs, and what it reached."""
     monitor = monitor_of(run.args)
     seconds = time.perf_counter() - run.started
-    end = {"reason": reason, "epochs": done, "seconds": seconds}
+    end = {"reason": reason, "epochs": done, "seconds": seconds, "until": ends_by(run.args)}
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
     run.log.close()
@@ -2102,6 +2245,13 @@ def log_end(run, reason, done, val):
         best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
         line += f": {format_metrics(val, 3)}; {best}"
     print_line(line)
+    if done < run.args.epochs:
+        print_line(f"To train on, change the option that ended it: {how_to_resume(run)}")
+
+
+def ends_by(args):
+    """Returns the options that decide when a run ends: if they are the same, it is over."""
+    return {name: getattr(args, name) for name in UNTIL}
 
 
 # ------------------------------------------------------------------------------- process and device
@@ -2208,14 +2358,11 @@ def train_rank(args):
             status = ended.code
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
-            size, multiple = run.data.device_batch, batch_multiple(args)
-            advice = first_line(error)
-            if less := size // 2 // multiple * multiple:
-                advice = f"-b {less} --global-batch {run.data.global_batch} trains the same curve"
-                advice += ", except for BatchNorm's statistics"
-            raise BadInput(f"no memory at -b {size}: {advice}") from None
-        all_reduce_sum(torch.zeros(1, device=run.place.device)).item()  # rank 0 has written all
-        cleanup()
+            advice = with_less_memory(run) or first_line(error)
+            raise BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
+        leave(run.place)
+    except SystemExit:  # the run was over: build_run() has left
+        pass
     except Exception as error:
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
@@ -2226,6 +2373,34 @@ def train_rank(args):
     # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
     # launcher sees the status, or the others see a closed connection, and they end as well.
     os._exit(status)
+
+
+def leave(place):
+    """Leaves the group when all ranks are here: rank 0 has written all by then."""
+    all_reduce_sum(torch.zeros(1, device=place.device)).item()
+    cleanup()
+
+
+def with_less_memory(run):
+    """Returns what to add to the command to train the same curve in less memory, in words, or None
+    if there is no smaller batch."""
+    args, multiple = run.args, batch_multiple(run.args)
+    less = run.data.device_batch // 2 // multiple * multiple
+    if not less:
+        return None
+    if args.evaluate:
+        return f"add -b {less} to the command"
+    words = [f"-b {less} --global-batch {run.data.global_batch}"]
+    if args.accumulation != 1:  # it and --global-batch exclude each other
+        words.append("--accumulation 1")
+    if args.base_lr:  # of a batch of -b
+        words.append(f"--base-lr {args.base_lr * less / args.batch_size!r}")
+    if args.compile_mode != "default":  # the others cannot accumulate
+        words.append("--compile-mode default")
+    if run.folder:
+        words.append(f"--output-dir {shlex.quote(str(run.folder))}")
+    same = "the run goes on on the same curve, except for BatchNorm's statistics"
+    return f"add to the command: {' '.join(words)}: {same}"
 
 
 def build_run(args):
@@ -2240,35 +2415,55 @@ def build_run(args):
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
 
+    # An elastic launcher starts ranks again.
+    restarts = {
+        os.environ.get(f"TORCHELASTIC_{what}") for what in ("MAX_RESTARTS", "RESTART_COUNT")
+    }
+    if restarts - {None, "0"} and not (args.output_dir or args.evaluate):
+        needs = "--output-dir FOLDER, on storage that all nodes share"
+        raise BadInput(f"ranks that are restarted would begin anew: give {needs}")
+
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
-    config = run_config(args, place, sources)
+    options = defining_options(args, place, sources)
 
-    # 3. The checkpoint before the batch is split: --resume auto keeps its global batch, on any
-    #    number of devices.
+    # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
+    #    devices.
     arm_timeout(args)
-    metadata, tensors = load_checkpoint(args, place, config)
-    kept = metadata["global_batch"] if metadata and args.resume == "auto" else args.global_batch
-    sizes = split_batch(args, place, kept)
+    metadata, tensors = load_checkpoint(args, place)
+    trains = metadata and not args.evaluate
+    sizes = split_batch(args, place, args.global_batch or (trains and metadata["global_batch"]))
+    if trains:
+        changed = check_resumed(args, options, metadata, sizes[-1])
+        if changed and place.rank == 0:
+            print_line(f"{metadata['path']} was trained with other options: {changed}")
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
         raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
     # Under --evaluate no step is trained: the schedule has batches of validation alone.
-    run = Run(args, place, data, config, args.start_epoch or 0, over=args.evaluate)
+    run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
     if metadata:
         about = about_model(args, data)
         mine = {name: about[name] for name in MUST_FIT if about[name]}
         theirs = {name: metadata.get(name) for name in mine}
         if found := differing(theirs, mine):
-            raise BadInput(f"--resume {metadata['path']} differs in {found}")
-        if args.start_epoch is None:
+            raise BadInput(f"{metadata['path']} differs in {found}")
+        if args.start_epoch is None or metadata["own"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
             run.epoch, run.step = metadata["epoch"], min(step, data.steps)
             if step == 0:  # it was saved after an epoch's last step, before its validation
                 run.epoch, run.step = metadata["epoch"] - 1, data.steps
+        end, done = metadata.get("end") or {}, run.epoch + run.step / data.steps
+        if end.get("until") == ends_by(args) and end["epochs"] == done:
+            if place.rank == 0:
+                ended = f"{end['reason']} after {round(done, 2):g}/{args.epochs} epochs"
+                change = "to train on, change the option that ended it"
+                print_line(f"{args.output_dir}: {ended}: nothing is left to do; {change}")
+            leave(place)
+            sys.exit()
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says why.
@@ -2293,17 +2488,17 @@ def build_run(args):
     run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
-    # 7. The log comes last, so that a run that cannot start leaves no folder.
+    # 7. The log comes last, so that a run that cannot start leaves no new folder.
+    if not args.evaluate:
+        open_log(run, metadata)
     if place.rank == 0:
-        if not args.evaluate:
-            open_log(run, metadata)
         print_header(run, metadata)
     return run
 
 
-def run_config(args, place, sources):
-    """Returns {"options": those that define what is trained, with the data's digest, "hash": a hash
-    of those that differ from their defaults}, the same on all ranks."""
+def defining_options(args, place, sources):
+    """Returns {name: value} of the options that define what is trained, with the precision and the
+    data's digest, the same on all ranks."""
     parser = make_parser()
     train, val = (source.digest() for source in sources)
     arm_timeout(args)
@@ -2314,16 +2509,14 @@ def run_config(args, place, sources):
     mine |= {"device": place.device.type, "val": val}
     if found := differing(broadcast_object(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
-    chosen = {name: options[name] for name in options if options[name] != parser.get_default(name)}
-    hashed = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode())
-    return {"options": options, "hash": hashed.hexdigest()[:8]}
+    return options
 
 
 def print_header(run, metadata):
     """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    print_line(f"{args.arch} ({run.config['options']['precision']}) on {on}")
+    print_line(f"{args.arch} ({run.options['precision']}) on {on}")
     if args.evaluate:
         return
     usual = DEFAULTS["optimizer"]
@@ -2335,15 +2528,23 @@ def print_header(run, metadata):
     peak = peak_learning_rate(args, data.global_batch)
     devices = place.data_ranks * place.devices
     sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
+    whose = ", the checkpoint's" if metadata and not args.global_batch else ""
     print_line(
-        f"{ITEMS} x devices x accumulated = {sizes} = global batch {data.global_batch}; "
+        f"{ITEMS} x devices x accumulated = {sizes} = global batch {data.global_batch}{whose}; "
         f"{typed} -> peak learning rate {peak:g}"
     )
     if metadata:
+        if metadata["args"]["epochs"] != args.epochs:
+            before = metadata["args"]["epochs"]
+            print_line(
+                f"--epochs {args.epochs}, before {before}: the schedule is another from here on"
+            )
         done, step = divmod(run.epoch * data.steps + run.step, data.steps)
         after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
         print_line(f"Resuming {metadata['path']} after {after}")
-    print_line(f"Logs and checkpoints: {run.folder}")
+    if args.resume and not args.output_dir:
+        print_line(f"The same command again begins from {args.resume} again, in another folder")
+    print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(run)}")
 
 
 class BadInput(Exception):
