@@ -1904,9 +1904,9 @@ def find_checkpoint(args):
         if args.evaluate:
             raise BadInput(f"--output-dir {folder} has no checkpoint")
         epochs, _end, others = read_log(folder)
-        if epochs or others:  # every epoch is saved before it is logged
+        if others:  # every epoch is saved before it is logged
             has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
-            what = "move them back, or give another --output-dir"
+            what = "move it back, or give another --output-dir"
             raise BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
     if not args.resume:
         return None, None, False
@@ -2063,8 +2063,8 @@ def restore(run, metadata, tensors):
     if metadata["own"] and monitor == before:
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
         run.stale_epochs = metadata.get("waited", 0)
-    elif metadata["own"] and run.place.rank == 0:  # another run has its own best
-        names = f"the best {before.lower()}", f"the best {monitor.lower()} from here on"
+    elif metadata["own"] and run.place.rank == 0:  # the best of another run is not this one's
+        names = f"the best {str(before).lower()}", f"the best {monitor.lower()} from here on"
         print_line("model_best.pt is {}; {} replaces it".format(*names))
 
 
@@ -2126,7 +2126,7 @@ def open_log(run, metadata):
         except (OSError, UnicodeError) as error:
             raise folder_error(args.output_dir or "runs", error) from None
         run.folder = folder
-        run.logged = metadata["logged"] if own else []
+        run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if own else []
         about = json.dumps(describe(run, metadata), indent=1)
         run.log.add_text("about", f"```json\n{about}\n```")
         run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
@@ -2160,19 +2160,18 @@ def how_to_resume(run):
 
 
 def read_log(folder):
-    """Returns (the epochs, from 1, that a folder's log has; what log_end() logged last, or {}; the
-    names of what other programs have logged)."""
+    """Returns of a folder's log (the epochs, from 1, that it has; what log_end() logged last, or
+    {}; other tags than those of a run's first steps)."""
     log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    tags = log.Tags()
-    epochs, end = set(), {}
-    for tag in {"Loss/val", "Lr"} & {*tags["scalars"]}:
-        epochs |= {event.step for event in log.Scalars(tag)}
+    tags, end = log.Tags(), {}
+    last = f"{LOGGED[-1]}/val"  # logged last of an epoch: a kill may have come between
+    epochs = [event.step for event in log.Scalars(last)] if last in tags["scalars"] else []
     if "end/text_summary" in tags["tensors"]:
         text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
         end = json.loads(text.strip("`json\n"))
-    ours = {"Loss/step", "about/text_summary", "script/text_summary", "end/text_summary"}
-    ours |= {"custom_scalars__config__"}
-    return sorted(epochs), end, sorted({*tags["scalars"], *tags["tensors"]} - ours)
+    texts = {f"{name}/text_summary" for name in ("about", "script", "end")}
+    first = texts | {"Loss/step", "custom_scalars__config__"}
+    return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
 
 
 def describe(run, metadata):

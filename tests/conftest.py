@@ -231,10 +231,11 @@ def complaint_here(tmp_path, monkeypatch, capfd):
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 
 
-def the_run(log_dir):
-    """Returns the folder of the one run in `log_dir`."""
-    (folder,) = Path(log_dir).iterdir()
-    return folder
+def the_run(folder):
+    """Returns a run's folder: this one, or the only one in it, as in runs/."""
+    if not [*Path(folder).glob("*tfevents*")]:
+        (folder,) = Path(folder).iterdir()
+    return Path(folder)
 
 
 def events(folder):
@@ -242,9 +243,9 @@ def events(folder):
     return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
 
 
-def scalars(log_dir, tag):
-    """Returns {step: value} of a tag from the one run in `log_dir`."""
-    return {event.step: event.value for event in events(the_run(log_dir)).Scalars(tag)}
+def scalars(folder, tag):
+    """Returns {step: value} of a tag from the_run() there."""
+    return {event.step: event.value for event in events(the_run(folder)).Scalars(tag)}
 
 
 def points(folder):
@@ -260,9 +261,9 @@ def record(folder, name):
     return json.loads(last.tensor_proto.string_val[0].decode().strip("`json\n"))
 
 
-def checkpoint(log_dir, name="checkpoint.pt"):
-    """Returns the path of a checkpoint of the one run in `log_dir`."""
-    return the_run(log_dir) / name
+def checkpoint(folder, name="checkpoint.pt"):
+    """Returns the path of a checkpoint of the_run() there."""
+    return the_run(folder) / name
 
 
 def load(path):

@@ -265,7 +265,7 @@ def test_resumed_o2_equals_uninterrupted_o2_to_the_bit(demo, tmp_path, ranks):
         *("-a", "resnet18", "--opt-level", "O2", "--loss-scale", "dynamic", "--no-accel"),
         *("-b", "8", "--steps-per-epoch", "6", "--epochs", "2", "--image-size", "32", "-j", "1"),
     ]
-    words = [*options, "--resume", "auto", "--log-dir"]
+    words = [*options, "--output-dir"]
     run([*command("imagenet_ddp_apex.py", ranks), *words, "whole", demo], tmp_path)
     status = 143 if ranks == 1 else 1  # the launcher's own
     start = command("imagenet_ddp_apex.py", ranks)

@@ -105,7 +105,7 @@ OPTIONS = {
         ("--repeated-aug 3 -b 4", "--repeated-aug 3: does not divide 4 images"),
         ("--val-size 64 --val-resize 48", "--val-resize 48"),
         ("--freeze", "--freeze needs --pretrained"),
-        ("--freeze --resume auto", "--freeze needs --pretrained"),
+        ("--freeze --output-dir x", "--freeze needs --pretrained"),
         ("--optimizer nesterov --momentum 0", "Nesterov momentum requires a momentum"),
         (
             "--compile --compile-mode reduce-overhead --start-size 24",
@@ -117,7 +117,16 @@ OPTIONS = {
         ("--model resnet50 --data-path x", "unrecognized arguments: --model --data-path"),
         ("--lr-sched cosine", "unrecognized arguments: --lr-sched"),
         ("@nothing.txt", "No such file or directory: 'nothing.txt'"),
-        ("--log-dir /dev/null/runs", "--log-dir /dev/null/runs"),
+        ("--output-dir /dev/null/runs", "--output-dir /dev/null/runs"),
+        ("--output-dir nothing/run", "nothing/run: there is no folder nothing: mount its disk"),
+        ("--log-dir x", "--log-dir: a run has a folder of its own: --output-dir FOLDER"),
+        (
+            "--resume auto",
+            "--resume: give the run's folder, --output-dir FOLDER, and the same comm",
+        ),
+        ("--output-dir ''", "--resume and --output-dir need a name"),
+        ("--resume ''", "--resume and --output-dir need a name"),
+        ("--evaluate", "--evaluate needs --resume, --output-dir, --weights or --pretrained"),
         ("--resume nothing.pt", "nothing.pt cannot be loaded: No such file"),
         ("--weights nothing.pt", "nothing.pt cannot be loaded: No such file"),
         (f"--resume {300 * 'a'}", "cannot be loaded: File name too long"),
@@ -179,7 +188,7 @@ def test_a_model_that_does_not_fit(options, words, images, complaint_here):
     ("text", "words"),
     [
         ("--epochs 2\n--no-such-option 3\n", "unrecognized arguments: --no-such-option"),
-        ("--log-dir bob's\n--lr 2\n# alice's\n", "an option file: No closing quotation"),
+        ("--output-dir bob's\n--lr 2\n# alice's\n", "an option file: No closing quotation"),
         ("@my.txt", "an option file: maximum recursion depth"),
         ("--epochs 2 \\\n--lr 1\n", "an option file: No escaped character"),
     ],
@@ -191,14 +200,14 @@ def test_an_option_file(text, words, images, tmp_path, complaint_here):
 
 def test_an_option_file_may_quote_and_comment_and_name_another(tmp_path):
     text = f"""# it's a "comment
-    --log-dir "run #1"  # another
+    --output-dir "run #1"  # another
 
     @{tmp_path / "other.txt"}
     """
     (tmp_path / "my.txt").write_text(text)
     (tmp_path / "other.txt").write_text("--epochs 3")
     args = nd.parse_args([f"@{tmp_path / 'my.txt'}", "-b", "7"])
-    assert (args.log_dir, args.epochs, args.batch_size) == ("run #1", 3, 7)
+    assert (args.output_dir, args.epochs, args.batch_size) == ("run #1", 3, 7)
 
 
 @pytest.mark.parametrize("words", ["-a timm/resnet18", "--optimizer lamb"])
@@ -283,7 +292,7 @@ def trained(images, text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     words = {ND: [*TINY, images], TEXT: [*LM, text]}
     for script in words:
-        run([*command(script), *words[script], "--log-dir", folder / script], folder)
+        run([*command(script), *words[script], "--output-dir", folder / script], folder)
     return {script: (words[script], checkpoint(folder / script)) for script in words}
 
 
@@ -317,7 +326,7 @@ def test_damaged_checkpoints(trained, images, tmp_path, complaint_here):
     torch.save(theirs | {"scheduler": {}}, path)
     line = complaint_here(*resume, path)
     assert "those of other projects" in line and "--weights" in line
-    assert "no usable checkpoint in" in complaint_here(*resume, images)
+    assert f"--resume {images} has no checkpoint" in complaint_here(*resume, images)
     assert good.read_bytes() == whole
 
 
@@ -428,9 +437,13 @@ def test_weights_that_are_no_state_dict(images, tmp_path, complaint_here):
         assert "weights do not fit" in line
 
 
-def test_a_log_dir_that_leads_nowhere(images, tmp_path, complaint_here):
+def test_folders_that_lead_nowhere(images, tmp_path, complaint_here):
+    """To a disk that is not mounted: it may be, later."""
+    (tmp_path / "run").symlink_to("unmounted")
+    where = ["--output-dir", tmp_path / "run"]
+    assert "--output-dir " in complaint_here(ND, *TINY, *where, images, status=1)
     (tmp_path / "runs").symlink_to("unmounted")
-    assert "--log-dir" in complaint_here(ND, *TINY, "--log-dir", tmp_path / "runs", images)
+    assert "--output-dir runs: " in complaint_here(ND, *TINY, images, status=1, only=False)
 
 
 def test_weights_of_another_architecture(trained, images, complaint_here):

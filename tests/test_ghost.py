@@ -88,7 +88,7 @@ def rehearse(start, images, tmp_path):
         if env and local_rank:
             env["LOCAL_RANK"] = "{rank}"
         words = [GHOST / "run.py", "{rank}.jsonl", ROOT / script, *WORDS, "-b", 4 // ranks]
-        start([*words, *options, "--log-dir", logs, images], ranks, gpus, **env)
+        start([*words, *options, "--output-dir", logs, images], ranks, gpus, **env)
         reports = [(tmp_path / f"{rank}.jsonl").read_text() for rank in range(ranks)]
         return [[*map(json.loads, report.splitlines())] for report in reports]
 
@@ -138,7 +138,7 @@ def cpu_losses(images, tmp_path_factory):
     def train(script, ranks, *options):
         folder = tmp_path_factory.mktemp("cpu")
         words = [*command(script, ranks), *WORDS, "-b", 4 // ranks, *options, "--no-accel"]
-        run([*words, "--log-dir", folder / "logs", images], folder)
+        run([*words, "--output-dir", folder / "logs", images], folder)
         return losses(folder / "logs")
 
     return functools.cache(train)
@@ -251,10 +251,10 @@ def test_text(start, tmp_path, script, ranks, options, budget):
     words += ["--max-length", "64", "-b", 160 // ranks, "-p", "1", *options]  # tokens of 80 KiB
     env = {**group(ranks), "LOCAL_RANK": "{rank}"} if ranks > 1 else {}
     report = [GHOST / "run.py", "{rank}.jsonl", ROOT / script]
-    start([*report, *words, "--log-dir", "ghost"], ranks, ranks, **env)
+    start([*report, *words, "--output-dir", "ghost"], ranks, ranks, **env)
     reports = [(tmp_path / f"{rank}.jsonl").read_text() for rank in range(ranks)]
     check_budget([[*map(json.loads, report.splitlines())] for report in reports], **budget)
-    run([*command(script, ranks), *words, "--log-dir", "cpu", "--no-accel"], tmp_path)
+    run([*command(script, ranks), *words, "--output-dir", "cpu", "--no-accel"], tmp_path)
     close = 1e-2 if options == BFLOAT16 else 1e-4
     assert losses(tmp_path / "ghost") == pytest.approx(losses(tmp_path / "cpu"), abs=close)
 

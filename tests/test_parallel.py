@@ -193,7 +193,7 @@ def test_validation_of_a_ragged_set(tmp_path):
     data = write_images(tmp_path / "images", train=8, val=3, classes=("cat", "cow", "dog"))
     words, found = [*VIT, "--epochs", "1", "--steps-per-epoch", "1", data], {}
     for script, ranks, batch in ("imagenet_nd.py", 1, 8), (FSDP, 2, 4), (PIPELINE, 2, 8):
-        run([*command(script, ranks), *words, "-b", batch, "--log-dir", script], tmp_path)
+        run([*command(script, ranks), *words, "-b", batch, "--output-dir", script], tmp_path)
         found[script] = scalars(tmp_path / script, "Loss/val")[1]
     assert found == pytest.approx(dict.fromkeys(found, found["imagenet_nd.py"]), rel=1e-5)
 
@@ -295,7 +295,7 @@ FIRST = 2
 def curve(script, ranks, demo, folder, *options):
     """Returns {step: loss} of one way of running."""
     name = f"runs {sum(1 for _ in folder.iterdir())}"
-    words = [*command(script, ranks), *SLOW, *options, "--log-dir", name, demo]
+    words = [*command(script, ranks), *SLOW, *options, "--output-dir", name, demo]
     run(words, folder)
     return scalars(folder / name, "Loss/step")
 
@@ -345,7 +345,7 @@ def test_pipeline_has_the_losses_of_accumulated_batches(net, demo, tmp_path):
 def test_stages_resume_equal_bit_for_bit(ranks, demo, tmp_path):
     """In another start, whose cuts are the same: each rank draws its stage's dropout."""
     words = [*command(PIPELINE, ranks), "-a", "efficientnet_b0", *NET, "-b", "8", "--epochs", "2"]
-    words += ["--microbatches", "2", "--steps-per-epoch", "2", demo, "--log-dir"]
+    words += ["--microbatches", "2", "--steps-per-epoch", "2", demo, "--output-dir"]
     outputs = [run([*words, "whole"], tmp_path)]
     first = checkpoint(tmp_path / "whole", "checkpoint-1.pt")
     outputs.append(run([*words, "again", "--resume", first], tmp_path))
@@ -361,7 +361,7 @@ def test_stages_resume_equal_bit_for_bit(ranks, demo, tmp_path):
 def test_ddp_as_an_exchange_goes_on_equal_to_the_bit(demo, tmp_path):
     """Of three ranks, since the sum of two does not depend on the order."""
     words = [*command(EXCHANGE, 3), "-a", "resnet18", *NET, "--exchange", "ddp", "-b", "4"]
-    words += ["--epochs", "2", "--steps-per-epoch", "6", demo, "--log-dir"]
+    words += ["--epochs", "2", "--steps-per-epoch", "6", demo, "--output-dir"]
     run([*words, "whole"], tmp_path)
     first = checkpoint(tmp_path / "whole", "checkpoint-1.pt")
     run([*words, "again", "--resume", first], tmp_path)

@@ -65,7 +65,7 @@ def curve(demo, tmp_path_factory):
     @functools.cache
     def measure(script, ranks, *options):
         logs = folder / f"{sum(1 for _ in folder.iterdir())}"
-        run([*command(script, ranks), *OPTIONS, *options, "--log-dir", logs, demo], folder)
+        run([*command(script, ranks), *OPTIONS, *options, "--output-dir", logs, demo], folder)
         return scalars(logs, "Loss/step"), scalars(logs, "Top1/val")
 
     return measure

@@ -141,7 +141,7 @@ def train(way, log_dir, *words, steps=40, epochs=1):
     script, ranks, accumulated, more = way
     sizes = ["-b", 16 // ranks // accumulated, "--accumulation", accumulated]
     sizes += ["-j", 1, "--epochs", epochs]
-    sizes += ["--steps-per-epoch", steps, "--log-dir", log_dir]
+    sizes += ["--steps-per-epoch", steps, "--output-dir", log_dir]
     return run([*command(script, ranks), *VIT, *RECIPE, *more, *sizes, *words], "/")
 
 
@@ -219,9 +219,9 @@ def test_option_files_are_taken(name):
 
 def test_an_option_file_is_logged_and_what_follows_it_counts(demo, tmp_path):
     file = tmp_path / "my recipe.txt"
-    file.write_text("--epochs 2  # two\n\n# nothing\n--label-smoothing 0.1 -b 16 --log-dir a\n")
+    file.write_text("--epochs 2  # two\n\n# nothing\n--label-smoothing 0.1 -b 16 --output-dir a\n")
     words = [f"@{file}", "--epochs", "1", "--steps-per-epoch", "2", "--no-accel", "-j", "0"]
-    run([*command("imagenet_nd.py"), *VIT, *words, "--log-dir", "runs", demo], tmp_path)
+    run([*command("imagenet_nd.py"), *VIT, *words, "--output-dir", "runs", demo], tmp_path)
     about = record(the_run(tmp_path / "runs"), "about")
     assert about["options"]["epochs"] == 1 and about["options"]["label_smoothing"] == 0.1
     assert f"@{file}" in shlex.split(about["command"])
@@ -284,7 +284,7 @@ def test_timms_optimizer_resumed_is_as_uninterrupted(name, arch, demo, tmp_path)
     words += ["--steps-per-epoch", "2", "--epochs", "2", "--no-accel", "--norm-wd", "0", demo]
 
     def train(folder, *more, script="imagenet_nd.py", ranks=1, batch=8):
-        start = [*command(script, ranks), *words, "-b", batch, "--log-dir", folder]
+        start = [*command(script, ranks), *words, "-b", batch, "--output-dir", folder]
         run([*start, *more], tmp_path)
         return load(checkpoint(tmp_path / folder))
 

@@ -27,7 +27,7 @@ def test_every_classifier_trains_a_step(archs, tmp_path):
     few = ["--dummy", "--num-classes", "7", "-b", "2", "--epochs", "1", "--steps-per-epoch", "1"]
     for arch in archs.split():
         size = ["-a", arch, "--image-size", SIZES.get(arch, 64)]
-        words = [*command("imagenet_nd.py"), *size, *few, "--no-accel", "--log-dir", arch]
+        words = [*command("imagenet_nd.py"), *size, *few, "--no-accel", "--output-dir", arch]
         run(words, tmp_path, env={"PYTHONPATH": ""}, timeout=800)  # not the small ViTs
         assert 0 < scalars(tmp_path / arch, "Loss/train")[1] < 100  # two images, at random
         shutil.rmtree(tmp_path / arch)  # up to 10 GB

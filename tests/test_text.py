@@ -42,7 +42,7 @@ def logged(text, tmp_path_factory):
     @functools.cache
     def train(script, ranks, *options):
         logs = folder / f"{sum(1 for _ in folder.iterdir())}"
-        run([*command(script, ranks), *options, "--log-dir", logs, text], folder)
+        run([*command(script, ranks), *options, "--output-dir", logs, text], folder)
         tags = events(the_run(logs)).Tags()["scalars"]
         of_time = "Time/val", "Throughput/val"
         tags = [tag for tag in tags if tag.endswith(("/step", "/val")) and tag not in of_time]
@@ -380,12 +380,12 @@ def test_encoders_are_given_what_their_own_tokenizers_give(kind, tmp_path):
 )
 def test_resumed_equals_uninterrupted_to_the_bit(script, ranks, options, text, tmp_path):
     """Weights, AdamW's state, averages and the log, with dropout, ended in mid-epoch."""
-    words = [*command(script, ranks), *LM, "--dropout", "0.1", *options, text, "--log-dir"]
+    words = [*command(script, ranks), *LM, "--dropout", "0.1", *options, text, "--output-dir"]
     run([*words, "whole"], tmp_path)
     early = run([*words, "cut"], tmp_path, None, EARLY)  # launchers have a status of their own
     step = int(re.search(r"stopped by SIGTERM at step (\d+), saved", early)[1])
     assert 0 < step < 10
-    output = run([*words, "cut", "--resume", "auto"], tmp_path)
+    output = run([*words, "cut"], tmp_path)
     assert f" after 0 of 2 epochs and {step} steps\n" in output
     assert lost(tmp_path / "whole", tmp_path / "cut") == []
     for tag in "Loss/step", "Loss/train", "Loss/val":
@@ -409,11 +409,11 @@ def test_one_run_through_five_ways(reverse, text, tmp_path):
     """Each ended in mid-epoch: the curve is that of one left alone."""
     ways = [("nd", 1), ("ddp", 2), ("fsdp", 3), ("exchange", 2), ("pipeline", 2)]
     ways = ways[::-1] if reverse else ways
-    run([*command("text_nd.py"), *LM, text, "--log-dir", "whole"], tmp_path)
+    run([*command("text_nd.py"), *LM, text, "--output-dir", "whole"], tmp_path)
     losses, resume = {}, []
     for how, ranks in ways:
         last = (how, ranks) == ways[-1]
-        words = [*command(f"text_{how}.py", ranks), *LM, text, "--log-dir", how, *resume]
+        words = [*command(f"text_{how}.py", ranks), *LM, text, "--output-dir", how, *resume]
         run(words, tmp_path, *((0,) if last else (None, EARLY)))
         assert last or (the_run(tmp_path / how) / "PREEMPTED").exists()
         found = scalars(tmp_path / how, "Loss/step")

@@ -104,6 +104,7 @@ OPTIONS = [
     ("--task mnli -a bert --desired mcc 0.5", "--task mnli measures only loss accuracy"),
     ("--task cola -a bert --best perplexity", "--task cola measures only loss accuracy f1 mcc"),
     ("--resume ''", "--resume"),
+    ("--evaluate", "--evaluate needs --resume, --output-dir or -a FOLDER"),
     ("-b 4000 --max-length 8", "training has 94 sequences, fewer than a global batch, 4000"),
     ("--max-length 100000", "too few for --max-length 100000"),
 ]
@@ -247,7 +248,7 @@ def test_half_a_token(tmp_path, complaint_here):
 def test_a_token_beyond_the_vocabulary(tmp_path, complaint_here):
     """It is seen where it is read, in training."""
     folder = write_bins(tmp_path / "bins", META.replace("19", "18"))
-    line = complaint_here(ND, *LM, "--log-dir", tmp_path / "logs", folder, only=False)
+    line = complaint_here(ND, *LM, "--output-dir", tmp_path / "logs", folder, only=False)
     assert "train.bin has a token 18 of 18" in line
 
 
@@ -507,10 +508,10 @@ def test_a_folder_in_half_precision_trains_in_float32(options, load, bert, pairs
 @pytest.fixture(scope="module")
 def trained(text, pairs, tmp_path_factory):
     """The runs of a language model, on words, and of a classifier: {task: folder}."""
-    logs = tmp_path_factory.mktemp("trained") / "runs"
+    logs = tmp_path_factory.mktemp("trained")
     options = {"lm": [*LM, "--tokenizer", "words", text], "rte": [*COLA, "--task", "rte", pairs]}
     for task, words in options.items():
-        run([*command(ND), *words, "--log-dir", logs / task], logs.parent)
+        run([*command(ND), *words, "--output-dir", logs / task], logs)
     return {task: the_run(logs / task) for task in options}
 
 

@@ -26,8 +26,8 @@ def damage_at_random(path, how, rng):
 
 
 def saved(folder, name="checkpoint.pt"):
-    """Returns the newest checkpoint of this name in a folder of runs, or None."""
-    found = [*folder.glob(f"*/{name}")]
+    """Returns the newest checkpoint of this name in a run's folder, or one of runs, or None."""
+    found = [*folder.glob(f"**/{name}")]
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
@@ -51,7 +51,7 @@ def differences(one, other, where=""):
 def logged(folder):
     """Returns {(tag, step): values} of all points that the runs in a folder have logged."""
     points = {}
-    for run in folder.iterdir():
+    for run in {path.parent for path in folder.glob("**/*tfevents*")}:
         log = events(run)
         for tag in log.Tags()["scalars"]:
             for event in log.Scalars(tag):

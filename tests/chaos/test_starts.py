@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(2 * 3600)
 def test_two_runs(tmp_path, row):
     """Starts a second run on the checkpoint, and so in the folder, of one that is under way."""
     words = [*start("own spawn"), *NET, "--epochs", 8, "--checkpoint-minutes", 0.02]
-    words += ["--resume", "auto", "--log-dir"]
+    words += ["--output-dir"]
     assert Job([*words, "whole"], tmp_path).wait() == 0
     first = Job([*words, "cut"], tmp_path)
     first.is_there(lambda: saved(tmp_path / "cut"), 240)
@@ -91,27 +91,26 @@ def test_differing(way, other, tmp_path, row):
 
 # ------------------------------------------------------------------------------- killed at once
 
-# How a run is resumed and killed; how it is started after that; and whether the first of these
-# starts makes a new folder. RUN is the folder of the run, RENAMED the same under another name.
-AUTO = "--resume auto"
+# How a run is resumed and killed before it has saved anything, in its own folder RUN or in another
+# one, NEW; and what the same command takes after that, typed as it was, or on other devices.
+IN_PLACE, FROM = "--output-dir RUN", "--output-dir NEW --resume RUN"
 MOVES = {
-    "on two ranks": ("own spawn", AUTO, "own spawn", AUTO, False),
-    "on two ranks, then on one": ("own spawn", AUTO, "plain", AUTO, False),
-    "with -j 2": ("plain", f"-j 2 {AUTO}", "plain", AUTO, False),
-    "from its folder": ("plain", "--resume RUN", "plain", AUTO, False),
-    "from a file": ("plain", "--resume RUN/checkpoint.pt", "plain", AUTO, True),
-    "from the best": ("plain", "--resume RUN/model_best.pt", "plain", AUTO, True),
-    "with -b 4": ("plain", "-b 4 --resume RUN", "plain", "-b 4 --resume RUN", True),
-    "with -b 4, then as before": ("plain", "-b 4 --resume RUN", "plain", AUTO, True),
-    "from a renamed folder": ("plain", "--resume RENAMED", "plain", "--resume RENAMED", True),
+    "on two ranks": ("own spawn", IN_PLACE, "own spawn"),
+    "on two ranks, then on one": ("own spawn", IN_PLACE, "plain"),
+    "with -j 2": ("plain", f"-j 2 {IN_PLACE}", "plain"),
+    "with -b 4": ("plain", f"-b 4 {IN_PLACE}", "plain"),
+    "in another folder": ("plain", FROM, "plain"),
+    "in another folder, on two ranks, then on one": ("own spawn", FROM, "plain"),
+    "in another folder, with other options": ("plain", f"{FROM} --momentum 0.5", "plain"),
+    "in another folder, from a file": ("plain", f"{FROM}/checkpoint.pt", "plain"),
 }
 PROGRESS = [*NET, "--global-batch", 8, "--steps-per-epoch", 40, "--checkpoint-minutes", 0]
-PROGRESS += ["--epochs", 9, "--log-dir"]
+PROGRESS += ["--epochs", 9]
 
 
-def taken(way, runs, more):
+def taken(way, folder, more):
     """Starts a run and kills it at once; returns [folder, file, epoch] that it resumed from."""
-    job = Job([*start(way), *PROGRESS, runs, *more.split()], runs.parent)
+    job = Job([*start(way), *PROGRESS, *more.split()], folder)
     job.is_there(lambda: GREETING in job.text(), 240)
     job.end()
     found = re.search(r"Resuming (\S+) after (\d+) of", job.text())
@@ -121,35 +120,30 @@ def taken(way, runs, more):
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     """The folder of a run that ended in its third epoch, whose best is older, if it was taken."""
-    runs = tmp_path_factory.mktemp("ended") / "runs"
-    job = Job([*start("plain"), *PROGRESS, runs], runs.parent)
+    folder = tmp_path_factory.mktemp("ended")
+    job = Job([*start("plain"), *PROGRESS, "--output-dir", "run"], folder)
     job.wait_for("3/9  step 5 ")
     kill(job.process, signal.SIGTERM)
     assert job.wait() == 143, job.text()
-    (run,) = runs.iterdir()
+    run = folder / "run"
     torch.save(load(run / "checkpoint.pt") | {"epoch": 1, "step": 0}, run / "model_best.pt")
     return run
 
 
-@pytest.mark.parametrize("move", trials(itertools.product(MOVES), [*itertools.product(MOVES)][:1]))
+@pytest.mark.parametrize("move", trials(itertools.product(MOVES), [*itertools.product(MOVES)][::5]))
 def test_progress(move, ended, tmp_path, row):
-    """Kills a resumed run before it has saved anything: whatever folder it was in, the next start
-    takes the newest checkpoint, not the best, which is older."""
-    way, more, back, again, makes = MOVES[move]
-    name, runs = "renamed" if "RENAMED" in more else ended.name, tmp_path / "runs"
-    shutil.copytree(ended, runs / name)
-    more, again = (re.sub("RUN|RENAMED", str(runs / name), each) for each in (more, again))
-    taken(way, runs, more)
-    new = [each for each in runs.iterdir() if each.name != name]
-    assert len(new) == makes and not [path for each in new for path in each.glob("*.pt")]
-    for year in ("", "1999", "2999") if makes else ("",):
-        what = f"gone on {move}, killed before its first save, started again"
-        if year:
-            new = [each.rename(runs / (year + each.name[4:])) for each in new]
-            what += f"; the new folder is of {year}"
-        found = taken(back, runs, again)
-        said = f"went on from {found[1]}, epoch {found[2]}" if found[1:] else "began anew"
-        row(what, said, found == [name, "checkpoint.pt", 2])
+    """Kills a resumed run before it has saved anything: the next start takes the newest checkpoint,
+    not the best, which is older, and no other folder is made."""
+    way, more, back = MOVES[move]
+    shutil.copytree(ended, tmp_path / "run")
+    more = more.replace("RUN", "run").replace("NEW", "new")
+    taken(way, tmp_path, more)
+    found, there = taken(back, tmp_path, more), [path.name for path in tmp_path.glob("*/")]
+    said = f"went on from {found[1]}, epoch {found[2]}" if found[1:] else "began anew"
+    ok = found == ["run", "checkpoint.pt", 2] and {*there} == {"run", "new"} - {
+        "new" * ("new" not in more)
+    }
+    row(f"gone on {move}, killed before its first save, started again", said, ok)
 
 
 # ------------------------------------------------------------------------- nodes, and odd logs

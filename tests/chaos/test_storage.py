@@ -26,37 +26,35 @@ SMALL = [*NET, "-a", "squeezenet1_1", "--image-size", 64, "--steps-per-epoch", 2
 
 @pytest.mark.parametrize("count", trials([(240,)], [(40,)]))
 def test_files(count, tmp_path, row):
-    """Damages checkpoints, of which --resume auto may take none."""
+    """Damages checkpoints, of which none may be taken: kept epochs of one folder, all of them newer
+    than an intact checkpoint."""
     words = [*start("plain"), *SMALL]
     job = Job(words, tmp_path)
     assert job.wait() == 0, job.text()
-    good, rng = saved(tmp_path / "runs"), random.Random(0)
-    reference, hashed = load(good), good.parent.name.rpartition("_")[2]
+    good, rng, folder = saved(tmp_path / "runs"), random.Random(0), tmp_path / "damaged"
+    reference = load(good)
     shares = {"truncated": count // 2, "flipped": count // 4}
     shares["flipped in the directory"] = count - sum(shares.values())
     for how, share in shares.items():
         refused = identical = wrong = number = 0
         while number < share:
-            runs = tmp_path / "damaged"
-            shutil.rmtree(runs, ignore_errors=True)
-            for serial in range(min(30, share - number)):  # 30 runs whose newest is damaged
-                path = runs / f"2000_{serial}_{hashed}" / "checkpoint.pt"
-                path.parent.mkdir(parents=True)
-                shutil.copy(good, path)
-                damage_at_random(path, how, rng)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for _ in range(min(30, share - number)):
                 number += 1
-            (runs / f"1999_{hashed}").mkdir()  # by name the oldest
-            shutil.copy(good, runs / f"1999_{hashed}" / "checkpoint-1.pt")
+                path = shutil.copy(good, folder / f"epoch-{number + 9}.pt")
+                damage_at_random(Path(path), how, rng)
+            shutil.copy(good, folder / "epoch-9.pt")
             while True:
-                job = Job([*words, "--resume", "auto", "--log-dir", runs, "--evaluate"], tmp_path)
+                job = Job([*words, "--output-dir", folder, "--evaluate"], tmp_path)
                 assert job.wait() == 0, job.text()
                 (taken,) = map(Path, re.findall(r"Validating (\S+), epoch", job.text()))
-                if taken.parent.name.startswith("1999"):
+                if taken.name == "epoch-9.pt":
                     break
                 same = not differences(load(taken), reference)
                 identical, wrong = identical + same, wrong + (not same)
                 taken.unlink()
-            refused += job.text().count("auto skips ")
+            refused += job.text().count(" skips ")
         said = f"{refused} refused, {identical} with the same content, {wrong} loaded wrongly"
         ok = not wrong and refused + identical == share
         row(f"{share} checkpoints {how}", f"{said}; the one before was taken", ok)
@@ -66,7 +64,7 @@ def test_files(count, tmp_path, row):
 
 
 def fill(run):
-    """Fills the disk; a run is two folders below its root."""
+    """Fills the disk; a run's folder is in another one, at its root."""
     with open(run.parents[1] / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(2**12)):
             pass
@@ -93,7 +91,7 @@ def test_disk(what, way, tmp_path, row):
     if "disk" in what and not mount("-t", "tmpfs", "-o", "size=90m", "tmpfs", room):
         pytest.skip("no right to mount a disk")
     words = [*start(way), *NET, "--epochs", 4, "--steps-per-epoch", 20]
-    words += ["--resume", "auto", "--checkpoint-minutes", 0.02, "--log-dir"]
+    words += ["--checkpoint-minutes", 0.02, "--output-dir"]
     try:
         row(what, *(survive if what in TAKEN else ignore)(what, words, tmp_path, room))
     finally:
@@ -103,16 +101,17 @@ def test_disk(what, way, tmp_path, row):
 def survive(what, words, folder, room):
     """The run ends in one line, and resumes once it has its disk back."""
     take, give_back = TAKEN[what]
-    job = Job([*words, room / "runs"], folder)
+    run = room / "runs" / "run"
+    run.parent.mkdir()
+    job = Job([*words, run], folder)
     job.wait_for("2/4  step 5 ")
-    (run,) = room.glob("runs/*")
     take(run)
     status, lines = job.wait(120), [*job.errors(), "no line says so"]
     whole = [load(path) for path in run.glob("*.pt")]  # or it raises
     give_back(run)
-    again = Job([*words, room / "runs"], folder)
+    again = Job([*words, run], folder)
     ended, on = again.wait(), "Resuming " in again.text()
-    said = f"status {status}: {lines[0]}; {len(whole)} checkpoints whole; --resume auto "
+    said = f"status {status}: {lines[0]}; {len(whole)} checkpoints whole; the same command "
     said += f"went on to status {ended}" if on else "did not go on"
     ok = status == 1 and lines[1:] and whole and on and ended == 0 and not job.traceback()
     return said, ok
@@ -120,14 +119,14 @@ def survive(what, words, folder, room):
 
 def ignore(what, words, folder, room):
     """The run goes on without its output."""
-    words, output = [*words, "runs"], None
+    words, output = [*words, "run"], None
     if what == FULL:
         output = room / "output.txt"
         fill(room / "runs" / "run")
     else:
         shell = f"{shlex.join(map(str, words))} 2> errors.txt | head -1; exit ${{PIPESTATUS[0]}}"
         words = ["bash", "-c", shell]
-    status, path = Job(words, folder, output).wait(), saved(folder / "runs")
+    status, path = Job(words, folder, output).wait(), saved(folder / "run")
     said = f"status {status}, epoch {load(path)['epoch'] if path else 0} of 4 saved"
     return said, said == "status 0, epoch 4 of 4 saved"
 
@@ -165,7 +164,7 @@ CALLS += [("link", "before", 4), ("link", "after", 4)]  # the first three have n
 CUT = [("imagenet_nd.py", *call) for call in CALLS]
 CUT += [("imagenet_pipeline.py", *CALLS[each]) for each in (1, 3, 5, 8, -1)]
 SAVING = [*NET, "--ema", 0.9, "--epochs", 2, "--steps-per-epoch", 4, "--timeout", 20]
-SAVING += ["--resume", "auto", "--log-dir"]
+SAVING += ["--output-dir", "run"]
 
 
 def start_saving(script):
@@ -179,8 +178,8 @@ def uninterrupted(tmp_path_factory):
     @functools.cache
     def train(script):
         folder = tmp_path_factory.mktemp("whole")
-        assert Job([*start_saving(script), *SAVING, "runs"], folder).wait() == 0
-        return folder / "runs"
+        assert Job([*start_saving(script), *SAVING], folder).wait() == 0
+        return folder / "run"
 
     return train
 
@@ -188,19 +187,17 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize(("script", "name", "when", "number"), trials(CUT, CUT[1:14:4]))
 def test_syscalls(script, name, when, number, uninterrupted, tmp_path, row):
     """SIGKILLs rank 0 right before, after or within a call that saving makes; then resumes."""
-    wrapper, runs = tmp_path / "wrapper.py", tmp_path / "runs"
+    wrapper, run = tmp_path / "wrapper.py", tmp_path / "run"
     wrapper.write_text(WRAPPER)
     words = [*start_saving(script)[:-1], wrapper, name, when, number, stage() / script]
-    status, found = Job([*words, *SAVING, "runs"], tmp_path).wait(), [*runs.glob("*/*.pt")]
-    left = len([*runs.glob("*/*.tmp")])
+    status, found = Job([*words, *SAVING], tmp_path).wait(), [*run.glob("*.pt")]
+    left = len([*run.glob("*.tmp")])
     bad = [path.name for path in found if not whole(path)]
-    again = Job([*start_saving(script), *SAVING, "runs"], tmp_path)
-    ended, odd = again.wait(), bad or lost(uninterrupted(script), runs)
-    folders, over = len([*runs.iterdir()]), again.text().count("auto skips ")
+    again = Job([*start_saving(script), *SAVING], tmp_path)
+    ended, odd = again.wait(), bad or lost(uninterrupted(script), run)
+    over = again.text().count(" skips ")
     said = f"{len(bad)} of {len(found)} files damaged" if bad else f"{len(found)} files whole"
-    said += (
-        f", {left} *.tmp left; went on to status {ended} in {folders} folder{'s' * (folders > 1)}"
-    )
+    said += f", {left} *.tmp left; went on to status {ended}"
     ok = status not in (0, None) and not bad and not over and ended == 0 and not odd
     call = f"torch.{name}()" if name == "save" else f"os.{name}()"
     what = f"{script}: SIGKILL {when} {call} number {number}"
@@ -236,7 +233,7 @@ LIMITS = {
     "ulimit -f 1 KB": ("", "exec > >(cat) 2>&1 && ulimit -f 1", []),
     "ulimit -f 4 MB": ("", "exec > >(cat) 2>&1 && ulimit -f 4000", []),
     "/dev/shm of 64 KB": (PRIVATE, "mount -t tmpfs -o size=64k tmpfs /dev/shm", []),
-    "no DIR, a folder that cannot be written": (PRIVATE, READ_ONLY, ["--log-dir", "../runs"]),
+    "no DIR, a folder that cannot be written": (PRIVATE, READ_ONLY, ["--output-dir", "../run"]),
     "a folder that is deleted": ("", GONE, []),
 }
 
