@@ -7,10 +7,10 @@
     python make_results.py LOGS --io-csv bandwidth.csv iops.csv --out FOLDER
 
 LOGS are folders with TensorBoard's event files, at any depth; a folder of event files is a run.
-What a run is, its log says ("about"), else its name, as in
-Feb12_21-54-28_hal01_resnet50_gpux64_b208_cpu20_optO2. The folders in LOGS that hold runs are
-studies, with figures of their own. JSON files that benchmarks/ wrote are tables of RESULTS.md.
-Nothing else enters the results: no clock, no font, no machine.
+The folder may have any name, since the log says what was trained ("about"). Only logs of 2020 do
+not say it, and are read by names such as Feb12_21-54-28_hal01_resnet50_gpux64_b208_cpu20_optO2. The
+folders in LOGS that hold runs are studies, with figures of their own. JSON files that benchmarks/
+wrote are tables of RESULTS.md. Nothing else enters the results: no clock, no font, no machine.
 """
 
 import argparse

@@ -107,7 +107,7 @@ def this_project(folder, args, shards=None, decoder=""):
             raise nd.BadInput(made.stderr.splitlines()[-1])
         folder = out
     words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE, "--epochs", 10_000]
-    return common.loader_of([*words, "--log-dir", args.scratch / "runs", folder])
+    return common.loader_of([*words, folder])
 
 
 # ------------------------------------------------------------------------------------------ others

@@ -15,6 +15,7 @@ import os
 import re
 import statistics
 import sys
+import tempfile
 import time
 
 import common
@@ -132,7 +133,8 @@ def train(args, scratch, job):
     steps = args.steps or max(3, IMAGES_PER_BLOCK // job["batch"])
     # The labels are random: a low rate keeps the loss finite, and so no step is skipped.
     words = ["-a", args.arch, "--dummy", "--lr", 0.001, "--lr-scaling", "none", "--epochs", 1]
-    words += ["--num-classes", CLASSES, "-p", 10**9, "--log-dir", scratch, *options_of(job)]
+    words += ["--num-classes", CLASSES, "-p", 10**9, *options_of(job)]
+    words += ["--output-dir", tempfile.mkdtemp(dir=scratch)]
     words += ["--image-size", args.image_size] if args.image_size else []
     script, run = common.start(PRECISIONS[job["precision"]][0], words)
     device, values = run.place.device, []

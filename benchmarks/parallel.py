@@ -70,8 +70,8 @@ def exchange(args, scratch):
                 _, few = ways.launch(names, words(kind, args.batch[-1], ranks, 1), scratch)
                 for batch in args.batch:
                     script = words(kind, batch, ranks, args.steps + 2)
-                    runs, many = ways.launch(names, script, scratch)
-                    losses, times = losses_and_times(runs)
+                    folder, many = ways.launch(names, script, scratch)
+                    losses, times = losses_and_times(folder)
                     each = (many - few) / (args.steps + 1)  # without what start and validation send
                     row = {"name": f"{kind}, {ranks} ranks, batch {batch}", "values": times}
                     row |= {"way": kind, "ranks": str(ranks), "batch": str(batch)}
@@ -90,16 +90,17 @@ def dtype(args, scratch):
     images = enough_images((args.steps + 2) * max(args.batch) * max(args.ranks), scratch)
     cells = itertools.product(args.archs, args.batch, args.ranks, ("float32", "bfloat16"))
     for arch, batch, ranks, sent in cells:
-        name, runs = f"{arch}, batch {batch}, {ranks} ranks, {sent}", tempfile.mkdtemp(dir=scratch)
+        name = f"{arch}, batch {batch}, {ranks} ranks, {sent}"
+        folder = Path(tempfile.mkdtemp(dir=scratch))
         words = [ROOT / "imagenet_exchange.py", "-a", arch, *options(args, batch)]
         words += ["--exchange", DTYPE_BY, "--exchange-dtype", sent]
-        words += ["--steps-per-epoch", args.steps + 2, "--log-dir", runs, images]
+        words += ["--steps-per-epoch", args.steps + 2, "--output-dir", folder, images]
         try:
             ways.run(name, scratch, *STANDALONE, f"--nproc_per_node={ranks}", *words)
         except BadInput as error:  # such as for want of memory
             print(error, file=sys.stderr)
             continue
-        losses, times = losses_and_times(Path(runs))
+        losses, times = losses_and_times(folder)
         values = [1000 * batch * ranks / each for each in times]
         yield {"name": name, "values": values, "loss of the last step": losses[-1]}
 

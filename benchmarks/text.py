@@ -111,16 +111,15 @@ def on_hosts(names, words, way, args, scratch):
     """Trains by one way on a rank a host; returns (losses, ms of the steps, MB a step over rank 0's
     card by the log, MB of the gradients)."""
     script = [ROOT / "text_exchange.py", "--task", "rte", "--exchange", way, *there(args), *words]
-    runs, _ = ways.launch(names, script, scratch)
-    (run,) = runs.iterdir()
-    log = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    folder, _ = ways.launch(names, script, scratch)
+    log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     sent = [
         max(event.value for event in log.Scalars(f"Network/{each}_MB_per_step"))
         for each in ("sent", "received")
     ]
     about = log.Tensors("about/text_summary")[0].tensor_proto.string_val[0].decode()
     megabytes = json.loads(about.strip("`json\n"))["gradient_bytes"] / 1e6
-    return *losses_and_times(runs), max(sent), megabytes
+    return *losses_and_times(folder), max(sent), megabytes
 
 
 def exchange(args, scratch):
@@ -287,12 +286,12 @@ def stages(args, scratch):
     times, losses = {name: [] for name in STAGES}, {}
     for dropout, name in itertools.product((0, *[DROPOUT] * args.rounds), STAGES):
         script, ranks = STAGES[name]
-        runs = Path(tempfile.mkdtemp(dir=scratch))
+        folder = Path(tempfile.mkdtemp(dir=scratch))
         words = [*STANDALONE, f"--nproc_per_node={ranks}", ROOT / script, *LANGUAGE.split()]
-        words += ["--dropout", dropout, *there(args), "--log-dir", runs]
+        words += ["--dropout", dropout, *there(args), "--output-dir", folder]
         words += ["--global-batch", LINES, "--epochs", 1, "--steps-per-epoch", args.steps + 2]
         ways.run(name, scratch, *words)
-        found = losses_and_times(runs)
+        found = losses_and_times(folder)
         if dropout:
             times[name] += found[1]
         else:

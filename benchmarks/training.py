@@ -16,6 +16,7 @@ import importlib
 import io
 import itertools
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -192,7 +193,8 @@ def timm_loop(arch, folder, args, device):
 
 def ours(name, options, arch, folder, args, scratch):
     """Returns train(steps) of a script."""
-    words = ["-a", arch, "-b", args.batch_size, "-j", args.workers, "--log-dir", scratch]
+    words = ["-a", arch, "-b", args.batch_size, "-j", args.workers]
+    words += ["--output-dir", tempfile.mkdtemp(dir=scratch)]
     words += ["--image-size", args.image_size, "--num-classes", CLASSES, "--warmup-epochs", 0]
     script, run = common.start(name, [*words, *options, *([folder] if folder else ["--dummy"])])
     return functools.partial(common.train_steps, script, run)

@@ -94,10 +94,9 @@ def run(what, scratch, *words):
 
 
 def losses_and_times(folder):
-    """Returns the losses of a run's steps, and the ms of those between the first and the last: a
-    step is logged when the next one is under way, the last of an epoch at once."""
-    (run,) = folder.iterdir()
-    reader = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
+    """Returns the losses of the steps of the run in a folder, and the ms of those between the first
+    and the last: a step is logged when the next one is under way, the last of an epoch at once."""
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     events = reader.Scalars("Loss/step")
     times = [event.wall_time for event in events]
     taken = [1000 * (b - a) for a, b in itertools.pairwise(times)]
@@ -110,7 +109,7 @@ def within(function, script, ranks, words, scratch, **more):
     folder = tempfile.mkdtemp(dir=scratch)
     spec = {"module": Path(inspect.getfile(function)).stem, "function": function.__name__}
     spec |= {"script": script, "more": more, "folder": folder}
-    spec["words"] = [*map(str, words), "--log-dir", folder]
+    spec["words"] = [*map(str, words), "--output-dir", f"{folder}/run"]
     start = [*STANDALONE, f"--nproc_per_node={ranks}"]
     if script == "text_horovod":
         start = ["horovodrun", "-np", ranks, sys.executable]
@@ -163,15 +162,16 @@ def counters(name):
 
 
 def launch(names, script, scratch):
-    """Trains by these words on a rank a host; returns (folder of the run's folder, MB sent and
-    received by rank). Each host is a network namespace, whose counters are its rank's alone."""
-    runs = Path(tempfile.mkdtemp(dir=scratch))
+    """Trains by these words on a rank a host; returns (the run's folder, MB sent and received by
+    rank). Each host is a network namespace, whose counters are its rank's alone."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
     before, started = [counters(name) for name in names], []
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     for rank, name in enumerate(names):
         where = [f"--nnodes={len(names)}", f"--node_rank={rank}", "--nproc_per_node=1"]
         where += ["--master_addr=10.77.0.1", "--master_port=29577"]
-        words = ["ip", "netns", "exec", name, TORCHRUN, *where, *script, "--log-dir", runs]
+        words = ["ip", "netns", "exec", name, TORCHRUN, *where, *script]
+        words += ["--output-dir", folder]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen([*map(str, words)], cwd=scratch, env=env, **pipes))
     printed = [each.communicate()[0] for each in started]
@@ -179,7 +179,7 @@ def launch(names, script, scratch):
         what = " ".join(map(str, script[1:]))
         raise BadInput(f"{what} on {len(names)} ranks: {printed[0][-2000:]}")
     after = [counters(name) for name in names]
-    return runs, (np.array(after) - np.array(before)) / 1e6
+    return folder, (np.array(after) - np.array(before)) / 1e6
 
 
 if __name__ == "__main__":

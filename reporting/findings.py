@@ -94,8 +94,10 @@ def study_runs(runs, begin):
 
 
 # Options in which runs of a study differ though they train by the same recipe. What a recipe's file
-# held is in the other options: the file may hold something else by now.
-TUNED = {"lr", "seed", "log_dir", "dir", "resume", "local_rank", "recipes", "global_batch"}
+# held is in the other options: the file may hold something else by now. Logs until November 2026
+# have log_dir, the folder above the run's.
+TUNED = {"lr", "seed", "output_dir", "dir", "resume", "local_rank", "recipes", "global_batch"}
+TUNED |= {"log_dir"}
 
 
 def recipe_of(runs):

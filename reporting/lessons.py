@@ -26,7 +26,7 @@ def make_lessons(runs, bench):
     studies, lesson = {}, {}
     for run in runs:
         studies.setdefault(run.study, []).append(run)
-    for run in studies.get("lessons_cpu", []):  # each by its command, without option file and log
+    for run in studies.get("lessons_cpu", []):  # by its command, less option file and folder
         words = [word for word in run.about["command"][1:-2] if "/" not in word]
         lesson[" ".join(words)] = run
     known = {"runs": runs, "studies": studies, "lesson": lesson, "bench": bench}

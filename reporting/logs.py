@@ -18,9 +18,9 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto import event_pb2
 from tensorboard.util.tensor_util import make_ndarray
 
-RUN_NAME = re.compile(  # Nov23_21-54-28_..., in older logs, or 2026-11-23_21-54-28_..._HASH
-    r"([A-Z][a-z]{2}\d\d|\d{4}-\d\d-\d\d)_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)"
-    r"_b(?P<batch>\d+)_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)(_[0-9a-f]+)?$"
+RUN_NAME = re.compile(  # of 2020, when logs did not say what was trained
+    r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)"
+    r"_b(?P<batch>\d+)_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)$"
 )
 MEASURES = "Top1", "Top5", "Accuracy", "F1", "MCC", "Perplexity"
 PER_EPOCH = [
@@ -78,10 +78,11 @@ def walk(paths):
 
 
 class Run:
-    """A training run, by what its log says about it; where it says nothing, by its name."""
+    """A training run, by what its log says about it. Only a log of 2020, which says nothing, is
+    read by its folder's name."""
 
     def __init__(self, name, inside, series, starts, end, facts, desired):
-        found = RUN_NAME.search(name)
+        found = None if starts else RUN_NAME.search(name)
         named = found.groupdict() if found else {}
         about = starts[-1] if starts else {}
         options, place = about.get("options", {}), about["place"] if about else {}

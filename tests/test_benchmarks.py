@@ -13,6 +13,7 @@ import shutil
 import sys
 from types import SimpleNamespace
 
+import filelock
 import numpy as np
 import pytest
 import torch
@@ -205,11 +206,17 @@ def test_a_program_measures(words, count, rows, demo, tmp_path):
 @slow
 def test_bottleneck_measures_loader_model_and_both(tmp_path):
     images = write_images(tmp_path / "images", train=40)
-    words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --steps 2".split()
-    lines = run([sys.executable, find_bottleneck.__file__, *words, images], tmp_path).splitlines()
+    words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --steps 2 --output-dir run".split()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.pt").write_text("neither read nor written")
+    with filelock.FileLock(tmp_path / "run" / ".lock"):  # that run goes on meanwhile
+        words = [sys.executable, find_bottleneck.__file__, *words, images]
+        lines = run(words, tmp_path).splitlines()
+        assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoint.pt", ".lock"}
+    assert (tmp_path / "run" / "checkpoint.pt").read_text() == "neither read nor written"
     assert re.fullmatch(r"images/s: loader [\d,]+ \(-j 1\), model [\d,]+, both [\d,]+", lines[0])
     assert re.match(r"The (model|loader) limits; -j \d+ would do", lines[1])
-    assert [path.name for path in tmp_path.iterdir()] == ["images"], "no logs are left"
+    assert {path.name for path in tmp_path.iterdir()} == {"images", "run"}, "no logs are left"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +229,7 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("data_loading DEMO --images none", "none is not a whole number from 1 on"),
         ("data_loading DEMO --images 511", "--images 511: 512 or more"),
         ("find_bottleneck -a resnet19 EMPTY", "no such classifier"),
-        (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "there is no step to train"),
+        (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "--evaluate trains no steps"),
         (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
         ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
         ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),
@@ -252,6 +259,51 @@ def test_scripts_take_the_commands_of_a_study(study, monkeypatch):
         assert not re.search(r"[{}$]", " ".join(words))
         (at,) = [number for number, word in enumerate(words) if word.endswith(".py")]
         importlib.import_module(words[at].removesuffix(".py")).parse_args(words[at + 1 :])
+
+
+@pytest.fixture
+def study(monkeypatch, tmp_path):
+    """study(*words, fails=()) runs studies.py on three commands; those in the folders `fails` fail.
+    Returns (exit status, {folder: its files}, folders of the runs that were started)."""
+    file = tmp_path / "x_cpu.txt"
+    file.write_text("python imagenet_nd.py -b {1,2}\nhorovodrun -np 2 python text_horovod.py DIR\n")
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    monkeypatch.setattr(studies, "STUDIES", {"x_cpu": file})
+
+    def call(*words, fails=()):
+        started = []
+
+        def train(words, cwd, env):
+            option, folder = words[-2:]
+            assert option == "--output-dir" and (cwd / folder).parent.is_dir()
+            started.append((cwd / folder).name)
+            (cwd / folder).mkdir(exist_ok=True)
+            for name in "events.out.tfevents.1", "checkpoint.pt", "epoch-1.pt", ".lock", "a.png":
+                (cwd / folder / name).touch()
+            return SimpleNamespace(returncode=int(started[-1] in fails))
+
+        monkeypatch.setattr(studies.subprocess, "run", train)
+        words = ["x_cpu", "--dir", tmp_path / "data", "--logs", tmp_path / "logs", *words]
+        monkeypatch.setattr(sys, "argv", ["studies.py", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            studies.main()
+        found = (tmp_path / "logs" / "x_cpu").iterdir()
+        files = {each.name: sorted(path.name for path in each.iterdir()) for each in found}
+        return ended.value.code, files, started
+
+    return call
+
+
+def test_a_study_has_a_folder_for_each_run(study):
+    """Which is resumed if it had failed, and left alone if it is complete."""
+    first, second, third = names = ["01_imagenet_nd", "02_imagenet_nd", "03_text_horovod"]
+    status, files, started = study("--", "--epochs", "1", fails=[second])
+    done = ["events.out.tfevents.1"]
+    every = sorted([*done, "checkpoint.pt", "epoch-1.pt", ".lock", "a.png"])
+    assert files == {first: done, second: every, third: done} and started == names
+    assert re.search("failed:\npython imagenet_nd.py -b 2 --epochs 1 --output-dir .*  # 2$", status)
+    assert study("--first", "2") == (0, dict.fromkeys(names, done), [second])
+    assert study()[0] == 2, "it is there already"
 
 
 def test_ways_take_turns():

@@ -15,14 +15,14 @@ import numpy as np
 import PIL.Image
 import pytest
 import scipy.stats
-from conftest import ROOT, events
+from conftest import ROOT, command, complaint, events, run
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as torch_summary
 
 import make_results
-from reporting import figures, findings, logs, scaling, tables
+from reporting import figures, findings, lessons, logs, scaling, tables
 
 LOGS, V100 = ROOT / "logs", ROOT / "logs" / "v100_imagenet"
 NAME = "Jan01_00-00-00_host_resnet50_gpux{}_b100_cpu4_optO2"
@@ -171,6 +171,74 @@ def test_a_cluster_is_shown_whatever_its_facts(tmp_path, cli):
     assert [row["name"] for row in rows(text, "name")] == [NAME.format(16)]
 
 
+# ------------------------------------------------------------------------- folders of any name
+
+
+@pytest.mark.parametrize("name", ["the 3rd try, é", NAME.format(64), "2026-11-23_a_gpux8_b2_optO1"])
+@pytest.mark.parametrize("silent", [(), ("arch", "batch_size", "precision")])
+def test_a_log_counts_and_its_folder_s_name_does_not(name, silent, tmp_path, cli):
+    """Also where the name is that of a run of 2020 and differs, or the log lacks what it has."""
+    logged = about("ddp", 2)
+    logged["options"] = {
+        option: value for option, value in logged["options"].items() if option not in silent
+    }
+    write_run(tmp_path / "logs" / "mine" / name, usual(3), about=logged)
+    run, warnings = one_run(tmp_path / "logs")
+    assert (run.name, run.study, run.devices, warnings) == (name, "mine", 2, [])
+    expected = ("", None, "") if silent else ("resnet18", 32, "float32")
+    assert (run.arch, run.batch, run.precision) == expected
+    (row,) = rows("\n" + cli(tmp_path / "logs", "--show", "mine"), "name")
+    assert (row["script"], row["devices"], row["global batch"]) == ("ddp", "2", "64")
+    assert row["name"] == str(tables.escape(name))
+    write_run(tmp_path / "old" / NAME.format(64), usual(3))  # says nothing
+    run, _ = one_run(tmp_path / "old")
+    assert (run.arch, run.devices, run.batch, run.precision) == ("resnet50", 64, 100, "O2")
+
+
+def test_runs_of_the_scripts_in_folders_of_their_own(tmp_path, cli):
+    """One whose checkpoints were moved away is shown, as is one that begins from them."""
+    few = "-a gpt --layers 1 --hidden-size 32 --heads 2 --max-length 32 -b 4 --no-accel".split()
+    words = [*command("text_nd.py"), *few, "--steps-per-epoch", "2"]
+    first = [*words, "--epochs", "1", "--output-dir", "my run"]
+    run(first, tmp_path)
+    (tmp_path / "moved").mkdir()
+    for path in (tmp_path / "my run").glob("*.pt"):
+        path.rename(tmp_path / "moved" / path.name)
+    assert "and no checkpoint" in complaint(first, tmp_path, only=False)
+    run([*words, "--epochs", "2", "--resume", "moved", "--output-dir", NAME.format(64)], tmp_path)
+    (after, before), warnings = logs.read_runs([tmp_path])
+    assert not warnings
+    assert (before.name, before.epochs) == ("my run", 1)
+    assert (after.name, after.epochs) == (NAME.format(64), 2)
+    assert before.end["reason"] == after.end["reason"] == "all epochs are done"
+    assert after.about["resumed"]["epoch"] == 1
+    assert before.group == after.group and before.arch == "gpt" and after.devices == 1
+    assert "--output-dir" in cli(tmp_path, "--show", "my run")
+
+
+def test_a_recipe_does_not_consist_of_folders(tmp_path):
+    """Of logs with --log-dir and with --output-dir: equal runs are one row, with its seeds."""
+    more = {"steps_per_epoch": 9, "image_size": 32, "data": "cifar10"}
+    kinds = [{}, {"seed": 1}, {"seed": 2}, {"ema": 0.9}]
+    for number, added in enumerate(kinds):
+        option = "log_dir" if number in (1, 2) else "output_dir"
+        where = {option: f"logs/x/{number}"}
+        logged = about(lr=0.1, **{"seed": 0, "ema": 0} | added | where) | more
+        write_run(tmp_path / "recipe_x" / f"{number}", usual(3), about=logged)
+    recipe = findings.recipe_of(logs.read_runs([tmp_path])[0])
+    assert ([run.name for run in recipe.plain], [*recipe.found]) == (["0", "1", "2"], ["--ema 0.9"])
+
+
+def test_lessons_know_runs_that_have_folders():
+    """By their commands, as studies.py types them now."""
+    runs, (bench, _) = logs.read_runs([LOGS])[0], logs.read_benchmarks([LOGS])
+    text = lessons.make_lessons(runs, bench)
+    for number, each in enumerate(each for each in runs if each.study == "lessons_cpu"):
+        assert each.about["command"][-2] == "--log-dir"
+        each.about["command"][-2:] = ["--output-dir", f"logs/lessons_cpu/{number:02}_imagenet_nd"]
+    assert lessons.make_lessons(runs, bench) == text != ""
+
+
 # -------------------------------------------------------------------------------- scaling models
 
 
@@ -200,7 +268,7 @@ def test_efficiency_compares_what_may_be_compared(tmp_path):
 @pytest.mark.parametrize(("step", "rate"), [(0, 500), (3, 450)])
 def test_a_run_that_went_on_with_other_devices(step, rate, tmp_path):
     """Its throughput is that of the epochs that the last ones trained, its devices both."""
-    name = tmp_path / "2026-11-23_21-54-28_host_resnet18_gpux8_b32_cpu4_optfloat32_0123abcd"
+    name = tmp_path / "run"
     tag = "Throughput/train"
     write_run(name, {tag: [1000.0, 1000.0]}, about=about("ddp", 8) | {"device_batch": 32})
     resumed = {"resumed": {"epoch": 2, "step": step, "seconds": 200}, "device_batch": 64}

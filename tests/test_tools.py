@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 
+import filelock
 import numpy as np
 import PIL.Image
 import pytest
@@ -332,7 +333,6 @@ def test_a_profile_is_of_the_same_ten_steps(script, demo, tmp_path):
                 ("--from 0 imagenet_nd.py", "--from 0 needs ten steps: 13 are left"),
                 ("imagenet_nd.py --evaluate", "--evaluate trains no steps"),
                 ("--from 1 imagenet_nd.py --budget-hours 1e-9", "over after 2 steps"),
-                ("--from 3 imagenet_nd.py --log-dir /dev/null/runs", "--log-dir /dev/null/runs: "),
             )
         ),
     ],
@@ -343,6 +343,14 @@ def test_a_profile_that_cannot_be_ends_as_the_script_would(words, message, tmp_p
     line = complaint([sys.executable, PROFILE, *words, *few], tmp_path, only=False)
     assert re.match(r"imagenet_\w+\.py: error: ", line) and message in line
     assert not [*tmp_path.rglob("*")]
+
+
+@pytest.mark.slow
+def test_a_profile_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "runs").write_text("no folder")
+    few = [*FEW, "--dummy", "--steps-per-epoch", "13", "--num-classes", "7"]
+    words = profiling("imagenet_nd.py", 1, "--from", "3")
+    assert "error: runs/profile_" in complaint([*words, *few], tmp_path, only=False)
 
 
 @pytest.mark.parametrize(
@@ -360,16 +368,32 @@ def test_a_profile_of_no_such_script(words, message, tmp_path, tool, monkeypatch
     assert message in tool("profile_steps", *words.split(), status=2)
 
 
-@pytest.mark.slow
-def test_a_profile_leaves_the_run_as_it_is_that_it_goes_on_from(demo, tmp_path):
-    few = [*FEW, "--steps-per-epoch", "12", "--epochs", "2", demo]
+def test_a_profile_begins_where_a_run_would_go_on_and_leaves_its_folder_as_it_is(demo, tmp_path):
+    """From its newest checkpoint, whatever began the run, while the run itself goes on."""
+    few = [*FEW, "--steps-per-epoch", "12", "--epochs", "2", "--output-dir", "run", demo]
     run([*command("imagenet_nd.py"), *few, "--desired-acc", "0.001"], tmp_path)
-    before = content_of(tmp_path / "runs")
-    words = [*profiling("imagenet_nd.py", 1, "--from", "2"), *few, "--resume", "auto"]
-    output = run(words, tmp_path)
-    assert "after 1 of 2 epochs" in output and "Trace of ten steps" in output
-    after = content_of(tmp_path / "runs")
-    assert {name: after.pop(name) for name in before} == before and len(after) == 1
+    before = content_of(tmp_path)
+    words = [*profiling("imagenet_nd.py", 1, "--from", "2"), *few]
+    with filelock.FileLock(tmp_path / "run" / ".lock"):
+        output = run([*words, "--resume", "absent.pt", "--start-epoch", "0"], tmp_path)
+        after = content_of(tmp_path)
+    assert "Resuming run/checkpoint.pt after 1 of 2 epochs" in output
+    assert "a profile saves nothing" in output and "Trace of ten steps" in output
+    assert {name: after.pop(name) for name in before} == before
+    (trace,) = after
+    assert re.fullmatch(r"runs/profile_[^/]+/trace.json.gz", trace)
+
+
+@pytest.mark.slow
+def test_a_profile_by_torchrun_with_restarts(demo, tmp_path):
+    """As the script itself: a command without a folder is refused, one with a folder trains; but a
+    profile does not make the folder."""
+    words = profiling("imagenet_exchange.py", 2, "--from", "1")
+    words.insert(1, "--max-restarts=1")
+    few = [*FEW, "--steps-per-epoch", "11", demo]
+    assert "ranks that are restarted would begin anew" in run([*words, *few], tmp_path, status=1)
+    assert "Trace of ten steps" in run([*words, *few, "--output-dir", "run"], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize("folder", ["tools", "benchmarks"])

@@ -4,7 +4,8 @@
     python tools/find_bottleneck.py -a resnet50 -b 128 -j 8 --amp bfloat16 --channels-last DIR
 
 All options but --steps are those of imagenet_nd.py, whose own loop is measured on DIR, then its
-loader alone, then the model, on synthetic images. Close other programs first.
+loader alone, then the model, on synthetic images. A run's --output-dir may be among them: nothing
+there is read or written. Close other programs first.
 """
 
 import contextlib
@@ -29,13 +30,16 @@ WARM_UP = 3  # steps in which kernels are chosen and compiled
 def start(script, words):
     """Returns the Run of a script, a module, with these options and no time-out; signals do what
     they do in every program."""
+    args = script.parse_args([*map(str, words), "--timeout", "0"])
+    if args.evaluate:
+        raise nd.BadInput("--evaluate trains no steps")
     with contextlib.redirect_stdout(io.StringIO()):
-        run = script.build_run(script.parse_args([*map(str, words), "--timeout", "0"]))
+        run = script.build_run(args)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
     first = next(run.batches, None)
-    if first is None or run.over:
+    if first is None:
         raise nd.BadInput("there is no step to train")
     run.batches = itertools.chain([first], run.batches)
     return run
@@ -78,15 +82,14 @@ def images_per_second(work, run, steps):
 
 def measure(words, steps, folder):
     """Returns images/s of (loader, model, both), and the number of loader processes."""
-    words = [*words, "--log-dir", folder]
-    run = start(nd, words)
+    run = start(nd, [*words, "--output-dir", f"{folder}/data"])  # the last one typed counts
     workers = run.data.workers
     needed = 2 * (steps + WARM_UP + 2 * workers)
     if run.data.steps < needed:
         raise nd.BadInput(f"{needed} steps of {run.data.steps} in an epoch: lower --steps or -b")
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
     kill_workers()
-    run = start(nd, [*words, "--dummy"])
+    run = start(nd, [*words, "--dummy", "--output-dir", f"{folder}/dummy"])
     return loader, images_per_second(train, run, steps), both, workers
 
 

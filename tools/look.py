@@ -191,7 +191,7 @@ def predict(args):
 def classes(args):
     """Prints the accuracy of each class, worst first, and the pairs that are most often confused;
     draws the confusion matrix. With --save the accuracy of all is written beside the checkpoint."""
-    if args.save and args.part != "test":  # beside a checkpoint there is a run.json, too
+    if args.save and args.part != "test":  # the only part that make_results.py reads
         raise nd.BadInput("--save writes test.json: it goes with --part test alone")
     trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
     folder = args.dir / args.part

@@ -7,13 +7,17 @@
     horovodrun -np 4 python tools/profile_steps.py imagenet_horovod.py -a resnet50 DIR
 
 Trains as the script does, on all its ranks, through ten steps; then prints what took rank 0 longest
-and writes profile_TIME/trace.json.gz into --log-dir, for https://ui.perfetto.dev. There is no log
-and no checkpoint: neither --resume auto nor make_results.py takes it for a run.
+and writes runs/profile_TIME/trace.json.gz, for https://ui.perfetto.dev. There is no log and no
+checkpoint, so make_results.py does not take it for a run. A command with --output-dir may be typed
+while that run goes on: the profile begins at the folder's newest checkpoint, if it has one, and
+nothing is written there.
 """
 
 import argparse
 import functools
 import importlib
+import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -49,21 +53,38 @@ def profile(script, first, run):
     if run.step != begun + first + 10:
         raise script.BadInput(f"the run's time was over after {run.step - begun} steps")
     if run.place.rank == 0:
-        folder = Path(run.args.log_dir) / time.strftime("profile_%b%d_%H-%M-%S")
+        folder = Path("runs") / time.strftime("profile_%b%d_%H-%M-%S")
         table = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15)
         try:
             folder.mkdir(parents=True)
             # Compressed, it is a tenth as large.
             profiler.export_chrome_trace(str(folder / "trace.json.gz"))
         except OSError as error:
-            raise script.BadInput(f"--log-dir {run.args.log_dir}: {error}") from None
+            raise script.BadInput(f"{folder}: {error}") from None
         script.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
+
+
+def load_checkpoint(script, load, args, place):
+    """In place of the script's load_checkpoint(), on all ranks: a profile begins where the run in
+    --output-dir would go on, but neither makes nor locks that folder."""
+    folder, begin = args.output_dir, args.resume
+    if folder and os.path.isdir(folder):
+        known = "|".join([*map(re.escape, script.CHECKPOINTS), r"epoch-\d+\.pt"])
+        if any(re.fullmatch(known, name) for name in os.listdir(folder)):
+            begin = folder  # a checkpoint there counts before --resume and --start-epoch
+    options = {**vars(args), "output_dir": None, "resume": begin}
+    metadata, tensors = load(argparse.Namespace(**options), place)
+    if metadata and folder and Path(metadata["path"]).parent == Path(folder):
+        args.start_epoch = None
+    return metadata, tensors
 
 
 def profile_rank(first, train_rank, args):
     """What a rank does in its process: the script's train_rank, with the above for training."""
     script = sys.modules[train_rank.__module__]
-    script.open_log = lambda run, metadata: None
+    script.load_checkpoint = functools.partial(load_checkpoint, script, script.load_checkpoint)
+    script.open_log = lambda run, metadata: None  # run.log and run.folder stay None
+    script.how_to_resume = lambda run: "a profile saves nothing"
     script.train = functools.partial(profile, script, first)
     train_rank(args)
 
