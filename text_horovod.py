@@ -2147,7 +2147,7 @@ def log_end(run, reason, done, val):
         line += f": {format_metrics(val, 3)}; {best}"
     print_line(line)
     if done < run.args.epochs:
-        print_line(f"To train on, change the option that ended it: {how_to_resume(run)}")
+        print_line(f"To train on, change the option that ended it; {how_to_resume(run)}")
 
 
 def ends_by(args):
@@ -2231,6 +2231,11 @@ def main():
     """Reads the options and launches the workers."""
     args = parse_args()
     try:
+        # A launcher that restarts ranks gives each of them these.
+        counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
+        if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
+            needs = "--output-dir FOLDER, on storage that all nodes share"
+            raise BadInput(f"ranks that are restarted would begin anew: give {needs}")
         launch(train_rank, args)
     except (BadInput, Fault) as error:
         sys.exit(report_error(error))
@@ -2315,14 +2320,6 @@ def build_run(args):
     place = init_distributed(args)
     if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
-
-    # An elastic launcher starts ranks again.
-    restarts = {
-        os.environ.get(f"TORCHELASTIC_{what}") for what in ("MAX_RESTARTS", "RESTART_COUNT")
-    }
-    if restarts - {None, "0"} and not (args.output_dir or args.evaluate):
-        needs = "--output-dir FOLDER, on storage that all nodes share"
-        raise BadInput(f"ranks that are restarted would begin anew: give {needs}")
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)

@@ -40,6 +40,15 @@ def rows_of(bench, name):
     return [row for row in bench.get(name, {}).get("rows", []) if row["values"]]
 
 
+def gpu_rows(bench):
+    """Returns the rows of training on a GPU that were measured, without the memory of CUDA graphs,
+    of which PyTorch counts next to nothing."""
+    return [
+        {name: row[name] for name in row if "memory" not in name or "overhead" not in row["name"]}
+        for row in rows_of(bench, "gpu")
+    ]
+
+
 # ---------------------------------------------------------------------------------------- training
 
 

@@ -145,7 +145,7 @@ def test_what_ended_early_says_what_to_type_to_train_on(ends, goes_on, typed, tm
     output = typed(*ends)
     (folder,) = set(re.findall(f"{TO_TYPE}\n", output))
     last = output.splitlines()[-1]
-    assert last.startswith("To train on, change the option that ended it: to resume it, add to ")
+    assert last.startswith("To train on, change the option that ended it; to resume it, add to ")
     assert "nothing is left to do" in typed(*ends, "--output-dir", folder)
     assert "all epochs are done" in typed(*goes_on, "--output-dir", folder)
     assert [*(tmp_path / "runs").iterdir()] == [tmp_path / folder]
@@ -617,7 +617,9 @@ def test_text_is_evaluated_and_resumed_alike(text, tmp_path):
     run(words, tmp_path, 143, EARLY)
     assert "all epochs are done" in run(words, tmp_path)
     assert "nothing is left to do" in run(words, tmp_path)
-    assert "lr" in refused(run([*words, "--beta2", "0.5", "--lr", "3"], tmp_path, 2))
+    assert "peak learning rate" in refused(
+        run([*words, "--beta2", "0.5", "--lr", "3"], tmp_path, 2)
+    )
     loss = scalars(tmp_path / "run", "Loss/val")[2]
     assert f"{loss:.3f}" in run([*words, "-e"], tmp_path)
 
