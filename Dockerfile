@@ -1,6 +1,6 @@
 # docker build -t train .
 # docker run --gpus all --shm-size=8g -v /DATA:/data train imagenet_ddp.py -a resnet50 \
-#     --resume auto --log-dir /data/runs /data/imagenet
+#     --output-dir /data/resnet50 /data/imagenet
 # CUDA comes with PyTorch's wheels; the host has the driver and NVIDIA's container toolkit.
 FROM python:3.12
 WORKDIR /train

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import venv
+from pathlib import Path
 
 import pytest
-from conftest import BIN, ROOT, checkpoint, environment, free_port, run
+from conftest import BIN, ROOT, environment, free_port, run
 
 FILES = sorted((ROOT / "kubernetes").glob("*.yaml"))
 DOCUMENT = (ROOT / "docs" / "clusters.md").read_text()
@@ -22,11 +23,11 @@ def read(path):
     return {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
 
 
-def pod(path, index, data, logs):
+def pod(path, index, data, folder):
     """Returns (words, environment) of a pod's command, with other folders."""
     (container,) = read(path)["Job"]["spec"]["template"]["spec"]["containers"]
     env = {each["name"]: each["value"] for each in container.get("env", ())}
-    there = {"$(JOB_COMPLETION_INDEX)": index, "/data/imagenet": data, "/data/runs": logs}
+    there = {"$(JOB_COMPLETION_INDEX)": index, "/data/imagenet": data, "/data/train": folder}
     words = []
     for word in container["command"]:
         for name, value in there.items():
@@ -58,11 +59,12 @@ def test_manifests_are_valid(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_what_a_manifest_says_twice_is_equal(path):
-    """Numbers of nodes, and names."""
+    """Numbers of nodes, and names: the run's folder has the Job's, and lies directly in the volume,
+    because the script makes that one folder alone."""
     objects = read(path)
     job, service = objects["Job"], objects["Service"]
     spec, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
-    words, _ = pod(path, 1, "DIR", "LOGS")
+    words, _ = pod(path, 1, "DIR", "/data/train")
     nodes = re.search(r"--(?:nnodes|world-size)=(\d+)", " ".join(words))[1]
     assert {job["spec"]["completions"], job["spec"]["parallelism"]} == {int(nodes)}
     assert f"{name}-0.{service['metadata']['name']}" in " ".join(words)
@@ -71,28 +73,30 @@ def test_what_a_manifest_says_twice_is_equal(path):
     (container,) = spec["containers"]
     for rule in job["spec"]["podFailurePolicy"]["rules"]:
         assert rule.get("onExitCodes", {}).get("containerName") in (None, container["name"])
-    mounted = {each["name"] for each in container["volumeMounts"]}
-    assert mounted == {each["name"] for each in spec["volumes"]}
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert {*mounts} == {each["name"] for each in spec["volumes"]}
+    assert f"--output-dir={mounts['data']}/{name}" in words
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_commands_of_manifests_parse(path):
-    words, _ = pod(path, 1, "DIR", "LOGS")
+    words, _ = pod(path, 1, "DIR", "FOLDER")
     script = next(word for word in words if word.endswith(".py"))
     module = importlib.import_module(script.removesuffix(".py"))
     args = module.parse_args(words[words.index(script) + 1 :])
-    assert (args.resume, args.log_dir, args.dir) == ("auto", "LOGS", "DIR")
+    assert (args.resume, args.output_dir, args.dir) == (None, "FOLDER", "DIR")
 
 
 def test_statuses_of_the_script_are_those_of_the_policy(tmp_path):
     """What is wrong in the command, and a peer that does not come."""
     (path,) = (path for path in FILES if path.name == "train.yaml")
-    words, _ = pod(path, 1, ROOT / "tests", tmp_path)
+    words, _ = pod(path, 1, ROOT / "tests", tmp_path / "train")
     words = [word.replace("train-0.train:29500", f"127.0.0.1:{free_port()}") for word in words]
     words[words.index("imagenet_ddp.py")] = ROOT / "imagenet_ddp.py"
     words = [*words, "--no-accel", "-a", "vit_b_16", "-b", "4"]
     run([*words, "--epochs", "0"], tmp_path, status=2)
     run([*words, "--timeout", "2"], tmp_path, status=1)
+    assert not (tmp_path / "train").exists()
     expected = {1: "Count", 2: "FailJob", 130: "Count", 137: "Count", 143: "Ignore"}
     assert {status: action(path, status) for status in expected} == expected
 
@@ -131,9 +135,9 @@ def test_steps_of_the_dockerfile(demo, tmp_path):
         elif instruction == "RUN" and rest.startswith("pip"):
             subprocess.run(shlex.split(rest), cwd=image, env=env, check=True)
     words = ["python", "imagenet_nd.py", "-a", "resnet18", "--image-size", "32", "--no-accel"]
-    words += ["-b", "8", "--epochs", "1", "--steps-per-epoch", "2", demo]
+    words += ["-b", "8", "--epochs", "1", "--steps-per-epoch", "2", "--output-dir", "run", demo]
     subprocess.run([str(word) for word in words], cwd=image, env=env, check=True)
-    assert checkpoint(image / "runs").exists()
+    assert (image / "run" / "checkpoint.pt").exists()
     assert [rest for instruction, rest in steps if instruction == "ENTRYPOINT"] == ['["python"]']
     assert [rest for instruction, rest in steps if instruction == "USER"] != ["root"]
 
@@ -164,7 +168,14 @@ COMMANDS = [*commands()]
 
 @pytest.mark.parametrize(("script", "words"), COMMANDS)
 def test_commands_of_the_document_parse(script, words):
-    importlib.import_module(script.removesuffix(".py")).parse_args(words)
+    args = importlib.import_module(script.removesuffix(".py")).parse_args(words)
+    assert Path(args.output_dir).parent in (Path("/data"), Path("/scratch"))  # it makes none above
+
+
+def test_the_dockerfile_has_the_documents_commands():
+    lines = re.findall(r"^# +(docker .*|--.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(lines) == 3
+    assert "\n".join(lines) in re.sub(r"\n +", "\n", DOCUMENT)
 
 
 def test_there_are_commands():
@@ -183,9 +194,9 @@ def test_weights_and_biases(demo, tmp_path):
     pytest.importorskip("wandb")
     script = (ROOT / "imagenet_nd.py").read_text()
     lines = re.findall(r'^ +importlib.*"wandb".*\n', DOCUMENT, re.MULTILINE)
-    places = ["        run.log = SummaryWriter(", "    os._exit(status)"]
+    places = ["            run.log = SummaryWriter(", "    os._exit(status)"]
     for line, place in zip(lines, places, strict=True):
-        assert script.count(place) == 1 and place.strip() in DOCUMENT
+        assert script.count(f"\n{place}") == 1 and place.strip() in DOCUMENT
         script = script.replace(place, line + place)
     (tmp_path / "imagenet_nd.py").write_text(script)
     words = [sys.executable, "imagenet_nd.py", "-a", "vit_b_16", "--image-size", "32", "-j", "0"]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from conftest import BY_TORCHRUN, ROOT, checkpoint, environment, needs_horovod, run, scalars
+from conftest import BY_TORCHRUN, ROOT, environment, needs_horovod, run, scalars
 from hosts import Host, address, skip_without
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_clusters import action, pod
@@ -226,25 +226,25 @@ def test_host_that_is_cut_off(lines, cluster, ssh, demo):
 def at_work(job, devices, times):
     """Waits until the run has been started with so many devices so many times, and has done a
     number of steps."""
-    job.says(f"= 32 x {devices} x {2 // devices} = global batch 64;", 300, times)
+    job.says(f"= 32 x {devices} x {2 // devices} = global batch 64[,;]", 300, times)
     job.says(r"  step ", 100, job.output().count("  step ") + 30)
 
 
 def events(folder):
     """Yields (step, loss) of all that was ever logged, whatever was taken back later."""
-    for run_folder in folder.glob("runs/*_vit_b_16_*"):
-        log = EventAccumulator(str(run_folder), {"scalars": 0}, purge_orphaned_data=False)
-        for event in log.Reload().Scalars("Loss/step"):
-            yield event.step, event.value
+    log = EventAccumulator(str(folder), {"scalars": 0}, purge_orphaned_data=False)
+    for event in log.Reload().Scalars("Loss/step"):
+        yield event.step, event.value
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_nodes_that_leave_and_join(cluster, demo):
+def test_nodes_that_leave_and_join(cluster, demo, tmp_path):
     """A run on two nodes, one, two, one, two is the run of one node, step by step."""
     hosts = cluster(2)
     options = ["--epochs", "1000", "--warmup-epochs", "0", "--lr", "0.01"]
-    safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT, "--resume", "auto"]
+    safe = ["-b", "32", "--checkpoint-minutes", "0.02", "--timeout", TIMEOUT]
+    safe += ["--output-dir", tmp_path / "run"]  # on storage that all nodes share
     lines = by_torchrun(demo, "1:2", 10)
     lets_in = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # torchrun, new nodes
     first, _ = start(hosts, lines, *options, *safe, **lets_in)
@@ -266,16 +266,16 @@ def test_nodes_that_leave_and_join(cluster, demo):
     assert first.wait(60) and second.wait(60)
     assert first.output().count("Resuming ") == 4
 
-    found = [*events(hosts.hosts[0].folder)]
+    found = [*events(tmp_path / "run")]
     steps = {step for step, _ in found}
     alone = hosts.hosts[1].start(
-        [sys.executable, "imagenet_nd.py", *CPU, *options, "-b", "64", demo]
+        [sys.executable, "imagenet_nd.py", *CPU, *options, "-b", "64", "--output-dir", "run", demo]
     )
     epoch, step = divmod(max(steps) + 1, 20)
     alone.says(rf"\n{epoch + 1}/1000  step {step + 1} ", 600)
     alone.terminate()
     alone.wait(60)
-    expected = dict(events(hosts.hosts[1].folder))
+    expected = dict(events(hosts.hosts[1].folder / "run"))
     assert steps == set(range(max(steps) + 1))
     for step, loss in found:
         assert loss == pytest.approx(expected[step], rel=1e-5), step
@@ -293,8 +293,8 @@ def test_pods(file, cluster, demo, tmp_path):
     pods, path = cluster(2), ROOT / "kubernetes" / file
     by_torchrun = file == "torchrun.yaml"
 
-    def start_all(logs):
-        pairs = [pod(path, index, demo, tmp_path / logs) for index in range(2)]
+    def start_all(folder):
+        pairs = [pod(path, index, demo, tmp_path / folder) for index in range(2)]
         lines = [
             [
                 word.replace("--nproc_per_node=8", "--nproc_per_node=1")
@@ -318,12 +318,11 @@ def test_pods(file, cluster, demo, tmp_path):
     statuses = end_all(jobs)
     assert statuses == ([1, 1] if by_torchrun else [143, 143]), jobs[0].output()
     assert [action(path, each) for each in statuses] == ["Count" if by_torchrun else "Ignore"] * 2
-    (marker,) = (tmp_path / "drained").glob("*/PREEMPTED")
-    assert json.loads(marker.read_text())["step"] > 0
+    assert json.loads((tmp_path / "drained" / "PREEMPTED").read_text())["step"] > 0
     jobs = start_all("drained")
     assert end_all(jobs) == [0, 0], jobs[0].output()
     assert "Resuming " in jobs[0].output()
     assert end_all(start_all("whole")) == [0, 0]
-    paths = [checkpoint(tmp_path / logs) for logs in ("drained", "whole")]
+    paths = [tmp_path / folder / "checkpoint.pt" for folder in ("drained", "whole")]
     pair = (torch.load(each, weights_only=True)["state_dict"] for each in paths)
     torch.testing.assert_close(*pair, rtol=0, atol=0)

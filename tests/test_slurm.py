@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -28,12 +29,12 @@ def test_shellcheck():
     run(["shellcheck", FILE], ROOT)
 
 
-def batch(script, folder, srun, gpus=None, more=(), size=None, **env):
+def batch(script, folder, srun, /, gpus=None, more=(), size=None, job="123456", **env):
     """Runs the file as Slurm would, its copy in the spool, on so many nodes with so many tasks
     each, with a soft limit of 256 open files and an srun that does what is given; returns its exit
     status, and writes what it prints into `folder`/output."""
     nodes, tasks = size or ("11" if script in ALONE else "24")
-    sets = {"JOB_ID": "123456", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": nodes}
+    sets = {"JOB_ID": job, "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": nodes}
     sets |= {"NTASKS_PER_NODE": tasks, "CPUS_PER_TASK": "3"}
     sets |= {"GPUS_ON_NODE": gpus} if gpus else {}
     scontrol = "[ $1 = requeue ] && touch $1-$2; printf 'node1\\nnode2\\n'"
@@ -43,13 +44,29 @@ def batch(script, folder, srun, gpus=None, more=(), size=None, **env):
     env |= {f"SLURM_{name}": value for name, value in sets.items()}
     env["PATH"] = f"{folder}:{os.environ['PATH']}"
     (folder / script).touch()
-    (folder / "spool").mkdir()
+    (folder / "spool").mkdir(exist_ok=True)
     spooled = shutil.copy(FILE, folder / "spool" / "slurm_script")
     limited = ["bash", "-c", 'ulimit -Sn 256; exec bash -u "$@"', "batch"]
     words = [*limited, spooled, script, "-a", "resnet50", "--epochs", "3", "a folder", *more]
     with open(folder / "output", "w") as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         return subprocess.run(words, cwd=folder, env=environment(**env), **streams).returncode
+
+
+WORDS = "printf '%s\\0' \"$@\" > words; "  # what srun does for called()
+
+
+def called(script, folder):
+    """Returns (the words that srun was called with, the options that the script reads in them)."""
+    words = (folder / "words").read_text().split("\0")[:-1]
+    module = importlib.import_module(script.removesuffix(".py").replace("mine", "imagenet_nd"))
+    return words, module.parse_args(words[words.index(script) + 1 :])
+
+
+FIRST_LINE = (
+    "train.sbatch: the run is in runs/123456; to resume it in another job, add to the command: "
+    "--output-dir runs/123456\n"
+)
 
 
 @pytest.mark.parametrize("gpus", [None, "2"])
@@ -69,18 +86,17 @@ def test_options_parse(script, named, gpus, tmp_path):
     free = script in ("mine.py", "imagenet_ddp.py")
     launcher = LAUNCHER_OF.get(script, TORCHRUN)
     launcher = named.get("LAUNCHER", launcher) if free else launcher
-    does = "printf '%s\\0' \"$@\" > words; env -0 > env; ulimit -Sn > open_files"
+    does = WORDS + "env -0 > env; ulimit -Sn > open_files"
     assert batch(script, tmp_path, does, gpus, **named) == 0
-    assert "train.sbatch: " not in (tmp_path / "output").read_text()
+    printed = (tmp_path / "output").read_text()
+    assert printed.startswith(FIRST_LINE) and printed.count("train.sbatch: ") == 1
     most = subprocess.check_output(["bash", "-c", "ulimit -Hn"], text=True)
     assert (tmp_path / "open_files").read_text() == most
-    words = (tmp_path / "words").read_text().split("\0")[:-1]
+    words, args = called(script, tmp_path)
     env = dict(each.split("=", 1) for each in (tmp_path / "env").read_text().split("\0") if each)
     first = words.index(script)
-    module = importlib.import_module(script.removesuffix(".py").replace("mine", "imagenet_nd"))
-    args = module.parse_args(words[first + 1 :])
-    read = args.resume, args.log_dir, args.epochs, args.dir
-    assert read == ("auto", "runs", 3, "a folder")
+    read = args.resume, args.output_dir, args.epochs, args.dir
+    assert read == (None, "runs/123456", 3, "a folder")
     ranks = int(gpus or 4)
     tasks = 1 if launcher == TORCHRUN or script in ALONE else ranks
     nodes = 1 if script in ALONE else 2
@@ -101,8 +117,10 @@ def test_options_parse(script, named, gpus, tmp_path):
         assert sizes == [str(2 * ranks), str(ranks), "2"]
 
 
-GIVEN = "--resume auto and --log-dir are given here: RUNS=FOLDER sbatch ..."
 ONE = "{} is one process: sbatch --nodes=1 --ntasks-per-node=1 ..."
+RUNS = "RUNS=my runs: unset it, and type --output-dir my runs/NAME behind {}"
+FILES = {"@one": "--output-dir elsewhere\n", "@two": "--lr 0.2\n--seed 1 '--output-dir=a b'\n"}
+FILED = "{}: type its --output-dir behind {{}}, where this file can read it"
 
 
 @pytest.mark.parametrize(
@@ -111,12 +129,15 @@ ONE = "{} is one process: sbatch --nodes=1 --ntasks-per-node=1 ..."
         *[(script, {"size": "14"}, ONE) for script in (*ALONE, "text_dp.py")],
         ("text_nd.py", {"size": "21"}, ONE),
         ("mine.py", {"LAUNCHER": "mpirun"}, "LAUNCHER=mpirun: it is srun, torchrun or horovodrun"),
-        # A checkpoint that is typed would be taken again whenever the job is queued again.
-        ("imagenet_ddp.py", {"more": ["--resume=x.pt"]}, GIVEN),
-        ("imagenet_fsdp.py", {"more": ["--log-dir", "other"]}, GIVEN),
+        ("imagenet_ddp.py", {"RUNS": "my runs"}, RUNS),
+        # The file could not know in which folder to look for the marker.
+        *[("imagenet_ddp.py", {"more": ["@no", each]}, FILED.format(each)) for each in FILES],
     ],
 )
 def test_refused(script, given, line, tmp_path):
+    for name, content in FILES.items():
+        (tmp_path / name[1:]).write_text(content)
+    (tmp_path / "no").write_text("--lr 0.2  # not --output-dir\n")
     assert batch(script, tmp_path, "touch called", **given) == 2
     assert (tmp_path / "output").read_text() == f"train.sbatch: error: {line.format(script)}\n"
     assert not (tmp_path / "called").exists() and not (tmp_path / "runs").exists()
@@ -149,44 +170,120 @@ def test_there_are_lines():
     assert {LAUNCHER_OF[script] for _, _, script, _ in LINES} == {*LAUNCHER_OF.values()}
 
 
-def test_an_option_file_does_not_take_the_place_of_auto(tmp_path, monkeypatch):
-    """With a checkpoint of its own, the job would begin there again whenever it is queued again."""
-    (tmp_path / "one.txt").write_text("--lr 0.2  # not --resume\n")
-    (tmp_path / "two.txt").write_text("--resume x.pt\n--log-dir elsewhere\n")
-    does, script = "printf '%s\\0' \"$@\" > words", "imagenet_fsdp.py"
-    assert batch(script, tmp_path, does, more=["@one.txt", "@two.txt"]) == 0
-    said = (tmp_path / "output").read_text()
-    assert said == ("train.sbatch: @two.txt: its --resume or --log-dir is ignored, as given here\n")
-    words = (tmp_path / "words").read_text().split("\0")[:-1]
+MARKER = '{{"why": "{}", "epoch": 0, "step": 3}}\n'
+ONES = [
+    (["--output-dir", "my run"], "my run"),
+    (["--output-dir=my run"], "my run"),
+    (["--output-dir=other", "--output-dir", "my run"], "my run"),  # the last one counts
+    (["--output-dir", "other", "--seed=1", "--output-dir=my run"], "my run"),
+    (["--resume", "other/checkpoint.pt", "--output-dir", "my run"], "my run"),
+    (["--resume=other"], "runs/123456"),
+    (["@no"], "runs/123456"),
+    (["@in_another"], "runs/123456"),  # which the file does not read: what it adds counts
+]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(("more", "expected"), ONES)
+def test_folder(more, expected, marked, tmp_path, monkeypatch):
+    """The script writes where the file looks for the marker, which counts there alone."""
+    (tmp_path / "no").write_text("--lr 0.2  # not --output-dir\n")
+    (tmp_path / "in_another").write_text("@one\n")
+    (tmp_path / "one").write_text(FILES["@one"])
+    folders = "my run", "other", "runs/123456", "runs/123455", "runs"
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "marker").write_text(MARKER.format("SIGUSR1"))
+    places = [f'"{folder}"' for folder in folders if (folder == expected) == marked]
+    does = (
+        WORDS + f'for place in {" ".join(places)}; do cp marker "$place/PREEMPTED"; done; exit 143'
+    )
+    # A variable that has the name of one in the file changes nothing.
+    env = {"folder": "other", "previous": "--output-dir"}
+    assert batch("imagenet_ddp.py", tmp_path, does, more=more, **env) == 143
     monkeypatch.chdir(tmp_path)
-    module = importlib.import_module(script.removesuffix(".py"))
-    args = module.parse_args(words[words.index(script) + 1 :])
-    assert (args.resume, args.log_dir, args.lr) == ("auto", "runs", 0.2)
+    assert called("imagenet_ddp.py", tmp_path)[1].output_dir == expected
+    assert (tmp_path / "requeue-123456").exists() == marked
+    printed = (tmp_path / "output").read_text()
+    assert printed.startswith(FIRST_LINE if expected == "runs/123456" else "")
+    assert printed.count("train.sbatch: ") == (expected == "runs/123456")
+
+
+def test_what_the_first_line_says_to_type(tmp_path):
+    """In another job it is the same folder; queued again, the job has the same without it."""
+    script = "imagenet_fsdp.py"
+    for _ in range(2):
+        assert batch(script, tmp_path, WORDS) == 0
+        assert called(script, tmp_path)[1].output_dir == "runs/123456"
+    words = (tmp_path / "output").read_text().splitlines()[0].split("add to the command: ")[1]
+    assert batch(script, tmp_path, WORDS, more=shlex.split(words), job="123457") == 0
+    assert called(script, tmp_path)[1].output_dir == "runs/123456"
+    assert (tmp_path / "output").read_text() == ""
+    assert not (tmp_path / "runs").exists()  # the script makes it
+
+
+@pytest.mark.parametrize("evaluate", ["-e", "--evaluate"])
+def test_evaluation_gets_no_folder(evaluate, tmp_path):
+    """It would be looked for a checkpoint."""
+    script = "imagenet_ddp.py"
+    assert batch(script, tmp_path, WORDS, more=[evaluate, "--pretrained"]) == 0
+    assert called(script, tmp_path)[1].output_dir is None
+    assert batch(script, tmp_path, WORDS, more=["--output-dir", "my run", evaluate]) == 0
+    assert called(script, tmp_path)[1].output_dir == "my run"
+    assert (tmp_path / "output").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "more", [["--output-dir="], ["--output-dir"], ["--resume", "auto"], ["--log-dir", "runs"]]
+)
+def test_refused_by_the_script(more, tmp_path):
+    """What the file adds takes the place of nothing that was typed."""
+    assert batch("imagenet_ddp.py", tmp_path, WORDS, more=more) == 0
+    with pytest.raises(SystemExit) as ended:
+        called("imagenet_ddp.py", tmp_path)
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize(
     ("why", "status", "requeued"),
     [
-        ("SIGUSR1", 143, True),
-        ("SIGUSR1", 1, True),  # torchrun's own status
-        ("SIGTERM", 143, False),  # of scancel
-        ("SIGUSR1", 0, False),  # another run's marker
-        ("SIGUSR1", 2, False),  # the same, and a mistake of the user
-        (None, 1, False),  # an error; a marker is there from before
+        *[("SIGUSR1", status, True) for status in (1, 137, 139, 143)],  # 1 is torchrun's own
+        *[("a signal to another rank", status, True) for status in (1, 137, 139, 143)],
+        *[("SIGTERM", status, False) for status in (1, 137, 139, 143)],  # of scancel
+        ("SIGINT", 143, False),
+        *[("SIGUSR1", status, False) for status in (0, 2)],  # done, or a mistake of the user
+        *[(None, status, False) for status in (1, 137, 139, 143)],  # the marker is from before
     ],
 )
 @pytest.mark.parametrize("script", ONE_EACH)
 def test_queued_again(script, why, status, requeued, tmp_path):
-    for name in "before", "now":
-        (tmp_path / "runs" / name).mkdir(parents=True)
-    marker = tmp_path / "runs" / "before" / "PREEMPTED"
-    marker.write_text('{"why": "SIGUSR1", "epoch": 0, "step": 3}\n')
-    os.utime(marker, (1, 1))
-    write = f"""echo '{{"why": "{why}", "epoch": 0, "step": 3}}' > runs/now/PREEMPTED; """
-    does = f"sleep 0.1; {write if why else ''}exit {status}"
-    assert batch(script, tmp_path, does) == status
+    marker = tmp_path / "runs" / "123456" / "PREEMPTED"
+    marker.parent.mkdir(parents=True)
+    marker.write_text(MARKER.format("SIGUSR1"))
+    (tmp_path / "new").write_text(MARKER.format(why))
+    write = "cp new runs/123456/PREEMPTED; "
+    assert batch(script, tmp_path, f"{write if why else ''}exit {status}") == status
     assert (tmp_path / "requeue-123456").exists() == requeued
-    assert not [*(tmp_path / "runs").glob(".*")]
+    assert [*(tmp_path / "runs").glob("**/*")] == [marker.parent, marker]
+
+
+@pytest.mark.parametrize(
+    ("does", "requeued"),
+    [
+        ("cp PREEMPTED new; touch -d @1 new; cat new > PREEMPTED; touch -d @1 PREEMPTED", True),
+        ("cp -p PREEMPTED new; mv new PREEMPTED", True),  # in the same tick of a clock
+        ("rm PREEMPTED", False),
+        (":", False),
+    ],
+)
+def test_no_clock_says_which_start_has_left_a_marker(does, requeued, tmp_path):
+    """Those of a file server and of a node may differ."""
+    marker = tmp_path / "runs" / "123456" / "PREEMPTED"
+    marker.parent.mkdir(parents=True)
+    marker.write_text(MARKER.format("SIGUSR1"))
+    os.utime(marker, (9e9, 9e9))
+    assert batch("imagenet_ddp.py", tmp_path, f"cd {marker.parent}; {does}; exit 143") == 143
+    assert (tmp_path / "requeue-123456").exists() == requeued
 
 
 # ------------------------------------------------------------------------------------ a real Slurm
@@ -263,6 +360,11 @@ class Slurm(Host):
         said = self("scontrol", "--oneliner", "show", "job", number)
         return dict(each.split("=", 1) for each in said.split() if "=" in each)
 
+    def log(self, number, cwd):
+        """Returns what a job has printed so far."""
+        path = cwd / f"train-{number}.log"
+        return path.read_text() if path.exists() else ""
+
     def ended(self, number):
         # Between PENDING and these a job has states that last a moment, as SIGNALING.
         final = "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"
@@ -311,22 +413,89 @@ def test_job_goes_on_after_its_time_limit(script, slurm, demo, tmp_path):
     assert "stopped by SIGUSR1" in outputs["short"]
     assert "Resuming " in outputs["short"]
     assert "stopped by" not in outputs["long"]
-    saved = [next(folders[way].glob("runs/*/checkpoint.pt")) for way in jobs]
-    assert not (saved[0].parent / "PREEMPTED").exists()
-    one, two = (torch.load(path, weights_only=True) for path in saved)
-    assert one["epoch"] == two["epoch"] == epochs
+    one, two = (folders[way] / "runs" / number for way, number in jobs.items())
+    assert check_equal(one, two) == epochs
+
+
+def check_equal(one, two):
+    """Checks that two runs have ended equal, to the bit; returns their epochs."""
+    assert not (one / "PREEMPTED").exists()
+    one, two = (torch.load(run / "checkpoint.pt", weights_only=True) for run in (one, two))
+    assert one["epoch"] == two["epoch"]
     for part in "state_dict", "optimizer", "scaler":
         torch.testing.assert_close(one[part], two[part], rtol=0, atol=0)
+    return one["epoch"]
+
+
+# Two ranks, for so long that a signal meets them at work.
+PAIR = ["--gpus-per-node=0", "--ntasks-per-node=2", "--cpus-per-task=1"]
+EPOCHS = 10
+LONG = [*SMALL, "--epochs", EPOCHS, "--keep-every", 1]
+
+
+@pytest.fixture(scope="module")
+def whole(slurm, demo, tmp_path_factory):
+    """Returns the folder of a run that nothing has interrupted."""
+    cwd = tmp_path_factory.mktemp("whole")
+    number = slurm.submit("imagenet_ddp.py", cwd, PAIR, [*LONG, demo])
+    slurm.wait("end", lambda: slurm.ended(number), 600)
+    assert slurm.job(number)["JobState"] == "COMPLETED", slurm.log(number, cwd)[-5000:]
+    return cwd / "runs" / number
 
 
 @pytest.mark.slow
-def test_cancelled_job_does_not_come_back(slurm, demo, tmp_path):
-    """scancel sends SIGTERM, on which the run saves too, but is not to be queued again."""
-    size = ["--gpus-per-node=0", "--ntasks-per-node=2", "--cpus-per-task=1"]
-    number = slurm.submit("imagenet_ddp.py", tmp_path, size, [*SMALL, "--epochs", 1000, demo])
-    output = tmp_path / f"train-{number}.log"
-    slurm.wait("training", lambda: output.exists() and "  step " in output.read_text(), 120)
+@pytest.mark.timeout(1800)
+def test_cancelled_job_is_resumed_by_another(slurm, whole, demo, tmp_path):
+    """scancel sends SIGTERM, on which the run saves too, but is not queued again. Submitted with
+    what the log's first line says to type, it ends as if it had not been cancelled."""
+    number = slurm.submit("imagenet_ddp.py", tmp_path, PAIR, [*LONG, demo])
+    slurm.wait("training", lambda: "  step " in slurm.log(number, tmp_path), 120)
     slurm("scancel", number)
-    slurm.wait("PREEMPTED", lambda: [*tmp_path.glob("runs/*/PREEMPTED")], 60)
+    slurm.wait("PREEMPTED", (tmp_path / "runs" / number / "PREEMPTED").exists, 60)
     slurm.wait("end", lambda: slurm.job(number)["JobState"] != "COMPLETING", 60)
-    assert slurm.job(number)["JobState"] == "CANCELLED", output.read_text()[-5000:]
+    log = slurm.log(number, tmp_path)
+    assert slurm.job(number)["JobState"] == "CANCELLED", log[-5000:]
+    words = log.splitlines()[0].split("add to the command: ")[1]
+    again = slurm.submit("imagenet_ddp.py", tmp_path, PAIR, [*LONG, demo, *shlex.split(words)])
+    slurm.wait("end", lambda: slurm.ended(again), 600)
+    assert f"Resuming runs/{number}/checkpoint.pt" in slurm.log(again, tmp_path)
+    assert check_equal(tmp_path / "runs" / number, whole) == EPOCHS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_chain(slurm, whole, demo, tmp_path):
+    """A job that may not be queued again, and one that waits for it, in the same folder. It is
+    signalled as before a time limit: its tasks are, and not the batch file."""
+    arguments = [*LONG, demo, "--output-dir", "my run"]
+    first = slurm.submit("imagenet_ddp.py", tmp_path, [*PAIR, "--no-requeue"], arguments)
+    wait = f"--dependency=afterany:{first}"
+    second = slurm.submit("imagenet_ddp.py", tmp_path, [*PAIR, wait], arguments)
+    slurm.wait("training", lambda: "  step " in slurm.log(first, tmp_path), 120)
+    assert slurm.job(second)["JobState"] == "PENDING"
+    slurm("scancel", "--signal=USR1", first)
+    for number, state in {first: "FAILED", second: "COMPLETED"}.items():
+        slurm.wait("end", lambda number=number: slurm.ended(number), 600)
+        assert slurm.job(number)["JobState"] == state, slurm.log(number, tmp_path)[-5000:]
+    assert "stopped by SIGUSR1" in slurm.log(first, tmp_path)
+    assert "Resuming my run/checkpoint.pt" in slurm.log(second, tmp_path)
+    assert check_equal(tmp_path / "my run", whole) == EPOCHS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_job_that_begins_from_a_file(slurm, whole, demo, tmp_path):
+    """Queued again, it goes on from its own checkpoint, not from the file's again."""
+    begin = [*LONG, "--resume", whole / "epoch-1.pt", demo]
+    number = slurm.submit("imagenet_ddp.py", tmp_path, PAIR, begin)
+    slurm.wait("training", lambda: f"\n2/{EPOCHS}  step " in slurm.log(number, tmp_path), 120)
+    slurm("scancel", "--signal=USR1", number)
+    slurm.wait("end", lambda: slurm.ended(number), 600)
+    log = slurm.log(number, tmp_path)
+    job = slurm.job(number)
+    assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1"), log[-5000:]
+    resumed = re.findall(r"^Resuming (.*) after (.*)$", log, re.MULTILINE)
+    assert resumed[0] == (str(whole / "epoch-1.pt"), f"1 of {EPOCHS} epochs")
+    assert resumed[1][0] == f"runs/{number}/checkpoint.pt" and len(resumed) == 2
+    assert f"--resume {whole / 'epoch-1.pt'} counts no longer" in log
+    assert check_equal(tmp_path / "runs" / number, whole) == EPOCHS
