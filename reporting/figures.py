@@ -151,9 +151,10 @@ def study(runs, counters=None):
     ]
     varying = [place for place in range(4) if len({each[place] for each in words}) > 1]
     names = [" ".join(each[place] for place in varying) for each in words]
+    own = [run.name.removeprefix(f"{run.study}/") for run in runs]
     every = [
-        (name if name and names.count(name) == 1 else run.name, run, colour)
-        for name, run, colour in zip(names, runs, shades(len(runs)), strict=True)
+        (name if name and names.count(name) == 1 else folder, run, colour)
+        for name, folder, run, colour in zip(names, own, runs, shades(len(runs)), strict=True)
     ]
     panels = []
     for tag, xlabel, ylabel in OF_RUNS:

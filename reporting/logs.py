@@ -250,8 +250,11 @@ def read_runs(paths, desired=None):
         except Exception as error:  # whatever one log does, the others are shown
             warnings.append(f"{folder}: cannot be read ({error}): left out")
     names = Counter(run.name for run in runs)
-    for run in runs:  # runs of one name get the folders that they are in
-        run.name = "/".join([*run.inside, run.name]) if names[run.name] > 1 else run.name
+    # Runs of one name get the folders that they are in, and so do all others of their studies:
+    # names are what they are sorted by.
+    shared = {run.study for run in runs if names[run.name] > 1}
+    for run in runs:
+        run.name = "/".join([*run.inside, run.name]) if run.study in shared else run.name
     order = ["study", "group", "devices", "batch", "script", "name"]
     runs.sort(
         key=lambda run: [

@@ -216,6 +216,21 @@ def test_runs_of_the_scripts_in_folders_of_their_own(tmp_path, cli):
     assert "--output-dir" in cli(tmp_path, "--show", "my run")
 
 
+def test_runs_of_two_studies_have_the_same_names(tmp_path):
+    """As numbered folders do: each study keeps its order, and parity its reference, the first."""
+    for study, names in ("parity_x", "01_nd 02_nd 03_nd"), ("y", "01_nd"), ("z", "other"):
+        for number, name in enumerate(names.split()):
+            tags = {"Loss/step": [4.0 + number, 2.0 + number], "Throughput/train": [9.0, 9.0]}
+            write_run(tmp_path / study / name, tags, about=about())
+    runs, _ = logs.read_runs([tmp_path])
+    first, *others = ("parity_x/01_nd", "parity_x/02_nd", "parity_x/03_nd")
+    assert [run.name for run in runs] == [first, *others, "y/01_nd", "other"]
+    apart = {row["run"].name: row["largest"] for row in findings.parity_of(runs)}
+    assert apart == dict(zip(others, (0.5, 1.0), strict=True))
+    *_, speed = figures.study(runs[:3])
+    assert [*speed["curves"][""].index] == ["01_nd", "02_nd", "03_nd"]
+
+
 def test_a_recipe_does_not_consist_of_folders(tmp_path):
     """Of logs with --log-dir and with --output-dir: equal runs are one row, with its seeds."""
     more = {"steps_per_epoch": 9, "image_size": 32, "data": "cifar10"}
