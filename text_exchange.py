@@ -1472,7 +1472,7 @@ def make_parser():
         help="begin another run from a checkpoint, or from a folder's newest (default: none)",
     )
     gone = "a run has a folder of its own: --output-dir FOLDER"
-    hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    hidden = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     add("--log-dir", type=functools.partial(replaced, None, gone), **hidden)
     add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
     add(
@@ -1949,7 +1949,7 @@ def find_checkpoint(args):
     if not args.resume:
         return None, None, False
     path = Path(args.resume)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path, read_checkpoint(path), False
     path, saved = newest_checkpoint(path, "--resume")
     if not saved:
@@ -2190,13 +2190,6 @@ def new_folder(run):
         time.sleep(1)
 
 
-def how_to_resume(run):
-    """Returns what to type to resume this run, in words."""
-    if run.args.output_dir:
-        return "the same command again resumes it"
-    return f"to resume it, add to the command: --output-dir {shlex.quote(str(run.folder))}"
-
-
 def read_log(folder):
     """Returns of a folder's log (the epochs, from 1, that it has; what log_end() logged last, or
     {}; other tags than those of a run's first steps)."""
@@ -2278,6 +2271,13 @@ def log_end(run, reason, done, val):
     print_line(line)
     if done < run.args.epochs:
         print_line(f"To train on, change the option that ended it; {how_to_resume(run)}")
+
+
+def how_to_resume(run):
+    """Returns what to type to resume this run, in words."""
+    if run.args.output_dir:
+        return "the same command again resumes it"
+    return f"to resume it, add to the command: --output-dir {shlex.quote(str(run.folder))}"
 
 
 def ends_by(args):

@@ -36,6 +36,12 @@ CPU = torch.device("cpu")
 TINY = "-a squeezenet1_1 --image-size 32 --epochs 1 --no-accel".split()
 
 
+def evaluate(folder):
+    """Returns the options to evaluate weights of TINY's architecture, which it writes."""
+    torch.save(nd.make_model("squeezenet1_1").state_dict(), folder / "weights.pt")
+    return ["--evaluate", "--weights", folder / "weights.pt"]
+
+
 @pytest.fixture(autouse=True)
 def own_decoder():
     """Each test, and each loader worker that it forks, makes its own decoder."""
@@ -178,7 +184,7 @@ def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypat
         return nd.Source(str(folder), ["a"], *[target] * 4, target)
 
     monkeypatch.setattr(nd, "open_source", source)
-    args = nd.parse_args(["--evaluate", "-b", str(batch), str(pictures)])
+    args = nd.parse_args(["--evaluate", "--resume", "x", "-b", str(batch), str(pictures)])
     found, steps = [], set()
     for rank in range(ranks):
         place = nd.Place(CPU, data_rank=rank, data_ranks=ranks)
@@ -461,7 +467,7 @@ def test_an_image_that_cannot_be_decoded_ends_the_run(kind, workers, pictures, t
         make_shards(folder, folder := tmp_path / "shards")
         paths = {split: folder / split / "000000.tar" for split in paths}
     words = [*command("imagenet_nd.py"), *TINY, "-b", 10, "-j", workers, folder]
-    for split, more in ("train", []), ("val", ["--evaluate"]):
+    for split, more in ("train", []), ("val", evaluate(tmp_path)):
         line = complaint([*words, *more], tmp_path, only=False)
         assert f"error: {paths[split]}: image " in line and "cannot be used: " in line
         assert "truncated" in line.lower()
@@ -535,7 +541,7 @@ def test_a_file_that_cannot_be_read_is_a_fault(pictures, tmp_path):
     path = folder / "val" / "b" / "7.jpg"
     path.unlink()
     path.symlink_to("nowhere")
-    words = [*command("imagenet_nd.py"), *TINY, "-b", 10, "-j", 2, "--evaluate", folder]
+    words = [*command("imagenet_nd.py"), *TINY, "-b", 10, "-j", 2, *evaluate(tmp_path), folder]
     line = complaint(words, tmp_path, only=False, status=1)
     assert f"error: {path}: image " in line and "No such file" in line
 

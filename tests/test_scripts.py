@@ -125,7 +125,8 @@ def test_help_names_the_default_of_each_option(script):
     for action in parser._actions:
         text = action.help % {**vars(action), "prog": script}
         shown = str(action.default) in text if action.default else True
-        assert action.nargs == 0 or ("default" in text and shown), action.option_strings
+        gone = action.help == argparse.SUPPRESS  # which only says what to type instead
+        assert gone or action.nargs == 0 or ("default" in text and shown), action.option_strings
 
 
 PEERS = (
@@ -306,7 +307,7 @@ def test_alone_in_an_empty_folder_it_trains_an_epoch(script, ranks, options, tmp
     saved = torch.load(checkpoint(tmp_path / "runs"), weights_only=True)
     assert ("scale" in saved["scaler"]) == ("float16" in options)
     name = checkpoint(tmp_path / "runs").parent.name
-    assert re.search(f"_opt{options[1]}_[0-9a-f]{{8}}$", name)
+    assert name.endswith(f"_opt{options[1]}")
     assert {path.name for path in Path(tmp_path).iterdir()} == {script, "demo_data", "runs"}
 
 
