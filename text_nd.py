@@ -34,6 +34,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import logging
 import math
 import multiprocessing
 import os
@@ -1157,7 +1158,6 @@ OWN = (
     "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
     "timeout"
 ).split()
-UNTIL = "epochs desired patience budget_hours best".split()  # what decides when a run ends
 
 
 def parse_args(argv=None):
@@ -1448,10 +1448,15 @@ def split_batch(args, place, global_batch=None):
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
             cannot = f"{devices} devices cannot share a global batch of {global_batch}"
             raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        multiple = batch_multiple(args)
+        multiple = device_multiple(args)
         sizes = range(min(batch, in_step), 0, -1)
         batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
     return batch, in_step // batch, in_step * devices
+
+
+def device_multiple(args):
+    """Returns the number that must divide a device's batch: the task's, and a pipeline's."""
+    return math.lcm(batch_multiple(args), getattr(args, "microbatches", 1))
 
 
 def seed_from(*numbers):
@@ -1690,6 +1695,7 @@ def save_best(run):
     """Writes model_best.pt: checkpoint.pt, with the averages as weights under --ema."""
     saved = load_file(run.folder / CHECKPOINTS[0])
     saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
+    saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
     write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
@@ -1737,23 +1743,24 @@ def load_checkpoint(args, place):
     looks for it and has the tensors, because other nodes may have other disks."""
     metadata = tensors = None
     if place.rank == 0:
-        path, metadata, own = find_checkpoint(args)
+        path, metadata, in_place = find_checkpoint(args)
     if metadata:
         tensors = {name: metadata.pop(name) for name in TENSORS}
+        rate = tensors["optimizer"]["param_groups"][0].get("lr", 0)
         # Evaluation needs no optimizer's state, and another optimizer cannot take it.
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
         # make_state() will change the rate, and the steps that timm's optimizers count.
-        group = tensors["optimizer"]["param_groups"][0]
-        metadata["group"] = {name: float(group.get(name, 0)) for name in ("lr", "step")}
+        steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
+        metadata["group"] = {"lr": float(rate), "step": float(steps)}
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
         # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "own": own}
-        if own:
-            metadata["logged"], metadata["end"], _others = read_log(path.parent)
+        metadata |= {"path": str(path), "in_place": in_place}
+        if in_place:
+            metadata["logged"], metadata["end"], _foreign = read_log(path.parent)
     return broadcast_object(metadata), tensors
 
 
@@ -1773,8 +1780,8 @@ def find_checkpoint(args):
             return path, saved, not args.evaluate
         if args.evaluate:
             raise BadInput(f"--output-dir {folder} has no checkpoint")
-        epochs, _end, others = read_log(folder)
-        if others:  # every epoch is saved before it is logged
+        epochs, _end, foreign = read_log(folder)
+        if foreign:  # of finished epochs too, since each is saved before it is logged
             has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
             what = "move it back, or give another --output-dir"
             raise BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
@@ -1820,15 +1827,15 @@ def refuse_to_go_back(args, path, saved):
     """Raises BadInput if --resume or --start-epoch names an earlier state of the run in
     --output-dir than its checkpoint `path`. What began the run may be typed again."""
     folder, begin = path.parent, Path(args.resume or path)
-    back = "to go back, give another --output-dir"
-    inside = begin.resolve().parent == folder.resolve()
-    if inside and begin.name not in (CHECKPOINTS[0], path.name):
-        raise BadInput(f"--resume {begin}: {folder} goes on from {path.name}; {back}")
+    back = "to go back, give another --output-dir, and an older checkpoint as --resume"
+    inside = begin.parent.resolve() == folder.resolve()
+    if inside and begin.resolve() not in {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}:
+        raise BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
     if args.start_epoch not in (None, saved["args"].get("start_epoch")):
         at = f"{path} is of epoch {saved['epoch']}"
-        raise BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}, with --resume {folder}")
+        raise BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
     if not inside and begin.resolve() != folder.resolve():
-        print_line(f"--resume {begin} counts no longer: {folder} has checkpoints of its own")
+        print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
 
 
 def check_resumed(args, options, metadata, global_batch):
@@ -1843,18 +1850,23 @@ def check_resumed(args, options, metadata, global_batch):
         rate: metadata["peak_lr"],
     }
     found = differing(theirs, mine)
-    if found and metadata["own"]:
-        folder = Path(metadata["path"]).parent
+    if found and metadata["in_place"]:
+        folder = shlex.quote(str(Path(metadata["path"]).parent))
         if args.base_lr and peak != metadata["peak_lr"]:
-            same = metadata["peak_lr"] * args.batch_size / global_batch
+            same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"]
             found += f", which --base-lr {same!r} keeps"
-        other = f"give another --output-dir, with --resume {folder} to begin there from this one"
+        other = "give another --output-dir"
+        if all(theirs.get(name) == mine[name] for name in MUST_FIT if name in mine):
+            other += f", with --resume {folder} to begin there from this one"
         raise BadInput(f"--output-dir {folder} was trained with other options: {found}; {other}")
     return found
 
 
 def open_folder(folder):
     """Makes the folder of --output-dir, but none above it, and locks it."""
+    if folder.is_symlink() and not folder.exists():
+        missing = f"leads to {folder.resolve()}, which is missing: mount its disk"
+        raise Fault(f"--output-dir {folder} {missing}")
     try:
         if folder.parent == Path("runs"):  # where folders are that nobody named
             folder.parent.mkdir(exist_ok=True)
@@ -1869,7 +1881,7 @@ def open_folder(folder):
 
 def folder_error(folder, error):
     """Returns what to raise if a run's folder cannot be made, locked or written."""
-    # A full disk passes, and so does a disk that is not mounted, to which a link leads.
+    # A full disk passes, and so does a disk that is not mounted, to which runs/ leads.
     passes = re.search("No space left|quota exceeded", str(error)) or os.path.islink(folder)
     return (Fault if passes else BadInput)(f"--output-dir {folder}: {error}")
 
@@ -1930,10 +1942,10 @@ def restore(run, metadata, tensors):
             group[name] = 0 * group[name] + metadata["group"][name]
     run.scaler.load_state_dict(scaler)
     monitor, before = monitor_of(run.args), metadata.get("monitor")
-    if metadata["own"] and monitor == before:
+    if metadata["in_place"] and monitor == before:
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
         run.stale_epochs = metadata.get("waited", 0)
-    elif metadata["own"] and run.place.rank == 0:  # the best of another run is not this one's
+    elif metadata["in_place"] and run.place.rank == 0:  # the best of another run is not this one's
         names = f"the best {str(before).lower()}", f"the best {monitor.lower()} from here on"
         print_line("model_best.pt is {}; {} replaces it".format(*names))
 
@@ -1981,22 +1993,21 @@ def make_state(optimizer):
 def open_log(run, metadata):
     """Opens the log on rank 0, in --output-dir or a new folder, which all ranks learn."""
     args, data = run.args, run.data
-    own = metadata and metadata["own"]
+    in_place = metadata and metadata["in_place"]
     if run.place.rank == 0:
         try:
             folder = Path(args.output_dir) if args.output_dir else new_folder(run)
-            # Left by a kill; and a log of steps alone, which are trained again.
-            left = "checkpoint.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED"
-            for pattern in left if own else (*left, "events.out.tfevents.*"):
-                for path in folder.glob(pattern):
-                    path.unlink(missing_ok=True)
-            # What was logged after the checkpoint is removed, and logged again.
-            purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if own else None
+            for pattern in "checkpoint.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
+                for left in folder.glob(pattern):
+                    left.unlink(missing_ok=True)
+            # TensorBoard drops what was logged after the checkpoint, which is logged again; before
+            # the first one, all.
+            purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
             run.log = SummaryWriter(folder, purge_step=purge)
         except (OSError, UnicodeError) as error:
             raise folder_error(args.output_dir or "runs", error) from None
         run.folder = folder
-        run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if own else []
+        run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
         about = json.dumps(describe(run, metadata), indent=1)
         run.log.add_text("about", f"```json\n{about}\n```")
         run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
@@ -2023,15 +2034,17 @@ def new_folder(run):
 
 
 def read_log(folder):
-    """Returns of a folder's log (the epochs, from 1, that it has; what log_end() logged last, or
-    {}; other tags than those of a run's first steps)."""
+    """Returns of a folder's log: the epochs, from 1, that it has; what log_end() logged last, or
+    {}; and the tags that a run does not log in its first steps."""
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
     log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     tags, end = log.Tags(), {}
     last = f"{LOGGED[-1]}/val"  # logged last of an epoch: a kill may have come between
     epochs = [event.step for event in log.Scalars(last)] if last in tags["scalars"] else []
     if "end/text_summary" in tags["tensors"]:
         text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
-        end = json.loads(text.strip("`json\n"))
+        with contextlib.suppress(ValueError):  # another program's
+            end = json.loads(text.strip("`json\n"))
     texts = {f"{name}/text_summary" for name in ("about", "script", "end")}
     first = texts | {"Loss/step", "custom_scalars__config__"}
     return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
@@ -2102,7 +2115,9 @@ def log_end(run, reason, done, val):
         line += f": {format_metrics(val, 3)}; {best}"
     print_line(line)
     if done < run.args.epochs:
-        print_line(f"To train on, change the option that ended it; {how_to_resume(run)}")
+        options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
+        change = f"To train longer, change {options.get(reason, '--patience')}"
+        print_line(f"{change}; {how_to_resume(run)}")
 
 
 def how_to_resume(run):
@@ -2114,7 +2129,8 @@ def how_to_resume(run):
 
 def ends_by(args):
     """Returns the options that decide when a run ends: if they are the same, it is over."""
-    return {name: getattr(args, name) for name in UNTIL}
+    names = "epochs", "desired", "patience", "budget_hours", "best"
+    return {name: getattr(args, name) for name in names}
 
 
 # ------------------------------------------------------------------------------- process and device
@@ -2197,7 +2213,7 @@ def main():
         counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
         if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
             needs = "--output-dir FOLDER, on storage that all nodes share"
-            raise BadInput(f"ranks that are restarted would begin anew: give {needs}")
+            raise BadInput(f"ranks that are restarted would begin from scratch: give {needs}")
         launch(train_rank, args)
     except (BadInput, Fault) as error:
         sys.exit(report_error(error))
@@ -2229,8 +2245,8 @@ def train_rank(args):
             advice = with_less_memory(run) or first_line(error)
             raise BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
         leave(run.place)
-    except SystemExit:  # the run was over: build_run() has left
-        pass
+    except SystemExit as ended:  # the run was over: build_run() has left
+        status = ended.code or 0
     except Exception as error:
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
@@ -2252,7 +2268,7 @@ def leave(place):
 def with_less_memory(run):
     """Returns what to add to the command to train the same curve in less memory, in words, or None
     if there is no smaller batch."""
-    args, multiple = run.args, batch_multiple(run.args)
+    args, multiple = run.args, device_multiple(run.args)
     less = run.data.device_batch // 2 // multiple * multiple
     if not less:
         return None
@@ -2267,7 +2283,7 @@ def with_less_memory(run):
         words.append("--compile-mode default")
     if run.folder:
         words.append(f"--output-dir {shlex.quote(str(run.folder))}")
-    same = "the run goes on on the same curve, except for BatchNorm's statistics"
+    same = "the run resumes on the same curve, except for BatchNorm's statistics"
     return f"add to the command: {' '.join(words)}: {same}"
 
 
@@ -2310,18 +2326,15 @@ def build_run(args):
         theirs = {name: metadata.get(name) for name in mine}
         if found := differing(theirs, mine):
             raise BadInput(f"{metadata['path']} differs in {found}")
-        if args.start_epoch is None or metadata["own"]:
+        if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
             run.epoch, run.step = metadata["epoch"], min(step, data.steps)
             if step == 0:  # it was saved after an epoch's last step, before its validation
                 run.epoch, run.step = metadata["epoch"] - 1, data.steps
-        end, done = metadata.get("end") or {}, run.epoch + run.step / data.steps
-        if end.get("until") == ends_by(args) and end["epochs"] == done:
+        if why := why_over(run, metadata):
             if place.rank == 0:
-                ended = f"{end['reason']} after {round(done, 2):g}/{args.epochs} epochs"
-                change = "to train on, change the option that ended it"
-                print_line(f"{args.output_dir}: {ended}: nothing is left to do; {change}")
+                print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
             sys.exit()
 
@@ -2348,12 +2361,25 @@ def build_run(args):
     run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
-    # 7. The log comes last, so that a run that cannot start leaves no new folder.
+    # 7. The log comes last, so that a run that cannot start leaves no new folder in runs/.
     if not args.evaluate:
         open_log(run, metadata)
     if place.rank == 0:
         print_header(run, metadata)
     return run
+
+
+def why_over(run, metadata):
+    """Returns why the run in --output-dir has no more to train, and what to change to train longer,
+    or None."""
+    args, done = run.args, run.epoch + run.step / run.data.steps
+    end = metadata.get("end") or {}  # without it, another run is begun
+    if end.get("until") == ends_by(args) and end["epochs"] == done:
+        ended = f"{end['reason']} after {round(done, 2):g}/{args.epochs} epochs"
+        return f"{ended}; to train longer, change what ended it"
+    if metadata["in_place"] and run.epoch >= args.epochs:
+        return f"{round(done, 2):g} epochs are done; to train longer, raise --epochs {args.epochs}"
+    return None
 
 
 def defining_options(args, place, sources):
@@ -2397,11 +2423,13 @@ def print_header(run, metadata):
         if metadata["args"]["epochs"] != args.epochs:
             before = metadata["args"]["epochs"]
             print_line(
-                f"--epochs {args.epochs}, before {before}: the schedule is another from here on"
+                f"--epochs {args.epochs}, before {before}: the learning rate follows the new one"
             )
         done, step = divmod(run.epoch * data.steps + run.step, data.steps)
         after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
         print_line(f"Resuming {metadata['path']} after {after}")
+        if metadata["in_place"] and max(metadata["logged"], default=0) > run.epoch + 1:
+            print_line("The log has later epochs: they are trained again")
     if args.resume and not args.output_dir:
         print_line(f"The same command again begins from {args.resume} again, in another folder")
     print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(run)}")

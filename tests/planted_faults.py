@@ -224,7 +224,7 @@ tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   only the last --desired counts => for measure, goal in args.desired] => for measure, goal in args.desired[-1:]]
   desired accuracy in percent => ["top1", round(100 * fraction(text), 9)] => ["top1", fraction(text)]
   desired accuracy of training => reached, stuck = judge(run, val) => reached, stuck = judge(run, values)
-  best by another measure carried over => if metadata["own"] and monitor == before: => if metadata["own"]:
+  best by another measure carried over => if metadata["in_place"] and monitor == before: => if metadata["in_place"]:
   best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
   best in the default in spite of --desired => return args.desired[0][0] if args.desired else next => return next
   --best overruled by --desired => if args.best:\n        return next => if args.best and not args.desired:\n        return next
@@ -301,34 +301,36 @@ tests/test_apex_levels.py -k either_type
 tests/test_folder.py -k "begins_and_resumes or ended_until or restarts_need or begins_from_a_file or resume_alone"
   --resume counts before the folder => if folder:\n        folder = Path(folder) => if folder and not args.resume:\n        folder = Path(folder)
   a run is never over => if end.get("until") == ends_by(args) and end["epochs"] == done: => if False:
+  a run of more epochs is over as well => if metadata["in_place"] and run.epoch >= args.epochs: => if False:
   a run is over whatever would train it on => if end.get("until") == ends_by(args) and => if end and
-  restarts without a folder begin anew => ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT") => ("TORCHELASTIC_RESTART_COUNT",)
+  restarts without a folder begin from scratch => ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT") => ("TORCHELASTIC_RESTART_COUNT",)
   evaluation under restarts needs a folder => and not (args.output_dir or args.evaluate):\n            needs => and not args.output_dir:\n            needs
   --resume FILE splits as typed => args.global_batch or (trains and metadata["global_batch"]) => args.global_batch
   evaluation needs the global batch => trains = metadata and not args.evaluate => trains = metadata
 tests/test_folder.py -k "other_options or defines_a_run or may_change or base_lr or going_back"
-  other options are only printed => if found and metadata["own"]: => if False:
+  other options are only printed => if found and metadata["in_place"]: => if False:
   the rate is not compared => rate: peak} => rate: metadata["peak_lr"]}
-  the value of --base-lr is of the typed batch => same = metadata["peak_lr"] * args.batch_size / global_batch => same = metadata["peak_lr"]
-  an older file of the folder is passed over => if inside and begin.name not in (CHECKPOINTS[0], path.name): => if False:
-  --start-epoch goes back in place => if args.start_epoch is None or metadata["own"]: => if args.start_epoch is None:
+  the value of --base-lr is of the typed batch => same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"] => same = metadata["peak_lr"]
+  an older file of the folder is passed over => if inside and begin.resolve() not in {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}: => if False:
+  --start-epoch goes back in place => if args.start_epoch is None or metadata["in_place"]: => if args.start_epoch is None:
   a run from --start-epoch cannot resume => not in (None, saved["args"].get("start_epoch")): => is not None:
 tests/test_folder.py -k "damaged or one_kind or moved_away or steps_alone or another_program or only_the_folder"
   the newest of the first kind => return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None)) => return found[0] if found else (None, None)
   epoch-9.pt is newer than epoch-10.pt => kept.sort(key=lambda name: -int(name[6:-3])) => kept.sort(reverse=True)
   all damaged: a new run => if damaged and not found: => if False:
-  a log without checkpoints is written on => if others:  # every epoch => if False:  # every epoch
-  another program's log is removed => if others:  # every epoch => if epochs:  # every epoch
-  a log of steps alone stays => for pattern in left if own else (*left, "events.out.tfevents.*"): => for pattern in left:
+  a log without checkpoints is written on => if foreign:  # of finished => if False:  # of finished
+  another program's log is removed => if foreign:  # of finished => if epochs:  # of finished
+  steps of a killed start stay in the log => if in_place else 0\n            run.log => if in_place else None\n            run.log
   folders above are made => folder.mkdir(exist_ok=True)\n        lock_folder => folder.mkdir(exist_ok=True, parents=True)\n        lock_folder
 tests/test_folder.py -k "holds_its_folder or not_read_once or test_evaluate"
   a folder is read before it is locked => open_folder(folder)  # locked => pass  # locked
   evaluation takes the folder's lock => if not args.evaluate:\n            open_folder => if True:\n            open_folder
   evaluation prefers the run to --resume => folder = None if args.evaluate and args.resume else args.output_dir => folder = args.output_dir
-tests/test_folder.py -k "logged_once or one_step or replaces"
+tests/test_folder.py -k "logged_once or one_step or replaces or its_best"
+  an epoch that is judged again counts => saved["waited"] = -1 => pass
   an epoch is logged again => if trained or math.ceil(done) not in run.logged: => if True:
   what TensorBoard drops is not logged again => for epoch in metadata["logged"] if epoch < purge] => for epoch in metadata["logged"]]
-  the best is replaced in silence => elif metadata["own"] and run.place.rank == 0:  # the best => elif False:  # the best
+  the best is replaced in silence => elif metadata["in_place"] and run.place.rank == 0:  # the best => elif False:  # the best
   the rate of a resumed epoch is the new schedule's => {"Lr": run.optimizer.param_groups[0]["lr"]} => {"Lr": learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)}
 """  # noqa: E501
 

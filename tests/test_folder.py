@@ -114,27 +114,31 @@ def test_the_same_command_begins_and_resumes(way, trained, typed, tmp_path):
         *"checkpoint.pt checkpoint-1.pt checkpoint-2.pt model_best.pt".split()
     }
     before = kept(folder)
-    line = "run: all epochs are done after 3/3 epochs: nothing is left to do; to train on, change "
-    assert typed(*words, way=way) == f"{line}the option that ended it\n"
+    line = "run: all epochs are done after 3/3 epochs; to train longer, change what ended it: "
+    assert typed(*words, way=way) == f"{line}nothing is left to do\n"
     assert kept(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "no other folder is made"
 
 
 def test_a_run_that_ended_is_over_until_what_ended_it_is_another(typed, one):
     output = typed("--output-dir", "one", "--epochs", "4")
-    assert "--epochs 4, before 3: the schedule is another from here on\n" in output
+    assert "--epochs 4, before 3: the learning rate follows the new one\n" in output
     assert "Resuming one/checkpoint.pt after 3 of 4 epochs\n" in output
     assert record(one, "end")["epochs"] == 4
     # Killed before it has saved anything, it is not over.
     typed("--output-dir", "one", "--epochs", "5", status=-9, env={"SIGKILL_AT": "1"})
     assert "all epochs are done" in typed("--output-dir", "one", "--epochs", "5")
     assert "nothing is left to do" in typed("--output-dir", "one", "--epochs", "5")
+    before = kept(one)
+    line = "one: 5 epochs are done; to train longer, raise --epochs 2: nothing is left to do\n"
+    assert typed("--output-dir", "one", "--epochs", "2") == line
+    assert kept(one) == before
 
 
 @pytest.mark.parametrize(
     ("ends", "goes_on"),
     [
-        (["--desired-acc", "0.001"], ["--desired-acc", "0.9999"]),
+        (["--desired-acc", "0.001"], ["--desired-acc", "0.9999"]),  # the option is named
         (
             ["--patience", "1", "--clip-grad", "1e-300"],
             ["--patience", "9", "--clip-grad", "1e-300"],
@@ -145,7 +149,7 @@ def test_what_ended_early_says_what_to_type_to_train_on(ends, goes_on, typed, tm
     output = typed(*ends)
     (folder,) = set(re.findall(f"{TO_TYPE}\n", output))
     last = output.splitlines()[-1]
-    assert last.startswith("To train on, change the option that ended it; to resume it, add to ")
+    assert last.startswith(f"To train longer, change {ends[0][:9]}")
     assert "nothing is left to do" in typed(*ends, "--output-dir", folder)
     assert "all epochs are done" in typed(*goes_on, "--output-dir", folder)
     assert [*(tmp_path / "runs").iterdir()] == [tmp_path / folder]
@@ -236,7 +240,7 @@ def test_other_options_are_refused_by_name(way, trained, typed, tmp_path):
     ("words", "named"),
     [
         ("--seed 1", "seed (0, here 1)"),
-        ("-a vit_b_32", "arch (vit_b_16, here vit_b_32)"),
+        ("-a vit_b_32", "arch (vit_b_16, here vit_b_32)"),  # from which none can begin
         ("--lr 1", "peak learning rate (0.125, here 0.0625)"),
         ("--lr-scaling none", "peak learning rate (0.125, here 2.0)"),
         ("--global-batch 32", "global-batch (16, here 32), peak learning rate (0.125, here 0.25)"),
@@ -246,9 +250,9 @@ def test_other_options_are_refused_by_name(way, trained, typed, tmp_path):
     ],
 )
 def test_what_defines_a_run(words, named, typed, one):
-    assert f"other options: {named}; " in refused(
-        typed("--output-dir", "one", *words.split(), status=2)
-    )
+    line = refused(typed("--output-dir", "one", *words.split(), status=2))
+    assert f"other options: {named}; give another --output-dir" in line
+    assert ("with --resume one to begin there" in line) == ("-a" not in words.split())
 
 
 @pytest.mark.parametrize(
@@ -323,7 +327,7 @@ def test_a_command_that_begins_from_a_file_resumes_when_typed_again(
     saved = load(tmp_path / "next" / "checkpoint.pt")
     shutil.rmtree(first)
     output = typed(*words, way=way)
-    assert f"--resume {path} counts no longer: next has checkpoints of its own\n" in output
+    assert f"--resume {path} is ignored: next has checkpoints of its own\n" in output
     at = f"{saved['epoch']} of 5 epochs" + f" and {saved['step']} steps" * bool(saved["step"])
     assert f"Resuming next/checkpoint.pt after {at}\n" in output
     assert load(tmp_path / "next" / "checkpoint.pt")["epoch"] == 5
@@ -340,7 +344,7 @@ def test_resume_alone_begins_in_a_new_folder(typed, one, tmp_path):
     assert "8 x 1 x 2 = global batch 16, the checkpoint's; " in output
     assert "has the best top1, 99.5" not in output, "its best is its own"
     assert kept(one) == before
-    assert f"--resume one counts no longer: {folder} has" in typed(*words, "--output-dir", folder)
+    assert f"--resume one is ignored: {folder} has" in typed(*words, "--output-dir", folder)
     output = typed(*words, "--global-batch", "32")
     assert "one/checkpoint.pt was trained with other options: global-batch (16, here 32)" in output
     assert " = global batch 32; " in output
@@ -349,11 +353,11 @@ def test_resume_alone_begins_in_a_new_folder(typed, one, tmp_path):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("--resume one/checkpoint-1.pt", "--resume one/checkpoint-1.pt: one goes on from checkpo"),
-        ("--resume {one}/checkpoint-2.pt", "one goes on from checkpoint.pt; to go back, give anot"),
-        ("--resume one/model_best.pt", "one goes on from checkpoint.pt; "),
+        ("--resume one/checkpoint-1.pt", "--resume one/checkpoint-1.pt: one resumes from checkpo"),
+        ("--resume {one}/checkpoint-2.pt", "one resumes from checkpoint.pt; to go back, give anot"),
+        ("--resume one/model_best.pt", "one resumes from checkpoint.pt; "),
         ("--start-epoch 1", "--start-epoch 1: one/checkpoint.pt is of epoch 3; to go back, give"),
-        ("--start-epoch 0 --resume one", "with --resume one"),
+        ("--start-epoch 0 --resume one", "and an older checkpoint as --resume"),
     ],
 )
 def test_going_back_needs_another_folder(words, why, typed, one):
@@ -361,8 +365,13 @@ def test_going_back_needs_another_folder(words, why, typed, one):
     words = words.format(one=one).split()
     assert why in refused(typed("--output-dir", "one", *words, status=2))
     assert kept(one) == before
-    for newest in ["--resume", "one/checkpoint.pt"], ["--resume", one]:
-        assert "counts no longer" not in typed("--output-dir", "one", *newest)
+    (one / "latest.pt").symlink_to("checkpoint.pt")
+    for newest in (
+        ["--resume", "one/checkpoint.pt"],
+        ["--resume", one],
+        ["--resume", "one/latest.pt"],
+    ):
+        assert "is ignored" not in typed("--output-dir", "one", *newest)
 
 
 def test_going_back(typed, one, trained, tmp_path):
@@ -441,14 +450,13 @@ def test_checkpoints_that_were_moved_away(way, trained, typed, tmp_path):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_log_of_steps_alone(way, trained, typed, tmp_path):
-    """Killed before the first epoch's checkpoint: the run begins, and its log is of one run."""
+    """Killed before the first epoch's checkpoint: the run begins, and TensorBoard shows one run."""
     words = ["--output-dir", "run", "--checkpoint-minutes", "0"]
     typed(*words, way=way, status=None, env={"SIGKILL_AT": "4"})
     folder = tmp_path / "run"
     (folder / "notes.tmp").write_text("mine")
     assert points(folder)["Loss/step"] and not [*folder.glob("*.pt")]
     assert "Resuming" not in typed(*words, way=way)
-    assert len([*folder.glob("*tfevents*")]) == 1
     assert (folder / "notes.tmp").read_text() == "mine"
     equal(folder, trained(way))
 
@@ -467,7 +475,7 @@ def test_the_log_of_another_program_is_left_alone(typed, tmp_path):
     ("folder", "status", "why"),
     [
         ("disk/run", 2, "--output-dir disk/run: there is no folder disk: mount its disk, or make"),
-        ("link", 1, "--output-dir link: "),  # to a disk that is not mounted
+        ("link", 1, "/disk, which is missing: mount its disk"),
         ("link/run", 2, "there is no folder link: mount its disk"),
         ("file", 2, "--output-dir file: "),
         ("file/run", 2, "--output-dir file/run: "),
@@ -667,7 +675,7 @@ def test_the_advice_when_memory_is_out_goes_on_on_the_same_curve(
     command = [sys.executable, "imagenet_ddp.py", "--nproc-per-node", "2", *RUN, *words.split()]
     command += ["--checkpoint-minutes", "1e-9", demo]  # after every step
     output = run(command, tmp_path, status=2)
-    found = re.search(r"no memory at -b 8: add to the command: (.*): the run goes on on", output)
+    found = re.search(r"no memory at -b 8: add to the command: (.*): the run resumes on", output)
     advice, folder = shlex.split(found[1])[:-2], shlex.split(found[1])[-1]
     assert " ".join(advice) == named
     assert ("mine" in words) == (folder == "mine")
@@ -702,6 +710,25 @@ def test_another_measure_replaces_the_best_with_a_line(typed, one):
     assert "replaces it" not in output and "model_best.pt has the best loss" in output
     assert load(one / "model_best.pt")["monitor"] == "Loss"
     assert "model_best.pt is the best loss; the best top1 from here on" in typed(*words)
+
+
+def test_a_run_that_resumes_from_its_best_counts_no_epoch_twice(typed, tmp_path):
+    """Its epoch is validated again, and is the best, not one without a better one."""
+    words = ["--output-dir", "run", "--best", "loss", "--clip-grad", "1e-300"]
+    typed(*words, "--epochs", "1")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    output = typed(*words, "--patience", "1")
+    assert "Resuming run/model_best.pt" in output
+    assert "no better loss in 1 epochs after 2/3 epochs" in output
+
+
+def test_later_epochs_of_the_log_are_named(one, typed):
+    """Where only an older checkpoint is left."""
+    for name in "checkpoint.pt", "checkpoint-1.pt", "model_best.pt":
+        (one / name).unlink()
+    output = typed("--output-dir", "one")
+    assert "The log has later epochs: they are trained again\n" in output
+    assert "Detected out of order" not in output, "a line of TensorBoard's"
 
 
 def test_an_epoch_of_one_step_is_logged_once(typed, tmp_path):

@@ -426,7 +426,7 @@ def test_a_best_by_another_measure_is_not_carried_over(words, own, top1, monkeyp
     here.args, here.best = nd.parse_args(words.split()), {"Top1": 0}
     here.scaler.state_dict.return_value = {}
     here.stale_epochs, here.place = 0, nd.Place("cpu")
-    saved = {"scaler": {}, "group": {}, "own": own, "monitor": "Top1", "best_acc1": 50}
+    saved = {"scaler": {}, "group": {}, "in_place": own, "monitor": "Top1", "best_acc1": 50}
     nd.restore(here, saved | {"waited": 3}, None)
     assert here.best["Top1"] == top1
     assert here.stale_epochs == (3 if top1 else 0)
@@ -536,7 +536,7 @@ def test_a_resumed_run_has_the_scale_of_its_checkpoint(monkeypatch):
     scaler, saved = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 1024.0))
     here = types.SimpleNamespace(scaler=scaler, optimizer=mock.Mock(param_groups=[]))
     here.args = nd.parse_args([])
-    nd.restore(here, {"scaler": saved.state_dict(), "group": {}, "own": False}, None)
+    nd.restore(here, {"scaler": saved.state_dict(), "group": {}, "in_place": False}, None)
     assert scaler.get_scale() == 1024
 
 
