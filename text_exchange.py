@@ -2032,7 +2032,7 @@ def check_resumed(args, options, metadata, global_batch):
 
 def open_folder(folder):
     """Makes the folder of --output-dir, but none above it, and locks it."""
-    if folder.is_symlink() and not folder.exists():
+    if os.path.islink(folder) and not os.path.exists(folder):
         missing = f"leads to {folder.resolve()}, which is missing: mount its disk"
         raise Fault(f"--output-dir {folder} {missing}")
     try:
@@ -2234,7 +2234,7 @@ def describe(run, metadata):
         "steps_per_epoch": run.data.steps,
         "gradient_bytes": sum(w.nbytes for w in run.model.parameters() if w.requires_grad),
         "data": os.path.abspath(args.dir or "demo"),
-        **{name: size for name, size in sizes.items() if isinstance(size, int)},
+        **{name: size for name, size in sizes.items() if type(size) is int},
         "place": place._asdict() | {"device": str(place.device)},
         "device": device_name(place.device),
         "cores": os.cpu_count(),

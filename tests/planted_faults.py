@@ -298,7 +298,7 @@ tests/test_parallel.py -k hybrid_has
   replicas and shards swapped => (place.ranks // args.hybrid, args.hybrid), ("replicas" => (args.hybrid, place.ranks // args.hybrid), ("replicas"
 tests/test_apex_levels.py -k either_type
   the last type's overflow alone => for dtype in {gradient.dtype for gradient in gradients}:\n => for dtype in {gradient.dtype for gradient in gradients}:\n            overflow = torch.zeros(1, device=gradients[0].device)\n
-tests/test_folder.py -k "begins_and_resumes or ended_until or restarts_need or begins_from_a_file or resume_alone"
+tests/test_folder.py -k "begins_and_resumes or over_until or restarts_need or begins_from_a_file or resume_alone"
   --resume counts before the folder => if folder:\n        folder = Path(folder) => if folder and not args.resume:\n        folder = Path(folder)
   a run is never over => if end.get("until") == ends_by(args) and end["epochs"] == done: => if False:
   a run of more epochs is over as well => if metadata["in_place"] and run.epoch >= args.epochs: => if False:
@@ -319,7 +319,7 @@ tests/test_folder.py -k "damaged or one_kind or moved_away or steps_alone or ano
   epoch-9.pt is newer than epoch-10.pt => kept.sort(key=lambda name: -int(name[6:-3])) => kept.sort(reverse=True)
   all damaged: a new run => if damaged and not found: => if False:
   a log without checkpoints is written on => if foreign:  # of finished => if False:  # of finished
-  another program's log is removed => if foreign:  # of finished => if epochs:  # of finished
+  a run begins over the log of another program => if foreign:  # of finished => if epochs:  # of finished
   steps of a killed start stay in the log => if in_place else 0\n            run.log => if in_place else None\n            run.log
   folders above are made => folder.mkdir(exist_ok=True)\n        lock_folder => folder.mkdir(exist_ok=True, parents=True)\n        lock_folder
 tests/test_folder.py -k "holds_its_folder or not_read_once or test_evaluate"

@@ -32,6 +32,9 @@ VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
 RUN = [*VIT, *"--epochs 3 --steps-per-epoch 4 -p 1 --lr 2 --warmup-epochs 0".split()]
 ND, DDP = "imagenet_nd.py", "imagenet_ddp.py"
 WAYS = {"one device": (ND, 1, "16"), "two ranks": (DDP, 2, "8")}  # a global batch of 16
+SLOW = pytest.mark.slow
+# Where two ranks do what one does, since rank 0 alone looks at the folder.
+ALIKE = ["one device", pytest.param("two ranks", marks=SLOW)]
 TO_TYPE = r"--output-dir (\S+)"
 
 
@@ -155,7 +158,7 @@ def test_what_ended_early_says_what_to_type_to_train_on(ends, goes_on, typed, tm
     assert [*(tmp_path / "runs").iterdir()] == [tmp_path / folder]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_without_a_folder_a_line_says_how_to_resume(way, trained, typed, tmp_path):
     """Where the folder is named, and where it was saved."""
     output = typed(way=way, status=143, env=EARLY)
@@ -217,7 +220,7 @@ def test_torchrun_with_restarts(folder, demo, tmp_path):
 # ------------------------------------------------------------------------------------ another run
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_other_options_are_refused_by_name(way, trained, typed, tmp_path):
     """And what the line says to type begins another run from this one."""
     folder = shutil.copytree(trained(way), tmp_path / "run")
@@ -314,8 +317,15 @@ def test_on_another_number_of_devices(trained, typed, demo, tmp_path):
 # ----------------------------------------------------------------------------- --resume, going back
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("path", ["run/checkpoint-1.pt", "run"])
+@pytest.mark.parametrize(
+    ("path", "way"),
+    [
+        ("run/checkpoint-1.pt", "one device"),
+        ("run", "two ranks"),
+        pytest.param("run/checkpoint-1.pt", "two ranks", marks=SLOW),
+        pytest.param("run", "one device", marks=SLOW),
+    ],
+)
 def test_a_command_that_begins_from_a_file_resumes_when_typed_again(
     path, way, trained, typed, tmp_path
 ):
@@ -389,7 +399,7 @@ def test_going_back(typed, one, trained, tmp_path):
 # --------------------------------------------------------------------------- what a folder may hold
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_damaged_checkpoints(way, trained, typed, tmp_path):
     """The newest intact one is taken; where none is, no run begins."""
     folder = shutil.copytree(trained(way), tmp_path / "run")
@@ -433,7 +443,7 @@ def test_a_folder_with_one_kind_of_checkpoint(name, ema, typed, tmp_path):
         torch.testing.assert_close(pair[0][key], pair[1][key], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_checkpoints_that_were_moved_away(way, trained, typed, tmp_path):
     """A log of finished epochs is somebody's: no run begins over it, and it is still shown."""
     folder = shutil.copytree(trained(way), tmp_path / "run")
@@ -448,7 +458,7 @@ def test_checkpoints_that_were_moved_away(way, trained, typed, tmp_path):
     assert "| 3 | " in (tmp_path / "page" / "RESULTS.md").read_text()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_a_log_of_steps_alone(way, trained, typed, tmp_path):
     """Killed before the first epoch's checkpoint: the run begins, and TensorBoard shows one run."""
     words = ["--output-dir", "run", "--checkpoint-minutes", "0"]
@@ -536,7 +546,7 @@ def test_a_run_waits_for_the_one_that_holds_its_folder(one, demo, tmp_path):
     assert "Resuming one/checkpoint.pt after 3 of 4 epochs\n" in output
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_two_at_once_in_an_empty_folder(way, demo, tmp_path):
     """The second finds what the first has saved, and trains no step twice."""
     script, ranks, batch = WAYS[way]
@@ -570,7 +580,7 @@ def test_rank_0s_disk_counts(begun, trained, demo, tmp_path):
 # ----------------------------------------------------------------------------------------- evaluate
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_evaluate(way, trained, typed, tmp_path):
     """A FILE, a FOLDER, or the run's newest; it makes, locks and writes nothing, and compares only
     what evaluation needs."""
@@ -659,10 +669,10 @@ def without_memory(script, folder, images, first=0):
     ("first", "words", "named"),
     [
         (0, "-b 8", "-b 4 --global-batch 16"),
-        (2, "-b 8", "-b 4 --global-batch 16"),
+        pytest.param(2, "-b 8", "-b 4 --global-batch 16", marks=SLOW),
         (2, "-b 8 --output-dir mine", "-b 4 --global-batch 16"),
-        (0, "-b 8 --output-dir mine", "-b 4 --global-batch 16"),
-        (2, "--global-batch 16 -b 99", "-b 4 --global-batch 16"),
+        pytest.param(0, "-b 8 --output-dir mine", "-b 4 --global-batch 16", marks=SLOW),
+        pytest.param(2, "--global-batch 16 -b 99", "-b 4 --global-batch 16", marks=SLOW),
         (2, "-b 8 --accumulation 2 --lr 1", "-b 4 --global-batch 32 --accumulation 1"),
         (2, "-b 8 --base-lr 0.0625", "-b 4 --global-batch 16 --base-lr 0.03125"),
     ],
@@ -742,7 +752,7 @@ def test_an_epoch_of_one_step_is_logged_once(typed, tmp_path):
     assert [step for step, _ in logged["Loss/step"]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ALIKE)
 def test_a_resumed_epoch_is_logged_once_with_its_rate(way, typed, tmp_path):
     """Of a schedule that depends on --epochs: interrupted in validation, and when it was logged."""
     words = ["--output-dir", "run", "--lr-schedule", "cosine", "--epochs"]

@@ -31,6 +31,7 @@ from conftest import (
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 import imagenet_nd as nd
+import imagenet_pipeline as pipeline
 import text_nd as text
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
@@ -343,7 +344,7 @@ def test_a_spent_budget_ends_in_mid_epoch(whole, again, tmp_path):
         assert re.search(r"^the budget is spent after 1\.43/3 epochs in ", output, re.MULTILINE)
         output = again(*words, hours)
     folder = tmp_path / "run"
-    assert "the budget is spent after 1.43/3 epochs: nothing is left" in again(*words, "3e-9")
+    assert "the budget is spent after 1.43/3 epochs; to train longer" in again(*words, "3e-9")
     assert record(folder, "end")["epochs"] == pytest.approx(10 / 7, rel=1e-12)
     logged = points(folder)
     for tag in "Loss/train", "Loss/val", "Top1/val", "Throughput/train", "Lr":
@@ -651,6 +652,16 @@ def test_a_batch_half_as_large_is_even_under_mixing(batch, words, named, monkeyp
     advice = f"add to the command: {named}" if named else "CUDA out of memory"
     advice = "add -b 2 to the command\n" if "-e" in words else advice
     assert f"error: no memory at -b {batch}: {advice}" in capsys.readouterr().err
+
+
+def test_a_smaller_batch_of_a_pipeline_has_whole_micro_batches():
+    """What is advised when memory is out, and what a kept global batch is divided into."""
+    args = pipeline.parse_args("--microbatches 4 -b 6".split())
+    here = types.SimpleNamespace(args=args, folder=Path("runs/a b"), data=mock.Mock())
+    here.data.device_batch, here.data.global_batch = 12, 24
+    words = "-b 4 --global-batch 24 --output-dir 'runs/a b': the run resumes on the same curve"
+    assert f"add to the command: {words}" in pipeline.with_less_memory(here)
+    assert pipeline.split_batch(args, pipeline.Place("cpu"), 24) == (4, 6, 24)
 
 
 # ------------------------------------------------------------------------------------- slow trials
