@@ -156,7 +156,7 @@ tests/test_training.py -k "evaluate_gives or at_its_sizes"
   evaluated at the architecture's own size => theirs.get("image_size") or usual_size => usual_size
   evaluated with another resize => or theirs.get("val_resize") => or None
   evaluated at the checkpoint's size in spite of another => and args.evaluate and not typed else {} => and args.evaluate else {}
-tests/test_training.py -k killed_nine
+tests/test_training.py -k keeps_its_time
   an epoch whose steps are done is timed again => run.meter.bar.close()\n    # Of => run.meter.read_clock()\n    # Of
 tests/test_data.py -k "fails or failing"
   a read is tried once less => [1, 5, 20] => [1, 5]

@@ -332,6 +332,17 @@ def test_counters_go_on_in_mid_epoch(copied, again):
     assert not (copied / "model_best.pt").exists()
 
 
+def test_an_epoch_that_resumes_after_its_last_step_keeps_its_time(copied, again):
+    """Of a checkpoint whose sums and seconds are unlike any of this run."""
+    for path in *copied.glob("*tfevents*"), copied / "model_best.pt":
+        path.unlink()
+    torch.save(load(copied / "checkpoint-2.pt") | half_an_epoch(0, 3e6), copied / "checkpoint.pt")
+    again("--epochs", "1", "--output-dir", copied)
+    logged = points(copied)
+    assert logged["Throughput/train"] == [(1, pytest.approx(32 / 3e6, rel=1e-2))]
+    assert logged["Loss/train"] == [(1, pytest.approx(100 / 32, rel=1e-5))]
+
+
 def test_a_spent_budget_ends_in_mid_epoch(whole, again, tmp_path):
     """The epoch under way is validated; lines have two decimals of it, the log has all. Started
     again, it validates, and ends as before; with a larger budget it goes on."""
