@@ -306,12 +306,12 @@ tests/test_folder.py -k "begins_and_resumes or over_until or restarts_need or be
   restarts without a folder begin from scratch => ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT") => ("TORCHELASTIC_RESTART_COUNT",)
   evaluation under restarts needs a folder => and not (args.output_dir or args.evaluate):\n            needs => and not args.output_dir:\n            needs
   --resume FILE splits as typed => args.global_batch or (trains and metadata["global_batch"]) => args.global_batch
-  evaluation needs the global batch => trains = metadata and not args.evaluate => trains = metadata
 tests/test_folder.py -k "other_options or defines_a_run or may_change or base_lr or going_back"
   other options are only printed => if found and metadata["in_place"]: => if False:
   the rate is not compared => rate: peak} => rate: metadata["peak_lr"]}
   the value of --base-lr is of the typed batch => same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"] => same = metadata["peak_lr"]
   an older file of the folder is passed over => if inside and begin.resolve() not in {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}: => if False:
+tests/test_folder.py -k going_back
   --start-epoch goes back in place => if args.start_epoch is None or metadata["in_place"]: => if args.start_epoch is None:
   a run from --start-epoch cannot resume => not in (None, saved["args"].get("start_epoch")): => is not None:
 tests/test_folder.py -k "damaged or one_kind or moved_away or steps_alone or another_program or only_the_folder"
@@ -323,6 +323,7 @@ tests/test_folder.py -k "damaged or one_kind or moved_away or steps_alone or ano
   steps of a killed start stay in the log => if in_place else 0\n            run.log => if in_place else None\n            run.log
   folders above are made => folder.mkdir(exist_ok=True)\n        lock_folder => folder.mkdir(exist_ok=True, parents=True)\n        lock_folder
 tests/test_folder.py -k "holds_its_folder or not_read_once or test_evaluate"
+  evaluation needs the global batch => trains = metadata and not args.evaluate => trains = metadata
   a folder is read before it is locked => open_folder(folder)  # locked => pass  # locked
   evaluation takes the folder's lock => if not args.evaluate:\n            open_folder => if True:\n            open_folder
   evaluation prefers the run to --resume => folder = None if args.evaluate and args.resume else args.output_dir => folder = args.output_dir
