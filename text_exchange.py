@@ -33,12 +33,15 @@ import ctypes
 import dataclasses
 import datetime
 import difflib
+import errno
 import faulthandler
+import fcntl
 import functools
 import gc
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import itertools
 import json
 import logging
@@ -60,7 +63,6 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-import filelock
 import numpy as np
 import psutil
 import torch
@@ -384,12 +386,12 @@ def train(run):
         values = train_one_epoch(run)
         # Saved before validation, so that nothing is lost while it runs: a run that resumes here
         # trains no step of this epoch, and validates again.
-        save_checkpoint(run)
+        saved = save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
         reached, stuck = judge(run, val)
         if run.log and val[monitor] == run.best[monitor]:  # of equal epochs the last
-            save_best(run)
+            save_best(run, saved)
         if run.log:
             log_epoch(run, done, values, val, trained=run.step > began)
         run.over = run.over or reached or stuck
@@ -710,7 +712,7 @@ def build_encoder(args, data, load):
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, info = auto.from_pretrained(args.arch, **options)
     except Exception as error:  # libraries may raise anything
-        raise BadInput(f"-a {args.arch}: {first_line(error)}") from None
+        raise storage_error(f"-a {args.arch}", error, typed=True) from None
     left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
         raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {left[0]}")
@@ -887,7 +889,7 @@ def list_blocks(args):
     words, vocabulary = None, 256  # of bytes
     is_text = args.tokenizer not in (None, "bytes")
     if args.dir:
-        kind = "bin" if not args.tokenizer and os.path.exists(f"{args.dir}/train.bin") else "txt"
+        kind = "bin" if not args.tokenizer and is_there(Path(args.dir) / "train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
         arrays = [read_file(path, is_text) for path in paths]
     else:
@@ -938,8 +940,8 @@ def view_bins(paths, raw):
         words = [] + about.get("words", [])  # must be a list
         return words or None, int(about["vocabulary"]), [array.view(dtype) for array in raw]
     except Exception as error:  # the file may hold anything
-        wanted = 'for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
-        raise BadInput(f"{meta}: {first_line(error)}: {wanted}") from None
+        wanted = ': for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
+        raise storage_error(meta, error, typed=True, advice=wanted) from None
 
 
 def split_words(text):
@@ -1055,7 +1057,7 @@ def load_tokenizer(folder):
     try:
         return transformers().AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # libraries may raise anything
-        raise BadInput(f"{folder} has no tokenizer: {first_line(error)}") from None
+        raise storage_error(f"{folder} has no tokenizer", error, typed=True) from None
 
 
 def word_tokenizer(texts):
@@ -1085,9 +1087,20 @@ def transformers():
 def find_file(args, *names):
     """Returns the path of the first of these names in DIR, or in the task's folder in it."""
     folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
-    if found := [*filter(os.path.exists, (path / name for path in folders for name in names))]:
+    if found := [*filter(is_there, (path / name for path in folders for name in names))]:
         return found[0]
     raise BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
+
+
+def is_there(path):
+    """Returns whether a path exists. os.path.exists() also says no if a disk does not answer."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(path, error, typed=True) from None
+    return True
 
 
 def read_file(path, text=False):
@@ -1096,7 +1109,7 @@ def read_file(path, text=False):
         raw = np.memmap(path, np.uint8, "r")
         return str(raw, "utf-8-sig") if text else raw
     except (OSError, ValueError) as error:  # also an empty file, or one not in UTF-8
-        raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
+        raise storage_error(f"{path} cannot be read", error, typed=True) from None
 
 
 class Data(NamedTuple):
@@ -1822,8 +1835,8 @@ TENSORS = {"state_dict", "optimizer", "ema"}
 
 
 def save_checkpoint(run):
-    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0. Every rank calls it, because
-    each gives what it holds."""
+    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0, and returns there what is in
+    it. Every rank calls it, because each gives what it holds."""
     arm_timeout(run.args)
     run.saved = time.monotonic()
     # After an epoch's last step, this is step 0 of the next one.
@@ -1844,7 +1857,7 @@ def save_checkpoint(run):
         **full_state(run),
     }
     if run.log is None:
-        return
+        return None
     # Only after all ranks have given what they hold.
     if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
         raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
@@ -1857,11 +1870,12 @@ def save_checkpoint(run):
     write(newest, functools.partial(torch.save, checkpoint))
     if run.args.keep_every and step == 0 and epoch % run.args.keep_every == 0:
         write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+    return checkpoint
 
 
-def save_best(run):
-    """Writes model_best.pt: checkpoint.pt, with the averages as weights under --ema."""
-    saved = load_file(run.folder / CHECKPOINTS[0])
+def save_best(run, saved):
+    """Writes model_best.pt: what save_checkpoint() saved, with the averages as weights under
+    --ema."""
     saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
     saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
     if run.ema:
@@ -1882,9 +1896,13 @@ def write(path, save):
         with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
             os.fsync(directory)
         os.close(directory)
-    except (OSError, RuntimeError) as error:  # PyTorch raises the latter when the disk is full
-        why = getattr(error, "strerror", None) or "disk full?"
-        raise Fault(f"{path} cannot be written ({why}); the previous one is intact") from None
+    except (OSError, RuntimeError) as error:
+        # After the file's error PyTorch raises one of its own.
+        failed = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(failed, OSError):
+            raise
+        what = f"{path} cannot be written; the previous one is intact"
+        raise storage_error(what, failed) from None
 
 
 def in_float32(tree):
@@ -1966,11 +1984,12 @@ def find_checkpoint(args):
 
 def newest_checkpoint(folder, option):
     """Returns (path, checkpoint) of the newest intact one in a folder, (None, None) if there is
-    none. Raises BadInput if none of them is intact."""
+    none. Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must
+    not go on from an older one, or begin anew, because a disk does not answer."""
     try:
         there = os.listdir(folder)
     except OSError as error:
-        raise BadInput(f"{option} {folder}: {error.strerror}") from None
+        raise storage_error(f"{option} {folder}", error, not os.path.isdir(folder)) from None
     *last_three, best = CHECKPOINTS
     kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
     kept.sort(key=lambda name: -int(name[6:-3]))
@@ -1979,7 +1998,7 @@ def newest_checkpoint(folder, option):
         for name in names:
             if name in there:
                 try:
-                    found.append((folder / name, read_checkpoint(folder / name)))
+                    found.append((folder / name, read_checkpoint(folder / name, typed=False)))
                     break
                 except BadInput as error:
                     print_line(f"{option} {folder} skips {error}")
@@ -2030,39 +2049,57 @@ def check_resumed(args, options, metadata, global_batch):
     return found
 
 
-def open_folder(folder):
-    """Makes the folder of --output-dir, but none above it, and locks it."""
-    if os.path.islink(folder) and not os.path.exists(folder):
-        missing = f"leads to {folder.resolve()}, which is missing: mount its disk"
-        raise Fault(f"--output-dir {folder} {missing}")
+def open_folder(folder, new=False):
+    """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
+    to be `new` and is there."""
+    made = [folder]
+    if folder.parent == Path("runs"):  # where folders are that nobody named
+        made.insert(0, folder.parent)
     try:
-        if folder.parent == Path("runs"):  # where folders are that nobody named
-            folder.parent.mkdir(exist_ok=True)
-        folder.mkdir(exist_ok=True)
-        lock_folder(folder.resolve())
-    except FileNotFoundError:  # or a disk that is not mounted would be taken for an empty one
+        for each in made:
+            if os.path.islink(each):
+                os.stat(each)  # raises FileNotFoundError if what it leads to is missing
+            each.mkdir(exist_ok=not (new and each == folder))
+    except FileNotFoundError as error:
+        if os.path.islink(error.filename):
+            lost = f"{error.filename} leads to {os.path.realpath(error.filename)}, which is missing"
+            raise Fault(f"--output-dir {folder}: {lost}: mount its disk") from None
+        # Or a disk that is not mounted would be taken for an empty one.
         missing = f"there is no folder {folder.parent}: mount its disk, or make it"
         raise BadInput(f"--output-dir {folder}: {missing}") from None
     except (OSError, ValueError) as error:
-        raise folder_error(folder, error) from None
+        if new and isinstance(error, FileExistsError):
+            raise
+        raise storage_error(f"--output-dir {folder}", error, typed=True) from None
+    lock_folder(folder.resolve())
 
 
-def folder_error(folder, error):
-    """Returns what to raise if a run's folder cannot be made, locked or written."""
-    # A full disk passes, and so does a disk that is not mounted, to which runs/ leads.
-    passes = re.search("No space left|quota exceeded", str(error)) or os.path.islink(folder)
-    return (Fault if passes else BadInput)(f"--output-dir {folder}: {error}")
-
-
-@functools.cache  # the cache keeps the lock object, and so holds the lock
+@functools.cache  # a run locks its folder once
 def lock_folder(folder):
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
     Waits a minute for another run, which may be saving before it ends."""
-    lock = filelock.FileLock(folder / ".lock", timeout=60)
+    # The kernel's lock ends with the process, however it ends. A file that stands for a lock would
+    # stay after a kill, and on another host nobody could tell whether its process lives.
     try:
-        return lock.acquire()
-    except filelock.Timeout:
-        raise Fault(f"{folder}: another run is writing there") from None
+        # No link is followed, or a file elsewhere would be made and locked.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        lock = open(os.open(folder / ".lock", flags, 0o666), "rb")
+    except OSError as error:
+        raise storage_error(folder / ".lock", error) from None
+    # A loader worker that hangs in reading may outlive this process, and would hold the lock.
+    os.register_at_fork(after_in_child=lock.close)
+    until = time.monotonic() + 60
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise Fault(f"{folder}: another run is writing there") from None
+            time.sleep(0.5)
+        except OSError as error:  # such as Lustre without -o flock, or NFS without its lock daemon
+            print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there")
+            return lock
 
 
 def differing(theirs, mine):
@@ -2072,28 +2109,34 @@ def differing(theirs, mine):
     return ", ".join(found)[:500]
 
 
-def read_checkpoint(path):
+def read_checkpoint(path, typed=True):
     """Returns a checkpoint of these scripts."""
-    saved = load_file(path)
+    saved = load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
         others = "--weights, where a script has it, loads those of other projects"
         raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
 
 
-def load_file(path):
+def load_file(path, typed=True):
     """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
+    # file is damaged, and then an older one would be taken.
     try:
-        if zipfile.is_zipfile(path):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(path) as archive:  # torch.load() does not compare checksums
+        content = io.BytesIO(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise storage_error(path, error, typed) from None
+    try:
+        if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
                 # PyTorch reads a record with the attributes of a folder as empty.
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
         with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
-        why = getattr(error, "strerror", None) or f"damaged, or no checkpoint ({first_line(error)})"
+        why = f"damaged, or no checkpoint ({first_line(error)})"
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
         raise BadInput(f"{path} cannot be loaded: {why}") from None
@@ -2163,8 +2206,8 @@ def open_log(run, metadata):
     args, data = run.args, run.data
     in_place = metadata and metadata["in_place"]
     if run.place.rank == 0:
+        folder = Path(args.output_dir) if args.output_dir else new_folder(run)
         try:
-            folder = Path(args.output_dir) if args.output_dir else new_folder(run)
             for pattern in "checkpoint.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
                 for left in folder.glob(pattern):
                     left.unlink(missing_ok=True)
@@ -2173,7 +2216,7 @@ def open_log(run, metadata):
             purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
             run.log = SummaryWriter(folder, purge_step=purge)
         except (OSError, UnicodeError) as error:
-            raise folder_error(args.output_dir or "runs", error) from None
+            raise storage_error(f"--output-dir {folder}", error) from None
         run.folder = folder
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
         about = json.dumps(describe(run, metadata), indent=1)
@@ -2190,15 +2233,14 @@ def new_folder(run):
     arch = about_model(args, data)["arch"].replace("/", "-")
     what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
     what += f"_cpu{data.workers}_opt{run.options['precision']}"
-    os.makedirs("runs", exist_ok=True)
     while True:
         date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
         folder = Path("runs") / f"{date}_{what}"
-        with contextlib.suppress(FileExistsError):  # another run was started in this second
-            folder.mkdir()
-            lock_folder(folder.resolve())
+        try:
+            open_folder(folder, new=True)
             return folder
-        time.sleep(1)
+        except FileExistsError:  # another run was started in this second
+            time.sleep(1)
 
 
 def read_log(folder):
@@ -2342,7 +2384,15 @@ def exact_dtype(device):
     return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # of launchers, Ctrl-C, Slurm and clouds
+# Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+def handle_signals(handler):
+    """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored."""
+    for signum in SIGNALS:
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, handler)
 
 
 def on_signal(signals, signum, frame):
@@ -2519,8 +2569,7 @@ def build_run(args):
         run.model, run.optimizer, run.scaler = prepare(args, place, data)
     except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
         raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
-    for signum in SIGNALS:
-        signal.signal(signum, functools.partial(on_signal, run.signals))
+    handle_signals(functools.partial(on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
     if metadata:
@@ -2615,6 +2664,26 @@ class Fault(Exception):
     status = 1
 
 
+# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
+# and limits of the system. All others may pass by themselves, as when a server does not answer.
+WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
+LIMITS = ["EMFILE", "EFBIG"]
+
+
+def storage_error(what, error, typed=False, advice=""):
+    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
+    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
+    that the user has typed. `advice` is for the user."""
+    why = getattr(error, "strerror", None) or first_line(error)[:300]
+    place = getattr(error, "filename", None) or what
+    if str(place) not in str(what):
+        why = f"{place}: {why}"
+    name = errno.errorcode.get(getattr(error, "errno", None))
+    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
+        return BadInput(f"{what}: {why}{advice}")
+    return Fault(f"{what}: {why}")
+
+
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
 SMALL = "the model cannot take this size of batch or input"
 # What libraries say: the exit status, 2 if the user must change something, and what it means.
@@ -2631,6 +2700,7 @@ MEANINGS = {
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
+    r"^\[Errno \d+\]": (1, "a file cannot be read or written"),
 }
 
 
@@ -2638,6 +2708,8 @@ def report_error(error):
     """Prints why the process ends, with a traceback for a bug; returns the exit status."""
     rank = os.environ.get("RANK", "0")
     status, line = 1, None  # of a bug
+    if isinstance(error, OSError) and error.filename:  # a file's, not a connection's
+        error = storage_error(f"rank {rank}: {error.filename}", error)
     if isinstance(error, BadInput | Fault):
         status, line = error.status, str(error)
     else:
@@ -2679,6 +2751,7 @@ def add_parallel_options(parser):
         choices=["nccl", "gloo", "xccl", "ucc", "mpi"],
         help="default: the device's own",
     )
+    add("--local-rank", "--local_rank", type=int, help="from old launchers (default: $LOCAL_RANK)")
     add = parser.add_argument_group("exchange of gradients").add_argument
     add(
         "--exchange",
@@ -2703,7 +2776,7 @@ def add_parallel_options(parser):
         default="float32",
         help="type of the forward pass; float16 scales the loss",
     )
-    return ["exchange", "bucket_mb"], ["dist_backend", "list_tensors"]
+    return ["exchange", "bucket_mb"], ["dist_backend", "local_rank", "list_tensors"]
 
 
 def launch(train_rank, args):
@@ -2713,6 +2786,8 @@ def launch(train_rank, args):
         raise BadInput("this launcher sets no RANK: start this script with torchrun")
     if os.environ.get("WORLD_SIZE", "1") == "1":
         print_line("one rank: there is nothing to exchange")
+    if args.local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGTERM)  # a killed torchrun would leave its processes behind
     train_rank(args)
@@ -2741,13 +2816,21 @@ def _place(args):
 def _form_group(args, place):
     """Forms the group of all ranks."""
     backend = args.dist_backend or dist.get_default_backend_for_device(place.device)
-    if place.ranks == place.local_ranks and sys.platform == "linux":  # all on this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
     try:
-        store = _meet(place, backend, wait) if "WORLD_SIZE" in os.environ else dist.HashStore()
+        if "WORLD_SIZE" in os.environ:
+            store, ends = _meet(place, backend, wait)
+            arm_timeout(args)  # as long for rank 0, which may come late, as for those that wait
+            address = _await_all(store, place, wait, *ends)
+        else:
+            store, address = dist.HashStore(), "127.0.0.1"
+        # gloo would listen at the address of this machine's name, which others cannot reach where
+        # /etc/hosts has it as 127.0.1.1, as Debian and Ubuntu write it.
+        for name, known in psutil.net_if_addrs().items():
+            if address in [each.address.partition("%")[0] for each in known]:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
         # A value that a launcher has set wrongly raises another type.
@@ -2759,9 +2842,10 @@ def _form_group(args, place):
 
 
 def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share. torchrun's own store survives a restart,
-    with addresses of dead ranks in it. So rank 0 opens a new one and leaves its port there, and the
-    others ask again while nobody listens, as at the port of an earlier start."""
+    """Returns a store that all ranks of this start share, and the two IP addresses of a connection
+    to rank 0: this machine's, rank 0's. torchrun's own store survives a restart, with addresses of
+    dead ranks in it. So rank 0 opens a new one and leaves its port there, and the others ask again
+    while nobody listens, as at the port of an earlier start."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
@@ -2782,7 +2866,7 @@ def _meet(place, backend, wait):
         store.set("group", mine)
         if by_torchrun:
             launchers.set("port", str(store.port))
-        return store
+        return store, ("127.0.0.1", "127.0.0.1")
     store = None
     until = time.monotonic() + wait.total_seconds()
     while store is None:
@@ -2792,14 +2876,37 @@ def _meet(place, backend, wait):
         port = int(launchers.get("port")) if by_torchrun else port
         # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
         try:
-            socket.create_connection((host, port), 20).close()
+            with socket.create_connection((host, port), 20) as connection:
+                ends = connection.getsockname()[0], connection.getpeername()[0]
             store = dist.TCPStore(host, port, timeout=wait)
         except OSError:
             if last:
                 raise
     if (theirs := store.get("group").decode()) != mine:
         raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
-    return store
+    return store, ends
+
+
+def _await_all(store, place, wait, here, at_rank_0):
+    """Waits until all ranks have come; returns the address at which others reach this machine.
+    `here` and `at_rank_0` are the addresses of a connection to rank 0."""
+    loopback = "127.", "::1"
+    if not here.startswith(loopback):
+        store.set("address", at_rank_0)  # rank 0's machine may know itself by 127.0.1.1 alone
+    store.set(f"rank {place.rank}", "here")
+    if place.rank == 0:
+        every = [f"rank {rank}" for rank in range(place.ranks)]
+        until = time.monotonic() + wait.total_seconds()
+        while not store.check(every) and time.monotonic() < until:
+            time.sleep(0.1)
+        store.set("missing", ", ".join(name for name in every if not store.check([name])))
+    store.wait(["missing"], wait + datetime.timedelta(seconds=20))  # rank 0 looks first
+    if missing := store.get("missing").decode():
+        ask = "is its node started, with a number of its own?"
+        raise Fault(f"{missing[:200]} did not come within --timeout: {ask}")
+    if here.startswith(loopback) and store.check(["address"]):
+        return store.get("address").decode()
+    return here
 
 
 if __name__ == "__main__":
