@@ -53,6 +53,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import zipfile
@@ -2015,6 +2016,7 @@ def load_file(path, typed=True):
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
+        content.seek(0)
         with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
             return torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
@@ -2097,6 +2099,8 @@ def open_log(run, metadata):
             # the first one, all.
             purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
             run.log = SummaryWriter(folder, purge_step=purge)
+            # What its thread raises, add_scalar() raises again: one line is enough.
+            threading.excepthook = lambda failed: None
         except (OSError, UnicodeError) as error:
             raise storage_error(f"--output-dir {folder}", error) from None
         run.folder = folder
@@ -2129,7 +2133,11 @@ def read_log(folder):
     """Returns of a folder's log: the epochs, from 1, that it has; what log_end() logged last, or
     {}; and the tags that a run does not log in its first steps."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
-    log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    try:
+        log.Reload()
+    except OSError as error:
+        raise storage_error(f"the log in {folder} cannot be read", error) from None
     tags, end = log.Tags(), {}
     last = f"{LOGGED[-1]}/val"  # logged last of an epoch: a kill may have come between
     epochs = [event.step for event in log.Scalars(last)] if last in tags["scalars"] else []
@@ -2557,9 +2565,9 @@ def storage_error(what, error, typed=False, advice=""):
     these lists; all others are about what is in a file, and the user's. `typed`: the path is one
     that the user has typed. `advice` is for the user."""
     why = getattr(error, "strerror", None) or first_line(error)[:300]
-    place = getattr(error, "filename", None) or what
-    if str(place) not in str(what):
-        why = f"{place}: {why}"
+    path = os.fsdecode(getattr(error, "filename", None) or "")
+    if path not in str(what):
+        why = f"{path}: {why}"
     name = errno.errorcode.get(getattr(error, "errno", None))
     if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
         return BadInput(f"{what}: {why}{advice}")
@@ -2591,7 +2599,7 @@ def report_error(error):
     rank = os.environ.get("RANK", "0")
     status, line = 1, None  # of a bug
     if isinstance(error, OSError) and error.filename:  # a file's, not a connection's
-        error = storage_error(f"rank {rank}: {error.filename}", error)
+        error = storage_error(f"rank {rank}", error)
     if isinstance(error, BadInput | Fault):
         status, line = error.status, str(error)
     else:

@@ -1,11 +1,16 @@
 """On PYTHONPATH, makes torchvision's ViTs small (2 layers, 32 wide), so that tests of the scripts
 are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the scripts changes.
-$SIGTERM_AT=7, or $SIGKILL_AT, has a process that trains send itself this signal at the seventh
-event: it begins to train or to validate, or has read the sums of a step."""
+$SIGTERM_AT=7, or $SIGKILL_AT or $SIGHUP_AT, has a process that trains send itself this signal at
+the seventh event: it begins to train or to validate, or has read the sums of a step.
+$STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this in
+it, from the third time on that one is opened; or "open", also of folders, or "write"."""
 
+import builtins
+import errno
 import gc
 import importlib.abc
 import importlib.util
+import io
 import os
 import signal
 import sys
@@ -56,6 +61,58 @@ def send_at(event, signum):
     tqdm.tqdm.update = counted(tqdm.tqdm.update)
 
 
-for name in "SIGTERM", "SIGKILL":
+class Broken(io.FileIO):
+    """A file that is open, and cannot be read, or written, any more."""
+
+    kind, number = None, 0
+
+    def fail(self, kind):
+        if kind == self.kind:
+            raise OSError(self.number, os.strerror(self.number))
+
+    def readinto(self, buffer):
+        self.fail("read")
+        return super().readinto(buffer)
+
+    def readall(self):
+        self.fail("read")
+        return super().readall()
+
+    def write(self, content):
+        self.fail("write")
+        return super().write(content)
+
+
+def break_storage(kind, name, part, whole="0"):
+    """Has opening, reading or writing of some paths fail with an error of the system, of this name,
+    after so many were opened well."""
+    number, opened, before = getattr(errno, name), 0, io.open
+    Broken.kind, Broken.number = kind, number
+
+    def counted(path):
+        nonlocal opened
+        opened += isinstance(path, str | bytes | os.PathLike) and part in os.fsdecode(path)
+        return opened > int(whole) and part in os.fsdecode(path)
+
+    def refuse(event, values):
+        names = "open", "os.listdir", "os.scandir"
+        if event in names and isinstance(values[0], str | bytes) and counted(values[0]):
+            raise OSError(number, os.strerror(number), values[0])
+
+    def broken(path, mode="r", *more, **options):
+        if isinstance(path, int) or "b" not in mode or not counted(path):
+            return before(path, mode, *more, **options)
+        file = Broken(path, mode.replace("b", ""))
+        return io.BufferedWriter(file) if file.writable() else io.BufferedReader(file)
+
+    if kind == "open":
+        sys.addaudithook(refuse)
+    else:
+        builtins.open = io.open = broken
+
+
+if "STORAGE" in os.environ:
+    break_storage(*os.environ["STORAGE"].split())
+for name in "SIGTERM", "SIGKILL", "SIGHUP":
     if f"{name}_AT" in os.environ:
         send_at(int(os.environ[f"{name}_AT"]), getattr(signal, name))

@@ -1,0 +1,199 @@
+"""Storage that fails: a disk that does not answer is not an empty disk, and no damaged file. After
+each failure the disk is well again, and the same command resumes."""
+
+import shutil
+import sys
+
+import pytest
+from conftest import EARLY, ROOT, command, load, points, run
+from test_folder import ALIKE, DDP, ND, RUN, WAYS, one, refused, trained, typed  # noqa: F401
+
+PASSES = ["EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"]
+
+
+def broken(kind, error, part, after=0):
+    """Returns the environment in which reading, opening or writing of such paths fails."""
+    return {"STORAGE": f"{kind} {error} {part} {after}"}
+
+
+# ------------------------------------------------------------------------------------ at the start
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "part", "line"),
+    [
+        *[("open", error, "checkpoint.pt", "one/checkpoint.pt: ") for error in PASSES],
+        *[("read", error, "checkpoint.pt", "one/checkpoint.pt: ") for error in PASSES],
+        ("open", "EACCES", "checkpoint.pt", "one/checkpoint.pt: Permission denied"),
+        ("open", "EACCES", ".lock", "/one/.lock: Permission denied"),
+        ("open", "ESTALE", ".lock", "/one/.lock: Stale"),
+        ("open", "EIO", "tfevents", "the log in one cannot be read: one/events"),
+        ("read", "EIO", "tfevents", "the log in one cannot be read: Input/output"),
+        ("write", "EIO", "tfevents", "--output-dir one: Input/output error"),
+    ],
+)
+def test_a_folder_that_does_not_answer(kind, error, part, line, one, typed):  # noqa: F811
+    """Its run is neither begun anew nor resumed from an older checkpoint."""
+    before = {path.name for path in one.iterdir()}
+    words = ["--output-dir", "one", "--epochs", "4"]
+    output = typed(*words, status=1, env=broken(kind, error, part))
+    assert line in refused(output) and "skips" not in output and "Resuming" not in output
+    assert {path.name for path in one.parent.iterdir()} == {"one"}
+    assert {path.name for path in one.glob("*.pt")} | {".lock"} <= before | {".lock"}
+    assert "Resuming one/checkpoint.pt after 3 of" in typed(*words)
+
+
+@pytest.mark.parametrize("way", ALIKE)
+@pytest.mark.parametrize("error", ["EIO", "EACCES"])
+def test_a_folder_that_cannot_be_listed(error, way, trained, typed, tmp_path):  # noqa: F811
+    shutil.copytree(trained(way), tmp_path / "theRun")
+    words = ["--output-dir", "theRun", "--epochs", "4"]
+    for more in [], ["--evaluate"], ["--evaluate", "--resume", "theRun"]:
+        output = typed(*words, *more, way=way, status=1, env=broken("open", error, "theRun"))
+        assert "theRun: " in refused(output) or "theRun/.lock: " in refused(output)
+    assert "Resuming theRun/checkpoint.pt after 3 of" in typed(*words, way=way)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "checkpoint-1.pt"])
+def test_a_link_whose_target_is_missing(name, one, typed):  # noqa: F811
+    """As where another disk is not mounted. Of damaged files the next is taken, of this one not."""
+    (one / "checkpoint.pt").write_text("damaged")
+    (one / "model_best.pt").unlink()
+    shutil.move(one / name, one.parent / "elsewhere.pt")
+    (one / name).symlink_to("../elsewhere.pt")
+    shutil.move(one.parent / "elsewhere.pt", one.parent / "away.pt")
+    words = ["--output-dir", "one", "--epochs", "4"]
+    assert f"one/{name}: No such file or directory" in refused(typed(*words, status=1))
+    shutil.move(one.parent / "away.pt", one.parent / "elsewhere.pt")
+    assert "Resuming one/checkpoint-1.pt after 2 of" in typed(*words)
+
+
+def test_runs_is_a_link_to_a_disk_that_is_not_mounted(typed, tmp_path):  # noqa: F811
+    (tmp_path / "runs").symlink_to("disk")
+    for words in [], ["--output-dir", "runs/one"]:
+        line = refused(typed(*words, status=1))
+        assert "runs leads to " in line and "/disk, which is missing: mount its disk" in line
+    (tmp_path / "disk").mkdir()
+    typed("--output-dir", "runs/one", status=143, env=EARLY)
+    assert (tmp_path / "disk" / "one" / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("option", ["--resume", "--weights"])
+@pytest.mark.parametrize(
+    ("path", "error", "status"),
+    [
+        ("file.pt", "EIO", 1),
+        ("file.pt", "ESTALE", 1),
+        ("file.pt", "EACCES", 2),
+        ("file.pt", "EMFILE", 2),
+        ("missing.pt", None, 2),
+        ("file.pt/more", None, 2),
+        ("loop", None, 2),
+        ("x" * 300, None, 2),
+    ],
+)
+def test_a_path_that_was_typed(option, path, error, status, one, typed):  # noqa: F811
+    shutil.move(one / "checkpoint.pt", one.parent / "file.pt")
+    (one.parent / "loop").symlink_to("loop")
+    env = broken("open", error, "file.pt") if error else {}
+    for more in [], ["--evaluate"]:
+        line = refused(typed(option, path, *more, status=status, env=env))
+        assert f" {path}: " in line and (path != "loop" or "Too many levels" in line)
+        assert not (one.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "part", "status", "line"),
+    [
+        ("open", "EIO", "demo_data/train", 1, "demo_data/train: Input/output error"),
+        ("open", "ESTALE", "demo_data/val", 1, "demo_data/val: Stale file handle"),
+        ("open", "EIO", "val/class7", 1, "val/class7: Input/output error"),
+        ("open", "EACCES", "train/class7", 2, "train/class7: Permission denied; train/ and val/"),
+        ("open", "EMFILE", "train/class7", 2, "train/class7: Too many open files"),
+    ],
+)
+def test_dir_that_does_not_answer(kind, error, part, status, line, typed):  # noqa: F811
+    """torchvision's ImageFolder takes a class that cannot be listed for an empty one."""
+    words = ["--output-dir", "run"]
+    output = typed(*words, status=status, env=broken(kind, error, part))
+    assert line in refused(output)
+    assert ("hold <class>" in output) == (status == 2)
+    typed(*words, status=143, env=EARLY)
+
+
+def test_shards_that_do_not_answer(tmp_path, demo):  # noqa: F811
+    """Reading of their index; and an image whose size is part of the data's digest."""
+    words = [sys.executable, ROOT / "tools" / "make_shards.py", demo, tmp_path / "shards"]
+    run(words, tmp_path)
+    words = [*command(ND), *RUN, "-b", "16", tmp_path / "shards", "--output-dir", "run"]
+    for kind, part in ("read", "index.npz"), ("open", "shards/train"):
+        line = refused(run(words, tmp_path, 1, broken(kind, "EIO", part)))
+        assert "shards/train" in line and "Input/output error" in line
+    run(words, tmp_path, 143, EARLY)
+    (tmp_path / "link").mkdir()
+    for part in "train", "val":
+        shutil.copytree(demo / part, tmp_path / "link" / part)
+    first = tmp_path / "link" / "train" / "class0" / "0.jpg"
+    first.unlink()
+    first.symlink_to("on another disk.jpg")
+    words[-3] = tmp_path / "link"
+    assert "class0/0.jpg: No such file" in refused(run(words, tmp_path, 1))
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "error", "part", "status"),
+    [
+        ("cola", "open", "EIO", "train.tsv", 1),
+        ("cola", "open", "EACCES", "dev.tsv", 2),
+        ("lm", "open", "ESTALE", "val.txt", 1),
+        ("lm", "open", "EACCES", "train.txt", 2),
+    ],
+)
+def test_text_that_does_not_answer(task, kind, error, part, status, text, tmp_path):
+    words = [*command("text_nd.py"), "--task", task, "-a", "bert" if task == "cola" else "gpt"]
+    words += ["--no-accel", "--hidden-size", "16", "--layers", "1", "--heads", "2"]
+    words += ["--max-length", "32", "-b", "4", text, "--output-dir", "run"]
+    assert part in refused(run(words, tmp_path, status, broken(kind, error, part)))
+    run(words, tmp_path, 143, EARLY)
+
+
+# -------------------------------------------------------------------------------------- in training
+
+
+@pytest.mark.parametrize("way", ALIKE)
+@pytest.mark.parametrize(
+    ("kind", "error", "part", "after", "status", "line"),
+    [
+        ("write", "EIO", "checkpoint.tmp", 1, 1, "checkpoint.pt cannot be written; the previous"),
+        ("open", "ESTALE", "checkpoint.tmp", 1, 1, "checkpoint.pt cannot be written; the prev"),
+        ("open", "EACCES", "checkpoint.tmp", 1, 1, "checkpoint.pt cannot be written; the prev"),
+        ("write", "EFBIG", "checkpoint.tmp", 1, 2, "checkpoint.pt cannot be written; the previous"),
+        ("open", "EMFILE", "checkpoint.tmp", 1, 2, "checkpoint.pt cannot be written; the previous"),
+        ("write", "EIO", "model_best.tmp", 0, 1, "model_best.pt cannot be written"),
+        ("write", "EIO", "tfevents", 5, 1, "a file cannot be read or written"),
+        ("open", "ESTALE", "tfevents", 5, 1, "Stale file handle"),
+    ],
+)
+def test_a_folder_that_fails_in_training(
+    kind, error, part, after, status, line, way, typed, tmp_path  # noqa: F811
+):
+    words = ["--output-dir", "run"]
+    output = typed(*words, way=way, status=status, env=broken(kind, error, part, after))
+    assert line in refused(output) and "1/3  step 4 " in output
+    assert "Resuming run/" in typed(*words, way=way) or after == 0
+    assert len(points(tmp_path / "run")["Loss/step"]) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["train/class", "val/class"])
+def test_an_image_that_cannot_be_read(part, demo, tmp_path):
+    """In training and in validation, after four attempts, in loader processes too."""
+    words = [*command(ND), *RUN, "-b", "16", demo, "--output-dir", "run"]
+    first = run(words, tmp_path, 143, EARLY)
+    assert "1/3  step 1 " in first
+    for workers in "0", "1":
+        output = run([*words, "-j", workers], tmp_path, 1, broken("read", "EIO", part))
+        assert ".jpg: image " in refused(output)
+        assert "cannot be used: Input/output error" in refused(output)
+    run(words, tmp_path)
+    assert load(tmp_path / "run" / "checkpoint.pt")["epoch"] == 3
