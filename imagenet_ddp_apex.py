@@ -2360,9 +2360,9 @@ def open_log(run, metadata):
             # TensorBoard drops what was logged after the checkpoint, which is logged again; before
             # the first one, all.
             purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
-            run.log = SummaryWriter(folder, purge_step=purge)
-            # What its thread raises, add_scalar() raises again: one line is enough.
+            # What TensorBoard's thread raises, add_scalar() raises again: one line is enough.
             threading.excepthook = lambda failed: None
+            run.log = SummaryWriter(folder, purge_step=purge)
         except (OSError, UnicodeError) as error:
             raise storage_error(f"--output-dir {folder}", error) from None
         run.folder = folder

@@ -2,8 +2,8 @@
 are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the scripts changes.
 $SIGTERM_AT=7, or $SIGKILL_AT or $SIGHUP_AT, has a process that trains send itself this signal at
 the seventh event: it begins to train or to validate, or has read the sums of a step.
-$STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this in
-it, from the third time on that one is opened; or "open", also of folders, or "write"."""
+$STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this
+in it, from the third time on that one is opened; or "open", also of folders, or "write"."""
 
 import builtins
 import errno
