@@ -397,3 +397,53 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo_data"
     importlib.import_module("imagenet_nd").make_demo_set(folder)
     return folder
+
+
+# ------------------------------------------------------------------- a run whose folder is used
+
+VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
+# Three epochs of four steps; the rate depends on no epoch's end.
+RUN = [*VIT, *"--epochs 3 --steps-per-epoch 4 -p 1 --lr 2 --warmup-epochs 0".split()]
+ND, DDP = "imagenet_nd.py", "imagenet_ddp.py"
+WAYS = {"one device": (ND, 1, "16"), "two ranks": (DDP, 2, "8")}  # a global batch of 16
+SLOW = pytest.mark.slow
+# Where two ranks do what one does, since rank 0 alone looks at the folder.
+ALIKE = ["one device", pytest.param("two ranks", marks=SLOW)]
+
+
+@pytest.fixture(scope="session")
+def trained(demo, tmp_path_factory):
+    """{way: folder of a run of three epochs}, trained when first asked for, and {way: output}."""
+    folder, outputs = tmp_path_factory.mktemp("trained"), {}
+
+    def train(way):
+        if way not in outputs:
+            script, ranks, batch = WAYS[way]
+            words = [*command(script, ranks), *RUN, "-b", batch, "--output-dir", way, demo]
+            outputs[way] = run(words, folder)
+        return folder / way
+
+    train.outputs = outputs
+    return train
+
+
+@pytest.fixture
+def one(trained, tmp_path):
+    """A copy of the run on one device, as `one` in the test's folder."""
+    return Path(shutil.copytree(trained("one device"), tmp_path / "one"))
+
+
+@pytest.fixture
+def typed(demo, tmp_path):
+    """typed(*words, way="one device", **of_run): the command of that run, and more behind it."""
+
+    def again(*words, way="one device", **more):
+        script, ranks, batch = WAYS[way]
+        return run([*command(script, ranks), *RUN, "-b", batch, demo, *words], tmp_path, **more)
+
+    return again
+
+
+def refused(output):
+    """Returns the one line behind which there is nothing."""
+    return the_line(output, only=False)
