@@ -2785,6 +2785,9 @@ def _form_group(args, place):
         kind = Fault if transient else BadInput
         at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
         why = f"cannot form a group with the others by {at}: {first_line(error)}"
+        if backend == "gloo" and place.ranks > place.local_ranks:
+            name = os.environ.get("GLOO_SOCKET_IFNAME", "that of this machine's name")
+            why += f"; its interface is {name}: if that is wrong, export GLOO_SOCKET_IFNAME=NAME"
         raise kind(f"rank {place.rank} of {place.ranks} {why}") from None
 
 
@@ -2795,8 +2798,11 @@ def _meet(place, backend, wait):
     while nobody listens, as at the port of an earlier start."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # torchrun's store exists before its ranks; if it refuses, torchrun was killed.
-        socket.create_connection((host, port), 20).close()
+        try:
+            socket.create_connection((host, port), 20).close()
+        except OSError as error:  # it is there before the ranks are
+            what = f"torchrun's store at {host} port {port} does not answer ({error.strerror})"
+            raise Fault(f"{what}: torchrun was killed, or its node is gone") from None
         launchers, port = dist.TCPStore(host, port, timeout=wait), 0
     if here := place.ranks == place.local_ranks:  # no other machine connects
         host = "127.0.0.1"

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import fcntl
 import functools
 import gc
 import importlib
@@ -228,7 +229,7 @@ def complaint_here(tmp_path, monkeypatch, capfd):
     return complain
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
 
 def the_run(folder):
@@ -389,6 +390,14 @@ def tool(call_tool):
         return output
 
     return call
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Holds the lock of a run's folder, as a run that trains there."""
+    with open(folder / ".lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

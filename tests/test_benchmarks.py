@@ -13,12 +13,11 @@ import shutil
 import sys
 from types import SimpleNamespace
 
-import filelock
 import numpy as np
 import pytest
 import torch
 import torchvision
-from conftest import EMULATED, EMULATES, HOROVOD, ROOT, needs_bfloat16, run, write_images
+from conftest import EMULATED, EMULATES, HOROVOD, ROOT, locked, needs_bfloat16, run, write_images
 
 from reporting.logs import read_benchmarks
 from reporting.tables import benchmark_table, significant
@@ -209,7 +208,7 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
     words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --steps 2 --output-dir run".split()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.pt").write_text("neither read nor written")
-    with filelock.FileLock(tmp_path / "run" / ".lock"):  # that run goes on meanwhile
+    with locked(tmp_path / "run"):  # that run goes on meanwhile
         words = [sys.executable, find_bottleneck.__file__, *words, images]
         lines = run(words, tmp_path).splitlines()
         assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoint.pt", ".lock"}

@@ -1,7 +1,6 @@
 """A run is a folder: what --output-dir begins, resumes, refuses and leaves alone, sentence by
 sentence of docs/reliability.md, and what is printed as advice, typed."""
 
-import fcntl
 import re
 import shlex
 import shutil
@@ -23,6 +22,7 @@ from conftest import (
     damage,
     flip,
     load,
+    locked,
     points,
     record,
     refused,
@@ -496,8 +496,7 @@ def test_a_run_waits_for_the_one_that_holds_its_folder(one, demo, tmp_path):
     newest = (one / "checkpoint.pt").read_bytes()
     (one / "checkpoint.pt").write_text("as that run had it when this one was started")
     words = [*command(ND), *RUN, "-b", "16", "--output-dir", "one", "--epochs", "4", demo]
-    with open(one / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(one):
         process = start(words, tmp_path)
         time.sleep(8)  # it has begun by then, or this says little
         (one / "checkpoint.pt").write_bytes(newest)
@@ -552,8 +551,7 @@ def test_evaluate(way, trained, typed, tmp_path):
     before = kept(tmp_path)
     top1 = {epoch: f"top-1 {value:.3f} %" for epoch, value in scalars(folder, "Top1/val").items()}
     best = load(tmp_path / "best.pt")["epoch"]
-    with open(folder / ".lock", "a") as lock:  # as a run that trains there
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder):
         for words, path, epoch in (
             ("--output-dir run", "run/checkpoint.pt", 3),
             ("--resume run", "run/checkpoint.pt", 3),

@@ -1,6 +1,9 @@
 """How imagenet_ddp.py starts its ranks, ends them, and how they meet: in this process."""
 
+import contextlib
 import functools
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,9 +11,10 @@ import threading
 import time
 from unittest import mock
 
+import psutil
 import pytest
 import torch.distributed as dist
-from conftest import free_port
+from conftest import ROOT, STARTED, command, environment, free_port, load, the_line
 
 import imagenet_ddp as ddp
 
@@ -98,9 +102,9 @@ def test_a_restarted_rank_reads_the_port_of_its_own_start(monkeypatch):
 
     stores, first = [], threading.Thread(target=rank_0)
     first.start()
-    store = ddp._meet(place, "gloo", ddp.datetime.timedelta(seconds=20))
+    store, _ = ddp._meet(place, "gloo", ddp.datetime.timedelta(seconds=20))
     first.join()
-    stores[0].set("here", "yes")
+    stores[0][0].set("here", "yes")
     assert store.get("here") == b"yes"
 
 
@@ -150,3 +154,111 @@ def test_the_launcher_passes_a_second_signal_on(start, monkeypatch):
     monkeypatch.setattr(ddp.os, "_exit", ended)
     assert start(SAVES) == 143
     assert not ended.called
+
+
+# -------------------------------------------------------------------- killed, and a closed terminal
+
+RUN = "-a vit_b_16 --image-size 32 --no-accel -j 1 -b 8 -p 1 --epochs 1000 --output-dir run".split()
+
+
+def begin(words, folder, demo, **env):
+    """Starts a command in a session of its own, as a terminal does, with a file for its output."""
+    words = [*map(str, words), *RUN, str(demo)]
+    with open(folder / "output.txt", "a") as output:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    STARTED.append(process)
+    return process
+
+
+def steps(folder):
+    """Returns how many steps were printed."""
+    return (folder / "output.txt").read_text().count("  step ")
+
+
+def wait_for(number, folder, process, seconds=120):
+    """Waits until so many steps were printed."""
+    until = time.monotonic() + seconds
+    while steps(folder) < number:
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+
+
+def ranks_of(process):
+    """Returns the processes that a launcher has started."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
+@pytest.mark.parametrize("way", ["own", "torchrun"])
+def test_the_launcher_is_killed_while_its_ranks_import(way, demo, tmp_path):
+    """Without sizes that are typed, by which a rank might notice."""
+    words = [sys.executable, ROOT / "imagenet_ddp.py"]
+    if way == "torchrun":
+        words = ["torchrun", f"--master_port={free_port()}", words[1]]
+    process = begin(words, tmp_path, demo)
+    until = time.monotonic() + 60
+    while not (ranks := ranks_of(process)) and time.monotonic() < until:
+        time.sleep(0.01)
+    (rank,) = ranks
+    process.kill()
+    with pytest.raises(psutil.NoSuchProcess):
+        rank.wait(30)
+        rank.status()
+    why = "the launcher was killed" if way == "own" else "torchrun was killed, or its node is gone"
+    assert why in the_line((tmp_path / "output.txt").read_text())
+    assert not (tmp_path / "run").exists()
+
+
+HANGING_UP = {
+    "one device": ([sys.executable, ROOT / "imagenet_nd.py"], 143),
+    "own launcher": (command("imagenet_ddp.py", 2), 143),
+    "torchrun": (["torchrun", "--nproc_per_node=2", "--master_port=PORT"], 1),
+    "nohup, one device": (["nohup", sys.executable, ROOT / "imagenet_nd.py"], 143),
+    "nohup, own launcher": (["nohup", *command("imagenet_ddp.py", 2)], 143),
+    "nohup, torchrun": (["nohup", "torchrun", "--nproc_per_node=2", "--master_port=PORT"], 1),
+    "nohup, torchrun that leaves SIGHUP alone": (
+        "nohup torchrun --signals-to-handle=SIGTERM,SIGINT --nproc_per_node=2 --master_port=PORT",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", HANGING_UP)
+def test_a_terminal_that_closes(way, demo, tmp_path):
+    """It sends SIGHUP to all of its processes: they save and end as after SIGTERM, or train on
+    under nohup, whose choice torchrun replaces by default."""
+    words, status = HANGING_UP[way]
+    words = words.split() if isinstance(words, str) else words
+    words = [str(word).replace("PORT", str(free_port())) for word in words]
+    words += [str(ROOT / "imagenet_ddp.py")] * ("torchrun" in way)
+    process = begin(words, tmp_path, demo)
+    wait_for(3, tmp_path, process)
+    os.killpg(process.pid, signal.SIGHUP)
+    why = "SIGHUP"
+    if "nohup" in way and way != "nohup, torchrun":
+        time.sleep(1)
+        wait_for(steps(tmp_path) + 20, tmp_path, process)
+        process.terminate()
+        why = "SIGTERM"
+    assert process.wait(60) == status
+    assert load(tmp_path / "run" / "checkpoint.pt")["step"] > 0
+    marker = json.loads((tmp_path / "run" / "PREEMPTED").read_text())
+    assert marker["why"] in (why, "a signal to another rank")
+
+
+def test_a_terminal_that_closes_before_training(demo, tmp_path):
+    process = begin(command("imagenet_ddp.py", 2), tmp_path, demo)
+    while len(ranks_of(process)) < 2:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 129
+    assert not (tmp_path / "run").exists()

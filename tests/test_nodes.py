@@ -187,6 +187,68 @@ def test_launchers(lines, cluster, ssh, demo, expected):
     assert ("Accepted publickey" in printed) == bool(reached)
 
 
+# ----------------------------------------------------------------- Debian's and Ubuntu's /etc/hosts
+
+
+def as_debian_writes(cluster):
+    """Gives each host a list of names in which its own is 127.0.1.1."""
+    for number, host in enumerate(cluster.hosts, 1):
+        others = [f"{address(each)} host{each}\n" for each in range(1, 5) if each != number]
+        path = host.folder.with_suffix(".hosts")
+        path.write_text(f"127.0.0.1 localhost\n127.0.1.1 host{number}\n" + "".join(others))
+        host.command(f"mount --bind '{path}' /etc/hosts")
+
+
+def by_name(data):
+    """As by_dist_url(), where host1 knows itself by 127.0.1.1."""
+    words = [
+        [str(word).replace(address(1), "host1") for word in line] for line in by_dist_url(data)
+    ]
+    return words
+
+
+FSDP = by_node_rank(["torchrun"], 29500, "imagenet_fsdp.py", "--dist-backend", "gloo")
+
+
+@pytest.mark.parametrize(
+    ("lines", "more"),
+    [
+        pytest.param(by_dist_url, [], id="dist_url"),
+        pytest.param(by_name, ["--nproc-per-node", 2], id="by name, two ranks a node"),
+        pytest.param(FSDP, [], id="fsdp", marks=pytest.mark.slow),
+        pytest.param(by_torchrun, [], id="torchrun", marks=pytest.mark.slow),
+    ],
+)
+def test_own_names_that_are_127_0_1_1(lines, more, cluster, demo, expected):
+    """By them gloo would choose addresses that no other machine can reach."""
+    hosts = cluster(2)
+    as_debian_writes(hosts)
+    size = ["-b", GLOBAL_BATCH // 2, "--global-batch", GLOBAL_BATCH]
+    check(hosts, start(hosts, lines(demo), *OPTIONS, *size, *more), expected)
+
+
+def test_an_export_counts(cluster, demo):
+    """Here of a wrong interface: a line on each node says what to export."""
+    hosts = cluster(2)
+    jobs = start(hosts, by_dist_url(demo), "--timeout", "10", GLOO_SOCKET_IFNAME="lo")
+    for job in jobs:
+        assert job.wait(120) == 1
+        (line,) = [line for line in job.errors().splitlines() if "error: " in line]
+        assert "GLOO_SOCKET_IFNAME" in line
+
+
+def test_a_node_that_does_not_come_is_named(cluster, demo):
+    """By the numbers of its ranks, on all nodes that came; also if two have come as the same."""
+    hosts = cluster(2)
+    first, second = by_dist_url(demo)
+    first[first.index("--world-size") + 1] = second[second.index("--world-size") + 1] = 3
+    jobs = start(hosts, [first, second], "--nproc-per-node", 2, "--timeout", "15")
+    for job in jobs:
+        assert job.wait(120) == 1
+        assert "rank 4, rank 5 did not come within --timeout" in job.errors()
+        assert "Timeout (" not in job.errors() and "Traceback" not in job.errors()
+
+
 # --------------------------------------------------------------------------------- a host is lost
 
 TIMEOUT = 15  # --timeout

@@ -1,11 +1,15 @@
 """Storage that fails: a disk that does not answer is not an empty disk, and no damaged file. After
 each failure the disk is well again, and the same command resumes."""
 
+import fcntl
+import os
 import shutil
+import signal
+import subprocess
 import sys
 
 import pytest
-from conftest import ALIKE, EARLY, ND, ROOT, RUN, command, load, points, refused, run
+from conftest import ALIKE, EARLY, ND, ROOT, RUN, command, load, locked, nd, points, refused, run
 
 PASSES = ["EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"]
 
@@ -204,3 +208,69 @@ def test_an_image_that_cannot_be_read(part, demo, tmp_path):
         assert "cannot be used: Input/output error" in refused(output)
     run(words, tmp_path)
     assert load(tmp_path / "run" / "checkpoint.pt")["epoch"] == 3
+
+
+# -------------------------------------------------------------------------------------------- locks
+
+
+def test_a_folder_that_is_held(tmp_path, monkeypatch):
+    """It is asked for again for a minute, and not longer."""
+    clock = [1000.0]
+    monkeypatch.setattr(nd.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(nd.time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
+    with locked(tmp_path), pytest.raises(nd.Fault, match="another run is writing there"):
+        nd.lock_folder.__wrapped__(tmp_path)
+    assert 1060 < clock[0] < 1061
+    assert nd.lock_folder.__wrapped__(tmp_path)
+
+
+@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def test_a_file_system_without_locks(error, typed, tmp_path):
+    """Lustre without -o flock, NFS without its lock daemon. A killed run leaves `.lock`, and the
+    same command resumes on any host, which would not know its process."""
+    words, env = ["--output-dir", "run"], {"NO_FLOCK": error}
+    output = typed(*words, status=-9, env=env | {"SIGKILL_AT": "7"})  # in the second epoch
+    assert output.count("/run cannot be locked (") == 1
+    assert (tmp_path / "run" / ".lock").read_bytes() == b""
+    output = typed(*words, env=env)
+    assert output.count("/run cannot be locked (") == 1
+    assert "Resuming run/checkpoint.pt after 1 of 3 epochs" in output
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+import imagenet_nd as nd
+nd.lock_folder(Path(sys.argv[1]))
+if not os.fork():
+    time.sleep(100)
+print("locked", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def test_no_lock_outlives_its_process(tmp_path):
+    """Where a loader worker does, since the disk that it reads from does not answer."""
+    words = [sys.executable, "-c", FORKS, tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
+    try:
+        assert process.stdout.readline() == b"locked\n"
+        with open(tmp_path / ".lock") as lock:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            process.stdin.close()
+            assert process.wait(60) == 0
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_lock_that_is_a_link(typed, tmp_path):
+    """Nothing is made or changed where it leads to."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to("../elsewhere")
+    line = refused(typed("--output-dir", "run", status=1))
+    assert "/run/.lock: Too many levels of symbolic links" in line
+    assert not (tmp_path / "elsewhere").exists()

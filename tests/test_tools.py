@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 
-import filelock
 import numpy as np
 import PIL.Image
 import pytest
@@ -21,6 +20,7 @@ from conftest import (
     damage,
     flip,
     interrupted,
+    locked,
     members,
     needs_horovod,
     run,
@@ -374,7 +374,7 @@ def test_a_profile_begins_where_a_run_would_go_on_and_leaves_its_folder_as_it_is
     run([*command("imagenet_nd.py"), *few, "--desired-acc", "0.001"], tmp_path)
     before = content_of(tmp_path)
     words = [*profiling("imagenet_nd.py", 1, "--from", "2"), *few]
-    with filelock.FileLock(tmp_path / "run" / ".lock"):
+    with locked(tmp_path / "run"):
         output = run([*words, "--resume", "absent.pt", "--start-epoch", "0"], tmp_path)
         after = content_of(tmp_path)
     assert "Resuming run/checkpoint.pt after 1 of 2 epochs" in output

@@ -3,10 +3,12 @@ are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the 
 $SIGTERM_AT=7, or $SIGKILL_AT or $SIGHUP_AT, has a process that trains send itself this signal at
 the seventh event: it begins to train or to validate, or has read the sums of a step.
 $STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this
-in it, from the third time on that one is opened; or "open", also of folders, or "write"."""
+in it, from the third time on that one is opened; or "open", also of folders, or "write".
+$NO_FLOCK=ENOSYS has locking fail with this error."""
 
 import builtins
 import errno
+import fcntl
 import gc
 import importlib.abc
 import importlib.util
@@ -111,6 +113,17 @@ def break_storage(kind, name, part, whole="0"):
         builtins.open = io.open = broken
 
 
+def no_flock(name):
+    """Has locking fail with this error."""
+
+    def flock(file, kind):
+        raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
+
+    fcntl.flock = flock
+
+
+if "NO_FLOCK" in os.environ:
+    no_flock(os.environ["NO_FLOCK"])
 if "STORAGE" in os.environ:
     break_storage(*os.environ["STORAGE"].split())
 for name in "SIGTERM", "SIGKILL", "SIGHUP":
