@@ -2810,26 +2810,6 @@ class Fault(Exception):
     status = 1
 
 
-# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
-# and limits of the system. All others may pass by themselves, as when a server does not answer.
-WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
-LIMITS = ["EMFILE", "EFBIG"]
-
-
-def storage_error(what, error, typed=False, advice=""):
-    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
-    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
-    that the user has typed. `advice` is for the user."""
-    why = getattr(error, "strerror", None) or first_line(error)[:300]
-    path = os.fsdecode(getattr(error, "filename", None) or "")
-    if path not in str(what):
-        why = f"{path}: {why}"
-    name = errno.errorcode.get(getattr(error, "errno", None))
-    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
-        return BadInput(f"{what}: {why}{advice}")
-    return Fault(f"{what}: {why}")
-
-
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
 SMALL = "the model cannot take this size of batch or input"
 # What libraries say: the exit status, 2 if the user must change something, and what it means.
@@ -2873,6 +2853,26 @@ def report_error(error):
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
     return status
+
+
+# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
+# and limits of the system. All others may pass by themselves, as when a server does not answer.
+WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
+LIMITS = ["EMFILE", "EFBIG"]
+
+
+def storage_error(what, error, typed=False, advice=""):
+    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
+    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
+    that the user has typed. `advice` is for the user."""
+    why = getattr(error, "strerror", None) or first_line(error)[:300]
+    path = os.fsdecode(getattr(error, "filename", None) or "")
+    if path not in str(what):
+        why = f"{path}: {why}"
+    name = errno.errorcode.get(getattr(error, "errno", None))
+    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
+        return BadInput(f"{what}: {why}{advice}")
+    return Fault(f"{what}: {why}")
 
 
 def first_line(error):
@@ -2965,6 +2965,25 @@ def _form_group(args, place):
     # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
+
+    def failed(why):
+        """Returns a line that says what failed."""
+        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
+        line = (
+            f"rank {place.rank} of {place.ranks} cannot form a group with the others by {at}: {why}"
+        )
+        if backend == "gloo" and place.ranks > place.local_ranks:
+            name = os.environ.get("GLOO_SOCKET_IFNAME", "that of this machine's name")
+            line += f"; its interface is {name}: if that is wrong, export GLOO_SOCKET_IFNAME=NAME"
+        return line
+
+    def give_up():
+        """Ends the process: gloo waits for ever for a rank that cannot reach this one."""
+        print_line(f"{Path(sys.argv[0]).name}: error: {failed('no answer')}", sys.stderr)
+        os._exit(Fault.status)
+
+    timer = threading.Timer(wait.total_seconds() + 10, give_up)
+    timer.daemon = True
     try:
         if "WORLD_SIZE" in os.environ:
             store, ends = _meet(place, backend, wait)
@@ -2977,17 +2996,15 @@ def _form_group(args, place):
         for name, known in psutil.net_if_addrs().items():
             if address in [each.address.partition("%")[0] for each in known]:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        arm_timeout(args)
+        timer.start()
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
         # A value that a launcher has set wrongly raises another type.
         transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        kind = Fault if transient else BadInput
-        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        why = f"cannot form a group with the others by {at}: {first_line(error)}"
-        if backend == "gloo" and place.ranks > place.local_ranks:
-            name = os.environ.get("GLOO_SOCKET_IFNAME", "that of this machine's name")
-            why += f"; its interface is {name}: if that is wrong, export GLOO_SOCKET_IFNAME=NAME"
-        raise kind(f"rank {place.rank} of {place.ranks} {why}") from None
+        raise (Fault if transient else BadInput)(failed(first_line(error))) from None
+    finally:
+        timer.cancel()
 
 
 def _meet(place, backend, wait):

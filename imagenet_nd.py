@@ -2647,26 +2647,6 @@ class Fault(Exception):
     status = 1
 
 
-# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
-# and limits of the system. All others may pass by themselves, as when a server does not answer.
-WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
-LIMITS = ["EMFILE", "EFBIG"]
-
-
-def storage_error(what, error, typed=False, advice=""):
-    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
-    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
-    that the user has typed. `advice` is for the user."""
-    why = getattr(error, "strerror", None) or first_line(error)[:300]
-    path = os.fsdecode(getattr(error, "filename", None) or "")
-    if path not in str(what):
-        why = f"{path}: {why}"
-    name = errno.errorcode.get(getattr(error, "errno", None))
-    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
-        return BadInput(f"{what}: {why}{advice}")
-    return Fault(f"{what}: {why}")
-
-
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
 SMALL = "the model cannot take this size of batch or input"
 # What libraries say: the exit status, 2 if the user must change something, and what it means.
@@ -2710,6 +2690,26 @@ def report_error(error):
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
     return status
+
+
+# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
+# and limits of the system. All others may pass by themselves, as when a server does not answer.
+WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
+LIMITS = ["EMFILE", "EFBIG"]
+
+
+def storage_error(what, error, typed=False, advice=""):
+    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
+    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
+    that the user has typed. `advice` is for the user."""
+    why = getattr(error, "strerror", None) or first_line(error)[:300]
+    path = os.fsdecode(getattr(error, "filename", None) or "")
+    if path not in str(what):
+        why = f"{path}: {why}"
+    name = errno.errorcode.get(getattr(error, "errno", None))
+    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
+        return BadInput(f"{what}: {why}{advice}")
+    return Fault(f"{what}: {why}")
 
 
 def first_line(error):

@@ -4,6 +4,7 @@ import copy
 import importlib
 import itertools
 import re
+import sys
 from types import SimpleNamespace
 from unittest import mock
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from conftest import (
     BY_TORCHRUN,
+    ROOT,
     checkpoint,
     command,
     free_port,
@@ -25,6 +27,7 @@ from conftest import (
 from torchvision import models
 
 EXCHANGE, FSDP, PIPELINE = BY_TORCHRUN
+OTHERS = EXCHANGE, PIPELINE, "text_exchange.py", "text_fsdp.py", "text_pipeline.py"
 NET = ["--image-size", "32", "--no-accel", "-j", "0", "-p", "1", "--warmup-epochs", "0"]
 VIT = ["-a", "vit_b_16", *NET, "--lr", "2"]
 
@@ -40,6 +43,22 @@ def fsdp():
 
 
 # -------------------------------------------------------------------------------------- one run
+
+
+@pytest.mark.parametrize(
+    "script", [FSDP, *(pytest.param(s, marks=pytest.mark.slow) for s in OTHERS)]
+)
+def test_torch_distributed_launch(script, demo, text, tmp_path):
+    """It gives each rank a --local-rank of its own."""
+    words = [sys.executable, "-m", "torch.distributed.launch", f"--master_port={free_port()}"]
+    words += ["--nproc_per_node=2", ROOT / script, "--no-accel", "-b", "4", "--epochs", "1"]
+    words += ["--steps-per-epoch", "2", "--output-dir", "run"]
+    if script.startswith("imagenet"):
+        words += ["-a", "vit_b_16", "--image-size", "32", "-j", "0", demo]
+    else:
+        words += ["--max-length", "32", "--hidden-size", "16", text]
+    words += ["--microbatches", "2"] * ("pipeline" in script)
+    assert "all epochs are done" in run(words, tmp_path)
 
 
 # ---------------------------------------------------------------------------------------- stages
@@ -114,13 +133,16 @@ class Branch(torch.nn.Module):
         (Branch, {}, "an_arch cannot be cut"),
         (models.resnet18, {"microbatches": 3}, "--microbatches 3 does not divide the batch of 8"),
         (models.resnet18, {"ranks": 12}, "an_arch can be cut into 11 stages, not 12"),
+        (models.resnet18, {"microbatches": 8}, "--microbatches 8: each has one of 8 images, and "),
     ],
 )
 def test_pipelines_that_cannot_be(model, options, complaint, pipeline, monkeypatch):
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: model())
     args = {"arch": "an_arch", "schedule": "gpipe", "microbatches": 4, "ranks": 2}
-    args, data = SimpleNamespace(**args | options), SimpleNamespace(device_batch=8)
-    place = SimpleNamespace(rank=0, ranks=args.ranks, data_ranks=1)
+    args |= {"precision": "float32"} | options
+    sizes = {"device_batch": 8, "image_size": 32, "val_size": 32, "num_classes": 10}
+    args, data = SimpleNamespace(**args), SimpleNamespace(**sizes)
+    place = SimpleNamespace(rank=0, ranks=args.ranks, data_ranks=1, device=torch.device("cpu"))
     with pytest.raises(pipeline.BadInput, match=re.escape(complaint)):
         pipeline.prepare(args, place, data)
 
@@ -129,7 +151,7 @@ def test_pipelines_that_cannot_be(model, options, complaint, pipeline, monkeypat
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["-b", "4"], "resnet18, sgd: Expected more than 1 value per channel"),  # BatchNorm's
+        (["-b", "4"], "--microbatches 4: each has one of 4 images, and Expected more than 1 value"),
         (["-b", "8", "--microbatches", "1", "--schedule", "1f1b"], "Number of microbatches (1)"),
         (["-b", "10", "--microbatches", "5", "--schedule", "interleaved"], "Interleaved 1F1B"),
     ],

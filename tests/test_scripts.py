@@ -214,13 +214,17 @@ OPTIONS = {
     "fsdp": (
         "param_dtype=float32 sync_bn=False",
         "hybrid=None reshard_after_forward=True",
-        "dist_backend=None",
+        "dist_backend=None local_rank=None",
     ),
-    "pipeline": ("microbatches=4", "schedule=gpipe stages=None", "dist_backend=None"),
+    "pipeline": (
+        "microbatches=4",
+        "schedule=gpipe stages=None",
+        "dist_backend=None local_rank=None",
+    ),
     "exchange": (
         "exchange_dtype=float32 sync_bn=False",
         "bucket_mb=25.0 exchange=bucket",
-        "dist_backend=None list_tensors=False",
+        "dist_backend=None list_tensors=False local_rank=None",
     ),
 }
 OTHER_DEFAULTS = {  # of options of the loop
