@@ -130,15 +130,15 @@ class Branch(torch.nn.Module):
 @pytest.mark.parametrize(
     ("model", "options", "complaint"),
     [
-        (Branch, {}, "an_arch cannot be cut"),
+        (Branch, {}, "resnet18 cannot be cut"),
         (models.resnet18, {"microbatches": 3}, "--microbatches 3 does not divide the batch of 8"),
-        (models.resnet18, {"ranks": 12}, "an_arch can be cut into 11 stages, not 12"),
+        (models.resnet18, {"ranks": 12}, "resnet18 can be cut into 11 stages, not 12"),
         (models.resnet18, {"microbatches": 8}, "--microbatches 8: each has one of 8 images, and "),
     ],
 )
 def test_pipelines_that_cannot_be(model, options, complaint, pipeline, monkeypatch):
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: model())
-    args = {"arch": "an_arch", "schedule": "gpipe", "microbatches": 4, "ranks": 2}
+    args = {"arch": "resnet18", "schedule": "gpipe", "microbatches": 4, "ranks": 2}
     args |= {"precision": "float32"} | options
     sizes = {"device_batch": 8, "image_size": 32, "val_size": 32, "num_classes": 10}
     args, data = SimpleNamespace(**args), SimpleNamespace(**sizes)
