@@ -139,7 +139,7 @@ class Branch(torch.nn.Module):
 def test_pipelines_that_cannot_be(model, options, complaint, pipeline, monkeypatch):
     monkeypatch.setattr(pipeline, "build_model", lambda args, data: model())
     args = {"arch": "resnet18", "schedule": "gpipe", "microbatches": 4, "ranks": 2}
-    args |= {"precision": "float32"} | options
+    args = vars(pipeline.parse_args([])) | args | options
     sizes = {"device_batch": 8, "image_size": 32, "val_size": 32, "num_classes": 10}
     args, data = SimpleNamespace(**args), SimpleNamespace(**sizes)
     place = SimpleNamespace(rank=0, ranks=args.ranks, data_ranks=1, device=torch.device("cpu"))
