@@ -3108,7 +3108,7 @@ def _form_group(args, place):
         print_line(f"{Path(sys.argv[0]).name}: error: {failed('no answer')}", sys.stderr)
         os._exit(Fault.status)
 
-    timer = threading.Timer(wait.total_seconds() + 10, give_up)
+    timer = threading.Timer(wait.total_seconds() + 20, give_up)
     timer.daemon = True
     try:
         if "WORLD_SIZE" in os.environ:
@@ -3143,7 +3143,7 @@ def _meet(place, backend, wait):
         try:
             socket.create_connection((host, port), 20).close()
         except OSError as error:  # it is there before the ranks are
-            what = f"torchrun's store at {host} port {port} does not answer ({error.strerror})"
+            what = f"torchrun's store at {host} port {port} does not answer ({first_line(error)})"
             raise Fault(f"{what}: torchrun was killed, or its node is gone") from None
         launchers, port = dist.TCPStore(host, port, timeout=wait), 0
     if here := place.ranks == place.local_ranks:  # no other machine connects

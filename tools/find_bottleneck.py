@@ -114,7 +114,7 @@ def main():
     if args.steps < 1:
         parser.error(f"--steps {args.steps}: 1 or more")
     try:
-        with one_line(parser, nd.BadInput, OSError):
+        with one_line(parser, nd.BadInput, nd.Fault, OSError):
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 loader, model, both, workers = measure(words, args.steps, folder)
     finally:

@@ -34,7 +34,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from commandline import make_parser
+from commandline import end, make_parser
 
 import imagenet_nd as nd
 
@@ -369,8 +369,8 @@ def main():
             images, bad = (make_index if args.index else make)(args, pool), 0
             print(f"{args.out}: {images} images")
         pool.shutdown()
-    except (nd.BadInput, OSError, RuntimeError) as error:
-        parser.error(str(error))
+    except (nd.BadInput, nd.Fault, OSError, RuntimeError) as error:
+        end(parser, error)
     except SystemExit as ended:  # of stop()
         name = signal.Signals(ended.code - 128).name
         print(f"{parser.prog}: ended by {name}", file=sys.stderr, flush=True)

@@ -35,7 +35,7 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
-from commandline import make_parser
+from commandline import end, make_parser
 from tqdm import tqdm
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -446,7 +446,7 @@ def main():
         make(args.source, args.dir, [args.only] if args.only else ["train", "val"])
     except (BadInput, OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
         nowhere = isinstance(error, OSError) and error.filename is None  # such as a full disk
-        parser.error(f"{args.dir}: {error}" if nowhere else str(error))
+        end(parser, error, f"{args.dir}: {error}" if nowhere else "")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted: start it again, and it goes on\n")
 

@@ -116,7 +116,7 @@ def main():
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     parser.set_defaults(gpu=None)
     args = parser.parse_args()
-    with one_line(parser, nd.BadInput, OSError, RuntimeError, ValueError):
+    with one_line(parser, nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError):
         saved, model = open_checkpoint(args.checkpoint)
         encode, decode = make_codec(saved, args.tokenizer)
         prompt = encode(args.prompt)
