@@ -237,6 +237,7 @@ def train(run):
         reached, stuck = judge(run, val)
         if run.log and val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run, saved)
+        del saved  # as large as model and optimizer
         if run.log:
             log_epoch(run, done, values, val, trained=run.step > began)
         run.over = run.over or reached or stuck
@@ -2107,7 +2108,7 @@ def load_file(path, typed=True):
     try:
         content = io.BytesIO(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise storage_error(path, error, typed) from None
+        raise storage_error(f"{path} cannot be loaded", error, typed) from None
     try:
         if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
             with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums

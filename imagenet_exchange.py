@@ -394,6 +394,7 @@ def train(run):
         reached, stuck = judge(run, val)
         if run.log and val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run, saved)
+        del saved  # as large as model and optimizer
         if run.log:
             log_epoch(run, done, values, val, trained=run.step > began)
         run.over = run.over or reached or stuck
@@ -2264,7 +2265,7 @@ def load_file(path, typed=True):
     try:
         content = io.BytesIO(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise storage_error(path, error, typed) from None
+        raise storage_error(f"{path} cannot be loaded", error, typed) from None
     try:
         if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
             with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
@@ -3071,6 +3072,9 @@ def _await_all(store, place, wait, here, at_rank_0):
         store.set("missing", ", ".join(name for name in every if not store.check([name])))
     store.wait(["missing"], wait + datetime.timedelta(seconds=20))  # rank 0 looks first
     if missing := store.get("missing").decode():
+        time.sleep(
+            0 if place.rank else 3
+        )  # the others read it before rank 0's end closes the store
         ask = "is its node started, with a number of its own?"
         raise Fault(f"{missing[:200]} did not come within --timeout: {ask}")
     if here.startswith(loopback) and store.check(["address"]):

@@ -446,7 +446,8 @@ def test_folders_that_lead_nowhere(images, tmp_path, complaint_here):
     where = ["--output-dir", tmp_path / "run"]
     assert "--output-dir " in complaint_here(ND, *TINY, *where, images, status=1)
     (tmp_path / "runs").symlink_to("unmounted")
-    assert "--output-dir runs: " in complaint_here(ND, *TINY, images, status=1, only=False)
+    line = complaint_here(ND, *TINY, images, status=1, only=False)
+    assert "runs leads to " in line and "/unmounted, which is missing: mount its disk" in line
 
 
 def test_weights_of_another_architecture(trained, images, complaint_here):

@@ -598,7 +598,7 @@ def test_listed_as_imagefolder_lists(tmp_path):
     ("fault", "message"),
     [
         ("no index", r"train: .* tars and index\.npz \(tools/make_shards\.py --index"),
-        ("missing tar", r"train: .*No such file.*000001\.tar.* index\.npz .*make_shards\.py"),
+        ("missing tar", r"train: .*000001\.tar: No such file.* index\.npz .*make_shards\.py"),
         ("short tar", r"train: 000001\.tar has changed since; .* index\.npz .*make_shards\.py"),
         ("damaged index", r"train: .* index\.npz .*make_shards\.py"),
         ("empty index", r"train: .* index\.npz .*make_shards\.py"),

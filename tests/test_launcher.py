@@ -164,6 +164,7 @@ RUN = "-a vit_b_16 --image-size 32 --no-accel -j 1 -b 8 -p 1 --epochs 1000 --out
 def begin(words, folder, demo, **env):
     """Starts a command in a session of its own, as a terminal does, with a file for its output."""
     words = [*map(str, words), *RUN, str(demo)]
+    heeds = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also below nohup
     with open(folder / "output.txt", "a") as output:
         process = subprocess.Popen(
             words,
@@ -173,6 +174,7 @@ def begin(words, folder, demo, **env):
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=heeds,
         )
     STARTED.append(process)
     return process

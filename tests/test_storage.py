@@ -25,9 +25,20 @@ def broken(kind, error, part, after=0):
 @pytest.mark.parametrize(
     ("kind", "error", "part", "line"),
     [
-        *[("open", error, "checkpoint.pt", "one/checkpoint.pt: ") for error in PASSES],
-        *[("read", error, "checkpoint.pt", "one/checkpoint.pt: ") for error in PASSES],
-        ("open", "EACCES", "checkpoint.pt", "one/checkpoint.pt: Permission denied"),
+        *[
+            ("open", error, "checkpoint.pt", "one/checkpoint.pt cannot be loaded: ")
+            for error in PASSES
+        ],
+        *[
+            ("read", error, "checkpoint.pt", "one/checkpoint.pt cannot be loaded: ")
+            for error in PASSES
+        ],
+        (
+            "open",
+            "EACCES",
+            "checkpoint.pt",
+            "one/checkpoint.pt cannot be loaded: Permission denied",
+        ),
         ("open", "EACCES", ".lock", "/one/.lock: Permission denied"),
         ("open", "ESTALE", ".lock", "/one/.lock: Stale"),
         ("open", "EIO", "tfevents", "the log in one cannot be read: one/events"),
@@ -66,7 +77,9 @@ def test_a_link_whose_target_is_missing(name, one, typed):
     (one / name).symlink_to("../elsewhere.pt")
     shutil.move(one.parent / "elsewhere.pt", one.parent / "away.pt")
     words = ["--output-dir", "one", "--epochs", "4"]
-    assert f"one/{name}: No such file or directory" in refused(typed(*words, status=1))
+    assert f"one/{name} cannot be loaded: No such file or directory" in refused(
+        typed(*words, status=1)
+    )
     shutil.move(one.parent / "away.pt", one.parent / "elsewhere.pt")
     assert "Resuming one/checkpoint-1.pt after 2 of" in typed(*words)
 
@@ -101,7 +114,9 @@ def test_a_path_that_was_typed(option, path, error, status, one, typed):
     env = broken("open", error, "file.pt") if error else {}
     for more in [], ["--evaluate"]:
         line = refused(typed(option, path, *more, status=status, env=env))
-        assert f" {path}: " in line and (path != "loop" or "Too many levels" in line)
+        assert f" {path} cannot be loaded: " in line and (
+            path != "loop" or "Too many levels" in line
+        )
         assert not (one.parent / "runs").exists()
 
 

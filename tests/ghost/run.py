@@ -150,8 +150,9 @@ def report_steps(module, path):
             file.write(json.dumps(line) + "\n")
 
     def save_and_forget(run, *values):
-        save_checkpoint(run, *values)
+        saved = save_checkpoint(run, *values)
         before.update(counts())
+        return saved
 
     module.finish_step, module.save_checkpoint = finish_and_report, save_and_forget
 
