@@ -1,15 +1,19 @@
 """Storage that fails: a disk that does not answer is not an empty disk, and no damaged file. After
 each failure the disk is well again, and the same command resumes."""
 
+import errno
 import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from conftest import ALIKE, EARLY, ND, ROOT, RUN, command, load, locked, nd, points, refused, run
+
+import text_nd
 
 PASSES = ["EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"]
 
@@ -175,6 +179,15 @@ def test_text_that_does_not_answer(task, kind, error, part, status, text, tmp_pa
     run(words, tmp_path, 143, EARLY)
 
 
+def test_text_that_cannot_be_looked_at_does_not_answer(tmp_path, monkeypatch):
+    """Or DIR would be said to have no such file."""
+    looked = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    assert text_nd.is_there(tmp_path) and not text_nd.is_there(tmp_path / "absent")
+    monkeypatch.setattr(text_nd.os, "stat", looked)
+    with pytest.raises(text_nd.Fault, match="train.txt: Input/output error"):
+        text_nd.is_there("train.txt")
+
+
 # -------------------------------------------------------------------------------------- in training
 
 
@@ -208,6 +221,30 @@ def test_a_folder_that_fails_in_training(
     assert line in refused(output) and "1/3  step 1 " in output
     assert ("Resuming run/" in typed(*words, way=way)) == part.endswith(".tmp")
     assert len(points(tmp_path / "run")["Loss/step"]) == 12
+
+
+def test_a_full_disk_fails_in_training_within_a_file(tmp_path):
+    """There PyTorch raises an error of its own after the file's, so a real limit is used."""
+    words = [sys.executable, "-c", LIMITED, tmp_path]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert (
+        done.stdout == "BadInput checkpoint.pt cannot be written; the previous one is intact: "
+        "File too large\n"
+    ), done.stderr
+
+
+LIMITED = """
+import functools, os, resource, sys
+import imagenet_nd as nd
+from pathlib import Path
+os.chdir(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+try:
+    save = functools.partial(nd.torch.save, {"weight": nd.torch.zeros(100_000)})
+    nd.write(Path("checkpoint.pt"), save)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Tools beside training: shards, profiles."""
 
+import errno
 import gzip
+import importlib
 import io
 import json
 import os
@@ -8,6 +10,8 @@ import re
 import shutil
 import signal
 import sys
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import PIL.Image
@@ -400,3 +404,24 @@ def test_a_profile_by_torchrun_with_restarts(demo, tmp_path):
 def test_no_program_is_taken_for_a_package(folder, tmp_path):
     """A program's folder comes first where it imports: pandas, for one, asks for `bottleneck`."""
     run([sys.executable, "-c", "import pandas"], tmp_path, env={"PYTHONPATH": str(ROOT / folder)})
+
+
+def test_tools_end_with_the_status_of_storage(tmp_path, tool, monkeypatch):
+    """1 where it may be well again, as scripts do; their lists of errors are the same."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    mistakes = importlib.import_module("commandline").MISTAKES
+    for program in "look", "make_shards":  # before reading fails
+        importlib.import_module(program)
+    assert {*mistakes} == {*nd.WRONG_PATH, *nd.LIMITS}
+    (tmp_path / "a.pt").touch()
+    for name, status in ("EIO", 1), ("EACCES", 2), ("ENOSPC", 1), ("EMFILE", 2):
+        number = getattr(errno, name)
+        failed = mock.Mock(side_effect=OSError(number, os.strerror(number)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", failed)
+            line = tool("look", "predict", tmp_path / "a.pt", "b.jpg", status=status)
+        assert f"a.pt cannot be loaded: {os.strerror(number)}" in line
+        with monkeypatch.context() as patch:
+            patch.setattr("os.listdir", failed)
+            line = tool("make_shards", tmp_path, tmp_path / "out", status=status)
+        assert f"train: {os.strerror(number)}" in line

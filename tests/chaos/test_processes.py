@@ -201,9 +201,9 @@ def test_what_a_log_lacks_or_has_otherwise_is_seen(tmp_path):
 # --------------------------------------------------------------------------------------- signals
 
 SIGNALLED = "plain", "own spawn", "one rank", "torchrun", "launch", "horovodrun"
-SENT = "TERM", "INT", "USR1", "KILL"
+SENT = "TERM", "INT", "USR1", "HUP", "KILL"
 SOME = [("plain", "TERM"), ("own spawn", "INT"), ("own spawn", "KILL"), ("launch", "TERM")]
-SOME += [("one rank", "USR1"), ("torchrun", "KILL"), ("horovodrun", "TERM")]
+SOME += [("one rank", "USR1"), ("torchrun", "KILL"), ("torchrun", "HUP"), ("horovodrun", "TERM")]
 
 
 @pytest.mark.parametrize(("way", "name"), trials(itertools.product(SIGNALLED, SENT), SOME))
