@@ -273,7 +273,10 @@ def test_a_folder_that_is_held(tmp_path, monkeypatch):
     with locked(tmp_path), pytest.raises(nd.Fault, match="another run is writing there"):
         nd.lock_folder.__wrapped__(tmp_path)
     assert 1060 < clock[0] < 1061
-    assert nd.lock_folder.__wrapped__(tmp_path)
+    lock = nd.lock_folder.__wrapped__(tmp_path)
+    with open(tmp_path / ".lock") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    lock.close()
 
 
 @pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
