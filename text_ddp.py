@@ -773,7 +773,7 @@ def list_blocks(args):
     words, vocabulary = None, 256  # of bytes
     is_text = args.tokenizer not in (None, "bytes")
     if args.dir:
-        kind = "bin" if not args.tokenizer and is_there(Path(args.dir) / "train.bin") else "txt"
+        kind = "bin" if not args.tokenizer and look_at(f"{args.dir}/train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
         arrays = [read_file(path, is_text) for path in paths]
     else:
@@ -971,20 +971,9 @@ def transformers():
 def find_file(args, *names):
     """Returns the path of the first of these names in DIR, or in the task's folder in it."""
     folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
-    if found := [*filter(is_there, (path / name for path in folders for name in names))]:
+    if found := [*filter(look_at, (path / name for path in folders for name in names))]:
         return found[0]
     raise BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
-
-
-def is_there(path):
-    """Returns whether a path exists. os.path.exists() also says no if a disk does not answer."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise storage_error(path, error, typed=True) from None
-    return True
 
 
 def read_file(path, text=False):
@@ -1174,13 +1163,14 @@ def check_task_options(args, parser):
     lm = args.task == "lm"
     task = f"--task {args.task}"
     known = args.arch in ARCHS
-    if not known and not os.path.isdir(args.arch):
+    if not known and not (look_at(args.arch) and os.path.isdir(args.arch)):
         near = ", ".join(difflib.get_close_matches(args.arch, ARCHS, cutoff=0.4) or ARCHS)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, no such model; similar names: {near}; {fetch}")
     width, heads = args.hidden_size, args.heads
     ours = (None, "words", "bytes") if lm else (None, "words")
-    named = None if args.tokenizer in ours else args.tokenizer  # a folder
+    named = None if args.tokenizer in ours else args.tokenizer
+    lost = named and not (look_at(named) and os.path.isdir(named))
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     random = known or args.from_scratch
@@ -1191,7 +1181,7 @@ def check_task_options(args, parser):
         f"{task} needs -a FOLDER, or {', '.join(ENCODERS)}": not lm and args.arch == "gpt",
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures only {tags}": not wanted <= {*tags.split()},
-        f"--tokenizer {named}: no folder, nor words or bytes": named and not os.path.isdir(named),
+        f"--tokenizer {named}: no folder, nor words or bytes": lost,
         "transformers is missing: pip install -r requirements-text.txt": missing,
         f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
@@ -1858,7 +1848,7 @@ def find_checkpoint(args):
     if not args.resume:
         return None, None, False
     path = Path(args.resume)
-    if not os.path.isdir(path):
+    if not (look_at(path) and os.path.isdir(path)):
         return path, read_checkpoint(path), False
     path, saved = newest_checkpoint(path, "--resume")
     if not saved:
@@ -1873,7 +1863,8 @@ def newest_checkpoint(folder, option):
     try:
         there = os.listdir(folder)
     except OSError as error:
-        raise storage_error(f"{option} {folder}", error, not os.path.isdir(folder)) from None
+        there_is = os.path.isdir(folder) or os.path.islink(folder)
+        raise storage_error(f"{option} {folder}", error, typed=not there_is) from None
     *last_three, best = CHECKPOINTS
     kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
     kept.sort(key=lambda name: -int(name[6:-3]))
@@ -1884,7 +1875,7 @@ def newest_checkpoint(folder, option):
                 try:
                     found.append((folder / name, read_checkpoint(folder / name, typed=False)))
                     break
-                except BadInput as error:
+                except Damaged as error:
                     print_line(f"{option} {folder} skips {error}")
                     damaged += 1
         if found and found[0][0].name == CHECKPOINTS[0]:
@@ -1947,14 +1938,16 @@ def open_folder(folder, new=False):
     except FileNotFoundError as error:
         if os.path.islink(error.filename):
             lost = f"{error.filename} leads to {os.path.realpath(error.filename)}, which is missing"
-            raise Fault(f"--output-dir {folder}: {lost}: mount its disk") from None
+            raise Fault(f"{lost}: mount its disk") from None
         # Or a disk that is not mounted would be taken for an empty one.
         missing = f"there is no folder {folder.parent}: mount its disk, or make it"
         raise BadInput(f"--output-dir {folder}: {missing}") from None
     except (OSError, ValueError) as error:
-        if new and isinstance(error, FileExistsError):
+        if new and each == folder and isinstance(error, FileExistsError):
             raise
-        raise storage_error(f"--output-dir {folder}", error, typed=True) from None
+        raise storage_error(
+            folder if new else f"--output-dir {folder}", error, typed=True
+        ) from None
     lock_folder(folder.resolve())
 
 
@@ -1962,8 +1955,8 @@ def open_folder(folder, new=False):
 def lock_folder(folder):
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
     Waits a minute for another run, which may be saving before it ends."""
-    # The kernel's lock ends with the process, however it ends. A file that stands for a lock would
-    # stay after a kill, and on another host nobody could tell whether its process lives.
+    # The kernel's lock ends with the process, however that ends. A file that stands for a lock
+    # stays after a kill, and on another host nobody can tell whether its process lives.
     try:
         # No link is followed, or a file elsewhere would be made and locked.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -1981,7 +1974,10 @@ def lock_folder(folder):
             if time.monotonic() > until:
                 raise Fault(f"{folder}: another run is writing there") from None
             time.sleep(0.5)
-        except OSError as error:  # such as Lustre without -o flock, or NFS without its lock daemon
+        except OSError as error:
+            if errno.errorcode[error.errno] in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
+                raise storage_error(folder / ".lock", error) from None
+            # Lustre without -o flock, or NFS without its lock daemon, have no locks.
             print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there")
             return lock
 
@@ -1998,7 +1994,7 @@ def read_checkpoint(path, typed=True):
     saved = load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
         others = "--weights, where a script has it, loads those of other projects"
-        raise BadInput(f"{path} is not a checkpoint of these scripts; {others}")
+        raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
 
 
@@ -2008,7 +2004,7 @@ def load_file(path, typed=True):
     # file is damaged, and then an older one would be taken.
     try:
         content = io.BytesIO(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         raise storage_error(f"{path} cannot be loaded", error, typed) from None
     try:
         if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
@@ -2021,10 +2017,12 @@ def load_file(path, typed=True):
         with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
             return torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise BadInput(f"{path} cannot be loaded: no memory for it") from None
         why = f"damaged, or no checkpoint ({first_line(error)})"
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
-        raise BadInput(f"{path} cannot be loaded: {why}") from None
+        raise Damaged(f"{path} cannot be loaded: {why}") from None
 
 
 def restore(run, metadata, tensors):
@@ -2099,8 +2097,7 @@ def open_log(run, metadata):
             # TensorBoard drops what was logged after the checkpoint, which is logged again; before
             # the first one, all.
             purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
-            # What TensorBoard's thread raises, add_scalar() raises again: one line is enough.
-            threading.excepthook = lambda failed: None
+            threading.excepthook = print_exception_of_thread
             run.log = SummaryWriter(folder, purge_step=purge)
         except (OSError, UnicodeError) as error:
             raise storage_error(f"--output-dir {folder}", error) from None
@@ -2112,6 +2109,13 @@ def open_log(run, metadata):
         charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
         run.log.add_custom_scalars({"train and val": charts})
     run.folder = Path(broadcast_object(str(run.folder)))
+
+
+def print_exception_of_thread(failed):
+    """Prints a thread's traceback, but not of TensorBoard's: what that raises, add_scalar() raises
+    again, and it becomes one line."""
+    if type(failed.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(failed)
 
 
 def new_folder(run):
@@ -2136,6 +2140,9 @@ def read_log(folder):
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
     log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
     try:
+        for name in os.listdir(folder):
+            if "tfevents" in name:
+                os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
         log.Reload()
     except OSError as error:
         raise storage_error(f"the log in {folder} cannot be read", error) from None
@@ -2316,8 +2323,8 @@ def end_with_parent(signum):
 
 def main():
     """Reads the options and launches the workers."""
-    args = parse_args()
     try:
+        args = parse_args()
         # A launcher that restarts ranks gives each of them these.
         counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
         if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
@@ -2549,6 +2556,10 @@ class BadInput(Exception):
     status = 2  # of the process
 
 
+class Damaged(BadInput):
+    """A file that was read as a whole, and is not what it should be."""
+
+
 class Fault(Exception):
     """Why training cannot continue, in one line."""
 
@@ -2571,7 +2582,6 @@ MEANINGS = {
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
-    r"^\[Errno \d+\]": (1, "a file cannot be read or written"),
 }
 
 
@@ -2579,8 +2589,12 @@ def report_error(error):
     """Prints why the process ends, with a traceback for a bug; returns the exit status."""
     rank = os.environ.get("RANK", "0")
     status, line = 1, None  # of a bug
-    if isinstance(error, OSError) and error.filename:  # a file's, not a connection's
-        error = storage_error(f"rank {rank}", error)
+    name = errno.errorcode.get(getattr(error, "errno", None))
+    # TensorBoard's errors name no file. Connections are PyTorch's, whose errors are others.
+    if isinstance(error, OSError) and name not in (None, *LIMITS):
+        if not isinstance(error, ConnectionError):
+            what = f"rank {rank}" if error.filename else f"rank {rank}: a log or another file"
+            error = storage_error(what, error)
     if isinstance(error, BadInput | Fault):
         status, line = error.status, str(error)
     else:
@@ -2603,7 +2617,7 @@ def report_error(error):
 # Errors of storage that the user must remove: of a path, where it is one that the user has typed,
 # and limits of the system. All others may pass by themselves, as when a server does not answer.
 WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
-LIMITS = ["EMFILE", "EFBIG"]
+LIMITS = "EMFILE EFBIG EAGAIN ENOMEM".split()  # of files, of processes, of memory
 
 
 def storage_error(what, error, typed=False, advice=""):
@@ -2618,6 +2632,18 @@ def storage_error(what, error, typed=False, advice=""):
     if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
         return BadInput(f"{what}: {why}{advice}")
     return Fault(f"{what}: {why}")
+
+
+def look_at(path):
+    """Returns os.stat() of a path that was typed, None if there is no such path. os.path.exists()
+    and isdir() say no as well if a disk does not answer, and then this raises Fault."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        failed = storage_error(path, error, typed=True)
+        if isinstance(failed, BadInput):
+            return None
+        raise failed from None
 
 
 def first_line(error):
@@ -2816,7 +2842,8 @@ def _form_group(args, place):
         # gloo would listen at the address of this machine's name, which others cannot reach where
         # /etc/hosts has it as 127.0.1.1, as Debian and Ubuntu write it.
         for name, known in psutil.net_if_addrs().items():
-            if address in [each.address.partition("%")[0] for each in known]:
+            families = {each.family: each.address.partition("%")[0] for each in reversed(known)}
+            if address in families.values():  # the first of its kind, which gloo would take
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         arm_timeout(args)
         timer.start()
@@ -2893,9 +2920,8 @@ def _await_all(store, place, wait, here, at_rank_0):
         store.set("missing", ", ".join(name for name in every if not store.check([name])))
     store.wait(["missing"], wait + datetime.timedelta(seconds=20))  # rank 0 looks first
     if missing := store.get("missing").decode():
-        time.sleep(
-            0 if place.rank else 3
-        )  # the others read it before rank 0's end closes the store
+        if place.rank == 0:
+            time.sleep(3)  # the others read it before this end closes the store
         ask = "is its node started, with a number of its own?"
         raise Fault(f"{missing[:200]} did not come within --timeout: {ask}")
     if here.startswith(loopback) and store.check(["address"]):

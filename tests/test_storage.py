@@ -72,6 +72,41 @@ def test_a_folder_that_cannot_be_listed(error, way, trained, typed, tmp_path):
     assert "Resuming theRun/checkpoint.pt after 3 of" in typed(*words, way=way)
 
 
+def test_too_many_open_files_are_no_damage(one, typed):
+    """Nor is too little memory: no older checkpoint is taken."""
+    words = ["--output-dir", "one", "--epochs", "4"]
+    output = typed(*words, status=2, env=broken("open", "EMFILE", "checkpoint.pt"))
+    assert "one/checkpoint.pt cannot be loaded: Too many open files" in refused(output)
+    assert "skips" not in output
+    for error in MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"):
+        full = mock.Mock(side_effect=error)
+        with mock.patch.object(nd.torch, "load", full), pytest.raises(nd.BadInput) as refusal:
+            nd.newest_checkpoint(one, "--output-dir")
+        assert "one/checkpoint.pt cannot be loaded: no memory for it" in str(refusal.value)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_log_that_cannot_be_looked_at(ended, one, typed, monkeypatch):
+    """TensorBoard leaves it out: a run that ended would go on, or begin anew."""
+    (log,) = one.glob("*tfevents*")
+    log.rename(one.parent / "away")
+    log.symlink_to("../elsewhere")
+    if not ended:
+        for path in one.glob("*.pt"):
+            path.unlink()
+    line = refused(typed("--output-dir", "one", status=1))
+    assert "the log in one cannot be read: one/events" in line and "No such file" in line
+    log.unlink()
+    (one.parent / "away").rename(log)
+    output = typed("--output-dir", "one", status=0 if ended else 2)
+    assert ("nothing is left to do" if ended else "has a log of 3 epochs") in output
+
+
+def test_runs_is_a_file(typed, tmp_path):
+    (tmp_path / "runs").touch()
+    assert "/" not in refused(typed(status=2)).partition(": File exists")[2]
+
+
 @pytest.mark.parametrize("name", ["checkpoint.pt", "checkpoint-1.pt"])
 def test_a_link_whose_target_is_missing(name, one, typed):
     """As where another disk is not mounted. Of damaged files the next is taken, of this one not."""
@@ -182,10 +217,19 @@ def test_text_that_does_not_answer(task, kind, error, part, status, text, tmp_pa
 def test_text_that_cannot_be_looked_at_does_not_answer(tmp_path, monkeypatch):
     """Or DIR would be said to have no such file."""
     looked = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
-    assert text_nd.is_there(tmp_path) and not text_nd.is_there(tmp_path / "absent")
+    args = text_nd.parse_args([str(tmp_path)])
+    with pytest.raises(text_nd.BadInput, match="has no train.txt"):
+        text_nd.list_blocks(args)
     monkeypatch.setattr(text_nd.os, "stat", looked)
-    with pytest.raises(text_nd.Fault, match="train.txt: Input/output error"):
-        text_nd.is_there("train.txt")
+    with pytest.raises(text_nd.Fault, match="train.bin: Input/output error"):
+        text_nd.list_blocks(args)
+    with pytest.raises(text_nd.Fault, match="model: Input/output error"):
+        text_nd.parse_args(["-a", "model", "--task", "cola"])
+    with pytest.raises(text_nd.Fault, match="tokens: Input/output error"):
+        text_nd.parse_args(["--tokenizer", "tokens"])
+    args.resume = "run"
+    with pytest.raises(text_nd.Fault, match="run: Input/output error"):
+        text_nd.find_checkpoint(args)
 
 
 # -------------------------------------------------------------------------------------- in training
@@ -201,7 +245,9 @@ def test_text_that_cannot_be_looked_at_does_not_answer(tmp_path, monkeypatch):
         ("write", "EFBIG", "checkpoint.tmp", 1, 2, "checkpoint.pt cannot be written; the previous"),
         ("open", "EMFILE", "checkpoint.tmp", 1, 2, "checkpoint.pt cannot be written; the previous"),
         ("write", "EIO", "model_best.tmp", 0, 1, "model_best.pt cannot be written"),
-        ("write", "EIO", "tfevents", 5, 1, "a file cannot be read or written"),
+        ("write", "EIO", "tfevents", 5, 1, "rank 0: a log or another file: Input/output error"),
+        ("write", "EACCES", "tfevents", 5, 1, "rank 0: a log or another file: Permission denied"),
+        ("write", "ETIMEDOUT", "tfevents", 5, 1, "a log or another file: Connection timed out"),
         ("open", "ESTALE", "tfevents", 5, 1, "Stale file handle"),
     ],
 )
@@ -270,6 +316,10 @@ def test_a_folder_that_is_held(tmp_path, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(nd.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(nd.time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
+    for name in "EIO", "ESTALE":  # a disk that fails has locks
+        fails = mock.Mock(side_effect=OSError(getattr(errno, name), os.strerror(5)))
+        with mock.patch.object(nd.fcntl, "flock", fails), pytest.raises(nd.Fault, match=".lock: "):
+            nd.lock_folder.__wrapped__(tmp_path)
     with locked(tmp_path), pytest.raises(nd.Fault, match="another run is writing there"):
         nd.lock_folder.__wrapped__(tmp_path)
     assert 1060 < clock[0] < 1061

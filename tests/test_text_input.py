@@ -182,7 +182,7 @@ def test_a_trained_model_has_a_rate_of_its_own(words, rate, tmp_path, monkeypatc
 
 
 def test_a_name_that_is_too_long(complaint_here):
-    assert "File name too long" in complaint_here(ND, *LM, "x" * 300)
+    assert "has no train.txt" in complaint_here(ND, *LM, "x" * 300)
 
 
 ROWS = {  # of a task of GLUE: what is wrong => the task, train.tsv, dev.tsv, words of the line

@@ -17,7 +17,8 @@ def make_parser(description):
 
 
 # Errors of storage that the user must remove, as the scripts have them: all paths here were typed.
-MISTAKES = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL EMFILE EFBIG".split()
+MISTAKES = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
+MISTAKES += "EMFILE EFBIG EAGAIN ENOMEM".split()
 
 
 def end(parser, error, text=""):

@@ -60,7 +60,7 @@ def profile(script, first, run):
             # Compressed, it is a tenth as large.
             profiler.export_chrome_trace(str(folder / "trace.json.gz"))
         except OSError as error:
-            raise script.BadInput(f"{folder}: {error}") from None
+            raise script.storage_error(folder, error, typed=True) from None
         script.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
 
 
