@@ -266,3 +266,15 @@ def test_a_terminal_that_closes_before_training(demo, tmp_path):
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 129
     assert not (tmp_path / "run").exists()
+
+
+def test_what_ends_a_group_that_does_not_form_is_over_once_it_has(monkeypatch):
+    """Or it would end the run in training, 20 seconds after --timeout."""
+    for name in "WORLD_SIZE", "GLOO_SOCKET_IFNAME":
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ddp, "arm_timeout", lambda args: None)
+    args = ddp.parse_args(["--no-accel", "--timeout", "100"])
+    ddp._form_group(args, ddp.Place(ddp.torch.device("cpu")))
+    dist.destroy_process_group()
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert all(each.finished.is_set() for each in timers)
