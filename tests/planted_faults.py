@@ -365,7 +365,7 @@ tests/test_launcher.py -k "killed or closes"
   a terminal that closes kills => signal.SIGUSR1, signal.SIGHUP) => signal.SIGUSR1)
   nohup is overridden => if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN: => if True:
   a rank trains on without its launcher => if own and launched != f"process {os.getppid()}": => if False:
-tests/test_nodes.py -k "127_0_1_1 or export or named"
+tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export or named"
   gloo listens where others cannot reach it => os.environ.setdefault("GLOO_SOCKET_IFNAME", name) => pass
   rank 0's machine does not learn its address => store.set("address", at_rank_0) => pass
   an export does not count => os.environ.setdefault("GLOO_SOCKET_IFNAME", name) => os.environ["GLOO_SOCKET_IFNAME"] = name

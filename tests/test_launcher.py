@@ -236,7 +236,12 @@ HANGING_UP = {
 }
 
 
-@pytest.mark.parametrize("way", HANGING_UP)
+LONGER = "nohup, one device", "nohup, torchrun"  # of which others say as much
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(each, marks=[pytest.mark.slow] * (each in LONGER)) for each in HANGING_UP]
+)
 def test_a_terminal_that_closes(way, demo, tmp_path):
     """It sends SIGHUP to all of its processes: they save and end as after SIGTERM, or train on
     under nohup, whose choice torchrun replaces by default."""

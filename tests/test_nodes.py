@@ -213,7 +213,7 @@ FSDP = by_node_rank(["torchrun"], 29500, "imagenet_fsdp.py", "--dist-backend", "
 @pytest.mark.parametrize(
     ("lines", "more"),
     [
-        pytest.param(by_dist_url, [], id="dist_url"),
+        pytest.param(by_dist_url, [], id="dist_url", marks=pytest.mark.slow),
         pytest.param(by_name, ["--nproc-per-node", 2], id="by name, two ranks a node"),
         pytest.param(FSDP, [], id="fsdp", marks=pytest.mark.slow),
         pytest.param(by_torchrun, [], id="torchrun", marks=pytest.mark.slow),
@@ -227,6 +227,7 @@ def test_own_names_that_are_127_0_1_1(lines, more, cluster, demo, expected):
     check(hosts, start(hosts, lines(demo), *OPTIONS, *size, *more), expected)
 
 
+@pytest.mark.slow
 def test_an_export_counts(cluster, demo):
     """Here of a wrong interface: a line on each node says what to export."""
     hosts = cluster(2)
