@@ -444,7 +444,8 @@ def test_folders_that_lead_nowhere(images, tmp_path, complaint_here):
     """To a disk that is not mounted: it may be, later."""
     (tmp_path / "run").symlink_to("unmounted")
     where = ["--output-dir", tmp_path / "run"]
-    assert "--output-dir " in complaint_here(ND, *TINY, *where, images, status=1)
+    line = complaint_here(ND, *TINY, *where, images, status=1)
+    assert "run leads to " in line and "/unmounted, which is missing: mount its disk" in line
     (tmp_path / "runs").symlink_to("unmounted")
     line = complaint_here(ND, *TINY, images, status=1, only=False)
     assert "runs leads to " in line and "/unmounted, which is missing: mount its disk" in line
