@@ -361,9 +361,11 @@ tests/test_storage.py -k "held or without_locks or outlives or lock_that_is"
   no training without locks => print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there") => raise Fault("no locks")
   a disk that fails has no locks => if errno.errorcode[error.errno] in ("EIO", => if errno.errorcode[error.errno] in ("EXIO",
   no line says that there is no lock => print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there") => pass
-tests/test_launcher.py -k "killed or closes"
+tests/test_launcher.py -k "killed or closes or does_not_form"
   a terminal that closes kills => signal.SIGUSR1, signal.SIGHUP) => signal.SIGUSR1)
   nohup is overridden => if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN: => if True:
+  ranks of a killed launcher stay => if launched:\n            end_with_parent(signal.SIGTERM) => if launched:\n            end_with_parent(signal.SIGCONT)
+  a group that has formed is ended => finally:\n        timer.cancel() => finally:\n        pass
   a rank trains on without its launcher => if own and launched != f"process {os.getppid()}": => if False:
 tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export or named"
   gloo listens where others cannot reach it => os.environ.setdefault("GLOO_SOCKET_IFNAME", name) => pass

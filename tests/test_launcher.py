@@ -211,6 +211,7 @@ def test_the_launcher_is_killed_while_its_ranks_import(way, demo, tmp_path):
     while not (ranks := ranks_of(process)) and time.monotonic() < until:
         time.sleep(0.01)
     (rank,) = ranks
+    time.sleep(0.5)  # or it may be a fork of the launcher yet; importing takes seconds
     process.kill()
     try:
         rank.wait(30)
@@ -220,6 +221,29 @@ def test_the_launcher_is_killed_while_its_ranks_import(way, demo, tmp_path):
     why = "the launcher was killed" if way == "own" else "torchrun was killed, or its node is gone"
     assert why in the_line((tmp_path / "output.txt").read_text())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("way", ["own", "torchrun"])
+def test_the_launcher_is_killed_in_training(way, demo, tmp_path):
+    """Its ranks save and end."""
+    words = command("imagenet_ddp.py", 2)
+    if way == "torchrun":
+        words = ["torchrun", f"--master_port={free_port()}", "--nproc_per_node=2", words[1]]
+    process = begin(words, tmp_path, demo)
+    wait_for(3, tmp_path, process)
+    ranks = ranks_of(process)
+    assert len(ranks) >= 2
+    process.kill()
+    try:
+        psutil.wait_procs(ranks, 30)
+        assert not any(rank.is_running() for rank in ranks)
+    finally:
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.kill()
+    saved = load(tmp_path / "run" / "checkpoint.pt")
+    marker = json.loads((tmp_path / "run" / "PREEMPTED").read_text())
+    assert marker["step"] == saved["step"] > 0 or saved["epoch"] > 0
 
 
 HANGING_UP = {
