@@ -346,7 +346,6 @@ tests/test_storage.py -k "does_not_answer or cannot_be_listed or target_is_missi
   a class that cannot be listed is empty => onerror=fail, followlinks => followlinks
   a path that cannot be looked at is absent => raise failed from None => return None
 tests/test_storage.py -k "fails_in_training or mounted or shards_that"
-  an index that cannot be read is damaged => np.load(io.BytesIO(content)) as index => np.load(folder / "index.npz") as index
   what saving fails with is lost => failed = error if isinstance(error, OSError) else error.__context__ => failed = error
   TensorBoard's thread prints a traceback => threading.excepthook = print_exception_of_thread => pass
   an error of a file is a bug => if isinstance(error, OSError) and name not in (None, *LIMITS): => if False:
