@@ -1925,7 +1925,7 @@ def lock_folder(folder):
                 raise Fault(f"{folder}: another run is writing there") from None
             time.sleep(0.5)
         except OSError as error:
-            if errno.errorcode[error.errno] in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
+            if errno.errorcode.get(error.errno) in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
                 raise storage_error(folder / ".lock", error) from None
             # Lustre without -o flock, or NFS without its lock daemon, have no locks.
             print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there")

@@ -358,7 +358,7 @@ tests/test_storage.py -k "held or without_locks or outlives or lock_that_is"
   a loader worker holds the lock => os.register_at_fork(after_in_child=lock.close) => pass
   a lock follows links => os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW => os.O_RDWR | os.O_CREAT
   no training without locks => print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there") => raise Fault("no locks")
-  a disk that fails has no locks => if errno.errorcode[error.errno] in ("EIO", => if errno.errorcode[error.errno] in ("EXIO",
+  a disk that fails has no locks => if errno.errorcode.get(error.errno) in ("EIO", => if errno.errorcode.get(error.errno) in ("EXIO",
   no line says that there is no lock => print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there") => pass
 tests/test_launcher.py -k "killed or closes or does_not_form"
   a terminal that closes kills => signal.SIGUSR1, signal.SIGHUP) => signal.SIGUSR1)

@@ -1,7 +1,7 @@
 """On PYTHONPATH, makes torchvision's ViTs small (2 layers, 32 wide), so that tests of the scripts
 are quick: ViT is the family with neither BatchNorm nor dropout. Nothing in the scripts changes.
-$SIGTERM_AT=7, or $SIGKILL_AT or $SIGHUP_AT, has a process that trains send itself this signal at
-the seventh event: it begins to train or to validate, or has read the sums of a step.
+$SIGTERM_AT=7, or $SIGKILL_AT, has a process that trains send itself this signal at the seventh
+event: it begins to train or to validate, or has read the sums of a step.
 $STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this
 in it, from the third time on that one is opened; or "open", also of folders, or "write".
 $NO_FLOCK=ENOSYS has locking fail with this error."""
@@ -126,6 +126,6 @@ if "NO_FLOCK" in os.environ:
     no_flock(os.environ["NO_FLOCK"])
 if "STORAGE" in os.environ:
     break_storage(*os.environ["STORAGE"].split())
-for name in "SIGTERM", "SIGKILL", "SIGHUP":
+for name in "SIGTERM", "SIGKILL":
     if f"{name}_AT" in os.environ:
         send_at(int(os.environ[f"{name}_AT"]), getattr(signal, name))
