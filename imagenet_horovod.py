@@ -52,6 +52,7 @@ import threading
 import time
 import traceback
 import types
+import warnings
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -650,6 +651,15 @@ def about_model(args, data):
     }
 
 
+def about_data(data):
+    """Returns the lines that are printed on the data at the start."""
+    train, val = data.train, data.val
+    if not train.classes:
+        return [train.folder]
+    images = f"{len(train.target):,} training and {len(val.target):,} validation images"
+    return [f"{images}, {len(train.classes):,} classes", *train.gaps(), *val.gaps()]
+
+
 # --------------------------------------------------------------------------------------------- data
 
 
@@ -664,6 +674,7 @@ class Source(NamedTuple):
     offset: np.ndarray  # (N,) bytes
     length: np.ndarray  # (N,) bytes; -1 = to the end of the file
     target: np.ndarray  # (N,)
+    not_read: str = ""  # files that are there, but not in this list
 
     def path(self, index):
         """Returns the path of the file that holds an image."""
@@ -679,11 +690,21 @@ class Source(NamedTuple):
     def digest(self):
         """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
         hashed = hashlib.sha256(repr(self.classes).encode())
-        for array in self[2:]:
+        for array in self[2:-1]:
             hashed.update(array)
         for index in range(0, len(self.length), len(self.length) // 100 + 1):
             hashed.update(b"%d " % os.path.getsize(self.path(index)))
         return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
+
+    def gaps(self):
+        """Returns lines that say which files are not read, and which classes have no image."""
+        lines = [f"{self.folder}: files that are not read: {self.not_read}"] * bool(self.not_read)
+        images = np.bincount(self.target, minlength=len(self.classes))
+        if empty := [name for name, count in zip(self.classes, images, strict=True) if not count]:
+            names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
+            what = f"{len(empty):,} of {len(images):,} classes have no image"
+            lines.append(f"{self.folder}: {what}: {names}")
+        return lines
 
 
 # Each worker opens a shard once: on a network file system, opening takes longer than reading.
@@ -701,18 +722,28 @@ def list_sources(args, place):
         print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
     if not args.dir and not folder.exists():
         make_demo_set(folder)
-    train, val = open_source(folder / "train"), open_source(folder / "val")
-    if lone := sorted(set(train.classes) ^ set(val.classes)):
-        raise BadInput(f"{folder}: train/ and val/ differ in {len(lone)} classes: {lone[0]}")
+    return open_sources(folder)
+
+
+def open_sources(folder):
+    """Returns (train, val) of DIR; of train's classes, val/ may have fewer."""
+    train, val = open_source(folder / "train"), open_source(folder / "val", allow_empty=True)
+    if val.classes != train.classes:
+        labels = {name: label for label, name in enumerate(train.classes)}
+        if strange := [name for name in val.classes if name not in labels]:
+            what = f"{len(strange)} classes of val/ are not in train/, as {strange[0]}"
+            raise BadInput(f"{folder}: {what}")
+        target = np.array([labels[name] for name in val.classes])[val.target]
+        val = val._replace(classes=train.classes, target=target)
     return train, val
 
 
-def open_source(folder):
+def open_source(folder, allow_empty=False):
     """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it."""
     try:
         if "index.npz" in os.listdir(folder):
             return open_shards(folder)
-        return list_images(folder)
+        return list_images(folder, allow_empty)
     except Exception as error:  # a damaged index may raise anything
         holds = (
             "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
@@ -721,31 +752,43 @@ def open_source(folder):
         raise storage_error(folder, error, typed=True, advice=holds) from None
 
 
-def list_images(folder):
+def list_images(folder, allow_empty=False):
     """Returns the Source of <class>/*: the files, classes and order of torchvision's ImageFolder.
     It, however, takes a folder that cannot be read for an empty one."""
+    suffixes, not_read = datasets.folder.IMG_EXTENSIONS, collections.Counter()
+
+    def is_read(name):
+        return name.lower().endswith(suffixes)
 
     def fail(error):
         raise error
 
     with os.scandir(folder) as entries:
-        classes = sorted(entry.name for entry in entries if entry.is_dir())
+        folders = {entry.name: entry.is_dir() for entry in entries}
+    classes = sorted(name for name, is_folder in folders.items() if is_folder)
     if not classes:
         raise ValueError("Couldn't find any class folder")
-    suffixes = datasets.folder.IMG_EXTENSIONS
+    files = (name for name, is_folder in folders.items() if not is_folder and name[0] != ".")
+    not_read["images beside the classes"] = sum(map(is_read, files))
     names, target, empty = [], [], []
     for label, name in enumerate(classes):
         before = len(names)
         for path, _, files in sorted(os.walk(folder / name, onerror=fail, followlinks=True)):
             below = os.path.relpath(path, folder)
-            found = sorted(file for file in files if file.lower().endswith(suffixes))
+            found = sorted(filter(is_read, files))
             names += [os.fsencode(os.path.join(below, file)) for file in found]
+            for file in set(files).difference(found) if len(found) < len(files) else ():
+                if "/." not in f"/{below}/{file}":  # hidden files are of other programs
+                    suffix = os.path.splitext(file)[1].lower()
+                    not_read[f"*{suffix}" if suffix else "without a suffix"] += 1
         target += [label] * (len(names) - before)
         if before == len(names):
             empty.append(name)
-    if empty:
-        raise ValueError(f"no image (*{', *'.join(suffixes)}) in {', '.join(empty)}")
+    if not names or (empty and not allow_empty):
+        kinds = ", *".join(suffixes)
+        raise ValueError(f"no image (*{kinds}) in {len(empty)} classes, as {empty[0]}")
     zeros = np.zeros(len(names), int)
+    kinds = [f"{count:,} {kind}" for kind, count in not_read.most_common() if count]
     return Source(
         str(folder),
         classes,
@@ -754,6 +797,7 @@ def list_images(folder):
         offset=zeros,
         length=zeros - 1,
         target=np.array(target),
+        not_read=", ".join(kinds),
     )
 
 
@@ -761,7 +805,7 @@ def open_shards(folder):
     """Returns the Source that tools/make_shards.py has written into index.npz."""
     content = (folder / "index.npz").read_bytes()  # zipfile hides an error of the disk
     with np.load(io.BytesIO(content)) as index:
-        arrays = [index[name] for name in Source._fields[2:]]
+        arrays = [index[name] for name in Source._fields[2:-1]]
         source = Source(str(folder), index["classes"].tolist(), *arrays)
         for name, size in zip(source.names, index["sizes"], strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
@@ -1053,41 +1097,36 @@ def decode(encoded, choose):
     """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
     (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
     choose = functools.cache(choose)  # one region, even if both decoders try
-    # The region decoder does not notice a truncated file, so look for JPEG's last marker.
-    if encoded[:2] == b"\xff\xd8" and b"\xff\xd9" in encoded[-1024:] and region_decoder():
-        codec, decoder, parameters = region_decoder()
-        with contextlib.suppress(RuntimeError):
-            stream = codec.CodeStream(encoded)
-            if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
-                top, left, height, width = choose(stream.height, stream.width)
-                region = codec.Region(top, left, top + height, left + width)
-                within = stream.get_sub_code_stream(region=region)
-                if (decoded := decoder.decode(within, params=parameters)) is not None:
-                    return np.asarray(decoded)
-    # Not every format of Pillow: for PostScript it would run another program on the file.
-    formats = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
-    try:
-        if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-            # Written by make_shards.py --raw: the region is a view.
-            pixels = np.frombuffer(encoded, np.uint8, offset=ppm.end())
-            image = pixels.reshape(int(ppm[2]), int(ppm[1]), 3)
-        else:
-            with PIL.Image.open(io.BytesIO(encoded), formats=formats) as opened:
-                if opened.mode[0] in "IF":  # more than 8 bits, which convert() would clip at 255
-                    raise ValueError(f"pixels of type {opened.mode}, whose range is not known")
-                image = np.asarray(opened.convert("RGB"))
-    except Exception as error:  # Pillow's decoders raise errors of any kind
-        raise BadInput(first_line(error).split(" <_io")[0]) from None
-    top, left, height, width = choose(*image.shape[:2])
-    return image[top : top + height, left : left + width]
+    region = decode_region(encoded, choose)
+    return decode_by_pillow(encoded, choose) if region is None else region
+
+
+def decode_region(encoded, choose):
+    """Returns what decode() does, of a JPEG by nvImageCodec; None if that cannot."""
+    # It does not notice a truncated file, so look for JPEG's last marker.
+    if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:] or not region_decoder():
+        return None
+    codec, decode_stream = region_decoder()
+    with contextlib.suppress(RuntimeError):
+        stream = codec.CodeStream(encoded)
+        if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
+            top, left, height, width = choose(stream.height, stream.width)
+            region = codec.Region(top, left, top + height, left + width)
+            decoded = decode_stream(stream.get_sub_code_stream(region=region))
+            return None if decoded is None else np.asarray(decoded)
+    return None
 
 
 @functools.cache
 def region_decoder():
-    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
+    """Returns (nvImageCodec's module, decode(stream) on the CPU), or None without it."""
     # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
     # Called where images are decoded, so that every loader worker makes its own.
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
+    # What its libjpeg-turbo refuses, its OpenCV would decode: damaged images, half of them grey.
+    # OpenCV reads this limit when it is loaded, and takes no image then.
+    limit = "OPENCV_IO_MAX_IMAGE_PIXELS"
+    before, os.environ[limit] = os.environ.get(limit), "0"
     stderr = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
@@ -1095,12 +1134,83 @@ def region_decoder():
         codec = importlib.import_module("nvidia.nvimgcodec")
         on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
         decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
+        parameters = codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
+        decode_stream = functools.partial(decoder.decode, params=parameters)
+        return codec, unless_warned(decode_stream)
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
         return None
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
+        del os.environ[limit]  # for OpenCV elsewhere
+        os.environ |= {limit: before} if before else {}
+
+
+def unless_warned(work):
+    """Returns a function that returns what `work` does, or None if a C library printed something
+    during it: of an image whose middle is damaged, libjpeg warns at that place, but raises an
+    error at the image's end alone, which a region seldom reaches. Pillow then reads all of it."""
+    libc = ctypes.CDLL(None)
+    libc.fmemopen.restype = libc.fopen.restype = ctypes.c_void_p
+    libc.fmemopen.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+    libc.ftell.argtypes = libc.rewind.argtypes = [ctypes.c_void_p]
+    stderr = ctypes.c_void_p.in_dll(libc, "stderr")  # C's variable: the descriptor 2 stays
+    shown, printed = stderr.value, libc.fmemopen(None, 4096, b"w")
+
+    def warned(*given):
+        stderr.value = printed
+        try:
+            result = work(*given)
+        finally:
+            stderr.value = shown
+        if libc.ftell(printed):
+            libc.rewind(printed)
+            return None
+        return result
+
+    return warned
+
+
+# Not every format of Pillow: for PostScript it would run another program on the file.
+FORMATS = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
+FORMATS += ["AVIF"] * bool(importlib.util.find_spec("PIL.AvifImagePlugin"))  # since Pillow 11.3
+
+
+def decode_by_pillow(encoded, choose):
+    """Returns what decode() does, of any format in FORMATS by Pillow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's do not say of which file
+        try:
+            if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+                # Written by make_shards.py --raw: the region is a view.
+                shape = int(ppm[2]), int(ppm[1]), 3
+                pixels = np.frombuffer(encoded, np.uint8, math.prod(shape), ppm.end())
+                top, left, height, width = choose(*shape[:2])
+                return pixels.reshape(shape)[top : top + height, left : left + width]
+            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+                bits = encoded[24] if image.format == "PNG" else 8  # of each channel
+                if image.format == "TIFF":
+                    bits = max(image.tag_v2.get(258, [1]))
+                if bits > 8 or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
+                    cure = "convert it to 8 bits, by a range that you choose"
+                    raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
+                image.load()
+                top, left, height, width = choose(image.height, image.width)
+                box = left, top, left + width, top + height
+                # No copy that is not needed: of a huge image, each takes gigabytes.
+                region = image if box == (0, 0, *image.size) else image.crop(box)
+                return np.asarray(region if region.mode == "RGB" else region.convert("RGB"))
+        except PIL.UnidentifiedImageError:
+            raise BadInput(why_unread(encoded)) from None
+        except Exception as error:  # Pillow's decoders raise errors of any kind
+            raise BadInput(first_line(error)) from None
+
+
+def why_unread(encoded):
+    """Returns what a file is that is of no format in FORMATS."""
+    with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
+        return f"it is {image.format}, not one of {', '.join(FORMATS)}"
+    return f"it begins with {bytes(encoded[:16])}, as no image that can be read"
 
 
 def resize(image, size, mode, out):
@@ -2657,7 +2767,8 @@ def print_header(run, metadata):
     """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    print_line(f"{args.arch} ({run.options['precision']}) on {on}")
+    for line in f"{args.arch} ({run.options['precision']}) on {on}", *about_data(data):
+        print_line(line)
     if args.evaluate:
         return
     usual = DEFAULTS["optimizer"]

@@ -785,6 +785,13 @@ def about_model(args, data):
     }
 
 
+def about_data(data):
+    """Returns the lines that are printed on the data at the start."""
+    train, val = data.train, data.val
+    counts = f"{len(train.target):,} training and {len(val.target):,} validation sequences"
+    return [f"{counts}, a vocabulary of {train.vocabulary:,}"]
+
+
 # --------------------------------------------------------------------------------------------- data
 
 
@@ -2569,7 +2576,8 @@ def print_header(run, metadata):
     """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
     on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    print_line(f"{args.arch} ({run.options['precision']}) on {on}")
+    for line in f"{args.arch} ({run.options['precision']}) on {on}", *about_data(data):
+        print_line(line)
     if args.evaluate:
         return
     usual = DEFAULTS["optimizer"]

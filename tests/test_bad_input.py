@@ -261,7 +261,7 @@ FOLDERS = {  # what is done to an ImageFolder => words of the line
     "empty class": (lambda folder: (folder / "train" / "bird").mkdir(), ["{}/train", "bird"]),
     "other classes": (
         lambda folder: (folder / "val" / "dog").rename(folder / "val" / "fox"),
-        ["differ in 2 classes: dog"],
+        ["{}: 1 classes of val/ are not in train/, as fox"],
     ),
     "flat": (flatten, ["{}/val: Couldn't find any class folder", "prepare_imagenet.py"]),
     "tar": (archive, ["{}/train: ", "prepare_imagenet.py"]),

@@ -4,21 +4,29 @@ Where the scripts say what is right by what they print, they are run; what a ste
 at through the functions that give it.
 """
 
+import contextlib
+import ctypes
 import importlib
 import io
 import itertools
 import multiprocessing
+import os
+import random
 import re
 import resource
 import shutil
+import signal
+import struct
 import sys
 import time
+import warnings
 import zipfile
 import zlib
 from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import PIL.features
 import PIL.Image
 import PIL.ImageDraw
 import pytest
@@ -56,8 +64,10 @@ def decoder(request, monkeypatch):
     if request.param == "Pillow":
         monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
         assert nd.region_decoder() is None
-    elif nd.region_decoder() is None:
-        pytest.skip("nvImageCodec is not installed")
+    elif sys.platform == "linux":
+        assert nd.region_decoder(), "nvImageCodec is missing: pip install -r requirements.txt"
+    else:
+        pytest.skip("requirements.txt has nvImageCodec for Linux alone")
     return request.param
 
 
@@ -179,7 +189,7 @@ def test_epochs_differ_in_order_and_crops(pictures):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypatch):
-    def source(folder):
+    def source(folder, **_):
         target = np.zeros(100 if folder.name == "train" else size, np.int32)
         return nd.Source(str(folder), ["a"], *[target] * 4, target)
 
@@ -319,6 +329,7 @@ def test_a_region_of_a_ppm_is_a_view():
     assert (region == pixels[3:13, 4:9]).all() and not region.flags.owndata
     with pytest.raises(nd.BadInput):
         nd.decode(ours[:-1], whole)
+    assert (nd.decode(ours + b"another image", whole) == pixels).all(), "as Pillow reads it"
 
 
 def samples(folder):
@@ -379,12 +390,98 @@ def test_crops_are_distributed_as_torchvisions(height, width):
         assert scipy.stats.ks_2samp(found, expected[name]).pvalue > 1e-3, name
 
 
-@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def chunk(kind, content):
+    """Returns a chunk of a PNG."""
+    sum_of = zlib.crc32(kind + content).to_bytes(4, "big")
+    return len(content).to_bytes(4, "big") + kind + content + sum_of
+
+
+def deep_png(channels):
+    """Returns a PNG of 2 x 3 pixels with 16 bits a channel, which no library here writes."""
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    rows = b"".join(b"\0" + b"\x0f\xff" * 3 * channels for _ in range(2))
+    head = (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + bytes([16, colour, 0, 0, 0])
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def deep_tiff():
+    """Returns a TIFF of 2 x 3 pixels of three channels of 16 bits."""
+    pixels, entries = b"\xff\x0f" * 18, 8
+    after = 8 + 2 + 12 * entries + 4
+    tags = [(256, 3, 1, 3), (257, 3, 1, 2), (258, 3, 3, after), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [(273, 4, 1, after + 6), (277, 3, 1, 3), (279, 4, 1, len(pixels))]
+    ifd = struct.pack("<H", entries) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return (
+        b"II*\0" + struct.pack("<I", 8) + ifd + bytes(4) + struct.pack("<3H", 16, 16, 16) + pixels
+    )
+
+
+DEEP = {
+    "I;16": lambda: encode(PIL.Image.new("I;16", (3, 2), 4095), "PNG"),
+    "grey and alpha": lambda: deep_png(2),
+    "RGB": lambda: deep_png(3),
+    "RGBA": lambda: deep_png(4),
+    "RGB, TIFF": deep_tiff,
+    **{
+        f"{kind.__name__}, TIFF": lambda kind=kind: encode(
+            PIL.Image.fromarray(np.arange(64).reshape(8, 8).astype(kind)), "TIFF"
+        )
+        for kind in (np.uint16, np.int32, np.float32)
+    },
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
 def test_images_of_more_than_8_bits_are_refused(kind):
-    """Nobody knows what is white; Pillow would clip them at 255."""
-    pixels = np.arange(0, 65536, 16).reshape(64, 64).astype(kind)
-    with pytest.raises(nd.BadInput, match="whose range is not known"):
-        nd.decode(encode(PIL.Image.fromarray(pixels), "TIFF"), whole)
+    """Nobody knows what is white; Pillow would clip them at 255, or take the upper 8 bits."""
+    encoded = DEEP[kind]()
+    assert pillow(encoded).shape[2] == 3, "Pillow reads it"
+    cure = "convert it to 8 bits, by a range that you choose"
+    with pytest.raises(nd.BadInput, match=f"more than 8 bits a channel, .*{cure}"):
+        nd.decode(encoded, whole)
+
+
+def test_a_range_that_the_file_says_is_used():
+    """A PPM has its largest value in its header; 5 and 6 bits of a BMP are 16 a pixel."""
+    ppm = b"P6 2 1 4095\n" + b"\x0f\xff" * 3 + b"\x08\x00" * 3
+    assert nd.decode(ppm, whole).tolist() == [[[255] * 3, [128] * 3]]
+    head = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 16, 0, 4, 0, 0, 0, 0)
+    bmp = b"BM" + struct.pack("<IHHI", 58, 0, 0, 54) + head + b"\xff\x7f\0\0"
+    assert nd.decode(bmp, whole).tolist() == [[[255] * 3, [0] * 3]]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
+def test_formats_of_pillow(kind):
+    if kind == "AVIF" and not PIL.features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    encoded = encode(photo(40, 50), kind)
+    found = nd.decode(encoded, lambda height, width: (3, 4, 30, 20))
+    assert (found == pillow(encoded)[3:33, 4:24]).all()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr"])
+def test_a_region_of_every_mode_is_converted_like_the_whole(mode, decoder):
+    kind = {"CMYK": "TIFF", "YCbCr": "TIFF"}.get(mode, "PNG")
+    encoded = encode(PIL.Image.fromarray(photo(40, 50)).convert(mode), kind)
+    found = nd.decode(encoded, lambda height, width: (3, 4, 30, 20))
+    assert (found == pillow(encoded)[3:33, 4:24]).all()
+    assert (nd.decode(encoded, whole) == pillow(encoded)).all()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "why"),
+    [
+        (b"", "it begins with b'', as no image that can be read"),
+        (b"<!DOCTYPE html><html>", "it begins with b'<!DOCTYPE html><', as no image"),
+        (b"\0\0\0\x18ftypheic", r"it begins with b'\x00\x00\x00\x18ftypheic', as no image"),
+        (encode(photo(8, 8), "TGA"), "it is TGA, not one of JPEG, PNG, "),
+        (encode(photo(8, 8), "ICO"), "it is ICO, not one of JPEG, PNG, "),
+    ],
+)
+def test_what_a_file_is_that_is_not_read(encoded, why):
+    with pytest.raises(nd.BadInput, match=re.escape(why)):
+        nd.decode(encoded, whole)
 
 
 def test_no_image_has_another_program_run(monkeypatch):
@@ -430,6 +527,99 @@ def test_a_truncated_jpeg_cannot_be_read(kept, decoder):
     for region in whole(200, 300), (0, 0, 10, 10):
         with pytest.raises(nd.BadInput):
             nd.decode(encoded[:end], lambda *size, region=region: region)
+
+
+def no_table(encoded):
+    """Returns a JPEG with five other bytes in its middle: a marker of a Huffman table that is none.
+    OpenCV reads it, its second half grey; Pillow does not."""
+    half = len(encoded) // 2
+    return encoded[:half] + b"\xff\xc4\x00\x03\xff" + encoded[half + 5 :]
+
+
+@pytest.mark.parametrize("kind", ["plain", "4:4:4", "progressive", "grey"])
+def test_a_jpeg_that_is_damaged_in_its_middle_is_never_half_grey(kind, decoder):
+    """Refused where the damage is in the region or above it; what is decoded above it is right."""
+    pixels = photo(200, 160)[..., 0] if kind == "grey" else photo(200, 160)
+    options = {"4:4:4": {"subsampling": 0}, "progressive": {"progressive": True}}.get(kind, {})
+    good = encode(pixels, **options)
+    damaged, right = no_table(good), pillow(good)
+    for top, left, height, width in whole(200, 160), (150, 0, 40, 160), (190, 70, 10, 5):
+        with pytest.raises(nd.BadInput, match="broken data stream"):
+            nd.decode(damaged, lambda *_, box=(top, left, height, width): box)
+    box = 0, 30, 16, 70
+    try:
+        region = nd.decode(damaged, lambda *_: box)
+    except nd.BadInput:
+        assert decoder == "Pillow" or kind == "progressive"
+    else:
+        assert (region == right[:16, 30:100]).all()
+
+
+def test_damaged_jpegs_are_read_as_pillow_reads_them(capfd, decoder):
+    """Or as it refuses them, in its words; without a warning that does not say of which file."""
+    rng, refused, read = random.Random(0), 0, 0
+    images = [encode(photo(96, 128, seed), progressive=seed == 1) for seed in range(4)]
+    for number in range(120):
+        encoded, other = images[number % 4], images[(number + 1) % 4]
+        at, length = rng.randrange(700, len(encoded) - 600), 2 ** rng.randrange(3, 9)
+        put = [rng.randbytes(length), other[:length], b"", bytes(length)][number // 4 % 4]
+        damaged = encoded[:at] + put + encoded[at + length :]
+        try:
+            expected = pillow(damaged)
+        except OSError as error:
+            refused += 1
+            with pytest.raises(nd.BadInput, match=re.escape(str(error).split(" <_io")[0])):
+                nd.decode(damaged, whole)
+        else:
+            read += 1
+            assert (nd.decode(damaged, whole) == expected).all()
+    assert refused > 20 and read > 20
+    assert capfd.readouterr() == ("", "")
+    ctypes.CDLL(None).perror(b"C libraries")
+    assert capfd.readouterr().err.startswith("C libraries: "), "print when nothing is decoded"
+
+
+def test_the_decoder_leaves_the_environment_and_no_files(tmp_path, monkeypatch):
+    """OpenCV elsewhere in the process keeps its limit, which is not a part of this one."""
+    limit = "OPENCV_IO_MAX_IMAGE_PIXELS"
+    for before in None, "12345":
+        monkeypatch.delenv(limit, raising=False)
+        if before:
+            monkeypatch.setenv(limit, before)
+        nd.region_decoder.cache_clear()
+        nd.region_decoder()
+        assert os.environ.get(limit) == before
+    (tmp_path / "tmp").mkdir()
+    code = "import os, signal; import imagenet_nd as nd; assert nd.region_decoder()\n"
+    code += "os.kill(os.getpid(), signal.SIGKILL)"
+    env = {"TMPDIR": tmp_path / "tmp", "PYTHONPATH": ROOT}
+    run([sys.executable, "-c", code], tmp_path, status=-signal.SIGKILL, env=env)
+    assert [*tmp_path.rglob("*")] == [tmp_path / "tmp"]
+
+
+def test_pillows_warnings_are_not_printed():
+    """They do not say of which file. A palette whose transparency has levels, for one."""
+    image = PIL.Image.fromarray(photo(8, 8)).convert("P")
+    encoded = encode(image, "PNG", transparency=bytes(range(256)))
+    with pytest.warns(UserWarning, match="Palette images with Transparency"):
+        pillow(encoded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nd.decode(encoded, whole)
+
+
+def test_a_huge_claim_takes_the_memory_that_the_page_says(decoder):
+    """13,000 x 13,000 pixels in the header of a small file are below Pillow's limit."""
+    encoded = bytearray(encode(photo(60, 60)))
+    at = encoded.index(b"\0\x3c\0\x3c")
+    encoded[at : at + 4] = (13_000).to_bytes(2, "big") * 2
+    for region, most in (whole(13_000, 13_000), 2000), ((6000, 6000, 100, 100), 800):
+
+        def work(region=region):
+            return nd.decode(bytes(encoded), lambda *_: region).shape
+
+        shape, megabytes = grown(work)
+        assert shape == (*region[2:], 3) and megabytes < most
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -592,6 +782,78 @@ def test_listed_as_imagefolder_lists(tmp_path):
     assert found.classes == expected.classes
     paths = [found.path(index) for index in range(len(found.target))]
     assert [*zip(paths, found.target.tolist(), strict=True)] == expected.samples
+
+
+def heading(folder):
+    """Returns the lines on the data of a folder, and its train and val."""
+    data = open_data(nd.parse_args(["-b", "2", str(folder)]), nd.Place(CPU))
+    return nd.about_data(data), data.train, data.val
+
+
+def test_what_is_read_is_counted_and_what_is_not(pictures, tmp_path):
+    folder = shutil.copytree(pictures, tmp_path / "data")
+    counts = "50 training and 22 validation images, 2 classes"
+    assert heading(folder)[0] == [counts]
+    for name in ("a/1.jfif", "b/2.JFIF", "b/in/3.gif", "a/README", "a/.DS_Store", "loose.jpg"):
+        (folder / "val" / name).parent.mkdir(exist_ok=True)
+        (folder / "val" / name).touch()
+    for name in ("a/.cache/x.txt", "a/._1.txt", ".cache.jpg"):  # of other programs
+        (folder / "train" / name).parent.mkdir(exist_ok=True)
+        (folder / "train" / name).touch()
+    (first, second), *sources = heading(folder)
+    assert first == counts
+    what, _, kinds = second.rpartition(": ")
+    assert what == f"{folder}/val: files that are not read"
+    assert kinds.startswith("2 *.jfif, ") and set(kinds.split(", ")[1:]) == {
+        "1 *.gif",
+        "1 images beside the classes",
+        "1 without a suffix",
+    }
+    assert [each.digest() for each in sources] == [each.digest() for each in heading(pictures)[1:]]
+
+
+@pytest.mark.parametrize("what", ["training", "evaluation"])
+def test_the_counts_are_printed_once(what, pictures, tmp_path):
+    more = evaluate(tmp_path) if what == "evaluation" else ["--steps-per-epoch", "1"]
+    words = [*command("imagenet_ddp.py", 2), *TINY, "-b", "2", "-j", "0", *more]
+    output = run([*words, pictures], tmp_path)
+    assert output.count("50 training and 22 validation images, 2 classes\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "no folder", "shards"])
+def test_a_class_without_validation_images_is_a_line(kind, pictures, tmp_path):
+    """And the others keep their numbers."""
+    folder = shutil.copytree(pictures, tmp_path / "data")
+    for each in (folder / "val" / "a").iterdir():
+        each.unlink()
+    if kind == "no folder":
+        (folder / "val" / "a").rmdir()
+    elif kind == "shards":
+        make_shards(folder, folder := tmp_path / "shards")
+    lines, train, val = heading(folder)
+    assert lines == [
+        "50 training and 11 validation images, 2 classes",
+        f"{folder}/val: 1 of 2 classes have no image: a",
+    ]
+    assert val.classes == train.classes == ["a", "b"] and set(val.target.tolist()) == {1}
+    model = nd.make_model("squeezenet1_1", num_classes=2)
+    torch.nn.init.zeros_(model.classifier[1].weight)
+    model.classifier[1].bias.data = torch.tensor([0.0, 1.0])  # says b, whatever it sees
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    words = [*TINY, "-b", "4", "-j", "0", "-e", "--weights", tmp_path / "weights.pt", folder]
+    assert "validation: top-1 100.000 %" in run([*command("imagenet_nd.py"), *words], tmp_path)
+
+
+def test_a_class_of_validation_that_is_not_trained_ends(pictures, tmp_path, complaint_here):
+    folder = shutil.copytree(pictures, tmp_path / "data")
+    shutil.copytree(folder / "val" / "b", folder / "val" / "c")
+    line = complaint_here("imagenet_nd.py", *TINY, "-b", 2, folder)
+    assert f"{folder}: 1 classes of val/ are not in train/, as c" in line
+    for each in (folder / "train" / "a").iterdir():
+        each.unlink()
+    shutil.rmtree(folder / "val" / "c")
+    line = complaint_here("imagenet_nd.py", *TINY, "-b", 2, folder)
+    assert re.search(r"train: no image \(\*\.jpg, .*\) in 1 classes, as a; ", line), line
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,10 @@ def about_model(args, data):
 MUST_FIT = ("arch", "width")
 
 
+def about_data(data):
+    return [f"{len(data.train.target)} points"]
+
+
 '''
 
 

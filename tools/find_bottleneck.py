@@ -86,7 +86,9 @@ def measure(words, steps, folder):
     workers = run.data.workers
     needed = 2 * (steps + WARM_UP + 2 * workers)
     if run.data.steps < needed:
-        raise nd.BadInput(f"{needed} steps of {run.data.steps} in an epoch: lower --steps or -b")
+        raise nd.BadInput(
+            f"{needed} steps of {run.data.steps} in an epoch: lower --steps, -b or -j"
+        )
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
     kill_workers()
     run = start(nd, [*words, "--dummy", "--output-dir", f"{folder}/dummy"])

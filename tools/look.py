@@ -197,7 +197,9 @@ def classes(args):
     folder = args.dir / args.part
     if not folder.is_dir():
         raise nd.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
-    source = nd.open_source(folder)
+    source = nd.open_source(folder, allow_empty=True)
+    for line in source.gaps():
+        nd.print_line(line)
     known = {name: label for label, name in enumerate(trained.classes)}
     if not trained.saved.get("classes") and len(source.classes) == len(trained.classes):
         known = {name: label for label, name in enumerate(source.classes)}  # in their order
@@ -258,6 +260,8 @@ def classes(args):
     nd.print_line(f"confusion matrix: {args.out}")
     if args.save:
         out = args.checkpoint.with_name(f"{folder.name}.json")
+        if total < len(target):
+            raise nd.BadInput(f"{out} is not written: it would be of {total:.0f} of {len(target)}")
         found = {"checkpoint": args.checkpoint.name, **found, "count": int(total)}
         text = json.dumps(found, indent=1, allow_nan=False) + "\n"
         nd.write(out, lambda file: file.write(text.encode()))

@@ -13,10 +13,12 @@ which says where each image lies; and the same of val. Images keep DIR's order, 
 from OUT reads the same images at each step as one from DIR.
 """
 
+import collections
 import concurrent.futures
 import functools
 import hashlib
 import io
+import itertools
 import multiprocessing
 import os
 import re
@@ -34,6 +36,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import tarfiles
 from commandline import end, make_parser
 
 import imagenet_nd as nd
@@ -51,7 +54,7 @@ WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")  # in n01440764_10026.J
 def convert(encoded, size, quality, raw):
     """Returns (suffix, content): a JPEG whose longer side has `size` pixels at most; or a PPM whose
     shorter side has, resized as validation resizes."""
-    pixels = nd.decode(encoded, whole)
+    pixels = nd.decode_by_pillow(encoded, whole)
     side = (min if raw else max)(pixels.shape[:2])
     if side > size:
         to = [max(1, size * each // side) for each in pixels.shape[:2]]
@@ -66,7 +69,7 @@ def convert(encoded, size, quality, raw):
 
 
 def whole(height, width):
-    """Returns the region of nd.decode() that is all of an image."""
+    """Returns the region of nd.decode_by_pillow() that is all of an image."""
     return 0, 0, height, width
 
 
@@ -106,14 +109,19 @@ def write_tar(path, samples):
 
 def read_tar(path):
     """Returns {size: bytes, offset, length, target: arrays over a tar's images in its order, ids:
-    pairs (class, WordNet id) of names and .json members that have one id}."""
+    pairs (class, WordNet id) of names and .json members that have one id, not_read: {suffix:
+    members that belong to no image}}."""
     images, targets, words, other = {}, {}, {}, {}
+    suffixes = collections.defaultdict(list)  # of a key
     try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
+        with open(path, "rb") as file, tarfiles.open_tar(file, path) as tar:
+            for member in tarfiles.members(tar, path):
                 # WebDataset's convention: what belongs together has one name up to the first dot.
                 named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
-                suffix = named[2].lower() if named and member.isreg() else ""
+                if not named:
+                    continue
+                suffix = named[2].lower()
+                suffixes[named[1]].append(suffix)
                 if suffix == ".json":  # as timm's: {"filename": "n01440764_10026.JPEG", ...}
                     text = tar.extractfile(member).read().decode(errors="replace")
                     words[named[1]] = f"{named[1]} {text}"
@@ -121,6 +129,8 @@ def read_tar(path):
                     other[named[1]] = member.name  # such as 1.seg.png beside 1.jpg
                 if suffix not in (*IMG_EXTENSIONS, ".cls"):
                     continue
+                if member.issparse():  # an image would be its first pieces, and then the next
+                    raise tarfiles.Odd(f"{path}: {member.name} is sparse: pack it without --sparse")
                 found = targets if suffix == ".cls" else images
                 if named[1] in found:
                     raise nd.BadInput(f"{path}: there are two of {named[1]}")
@@ -131,21 +141,24 @@ def read_tar(path):
                         why = f"holds no class, a number from 0 to {MOST_CLASSES - 1}"
                         raise nd.BadInput(f"{path}: {member.name} {why}")
                 found[named[1]] = entry
-            tar.fileobj.seek(tar.offset)
-            if tar.fileobj.read(512) != bytes(512):
-                raise ValueError("it is cut off")
+    except tarfiles.Odd as error:
+        raise nd.BadInput(str(error)) from None
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise nd.BadInput(f"{path} is no uncompressed, whole tar file of images: {error}") from None
     if dotted := sorted(other.keys() - images.keys()):
         raise nd.BadInput(f"{path}: {len(dotted)} have a dot in their key, as {other[dotted[0]]}")
     if alone := sorted(images.keys() ^ targets.keys()):
-        raise nd.BadInput(f"{path}: {len(alone)} without an image or a .cls, as {alone[0]}")
+        what = f"{len(alone)} without an image or a .cls, as {alone[0]}"
+        has = f"which has {', '.join(suffixes[alone[0]])}; images are {', '.join(IMG_EXTENSIONS)}"
+        raise nd.BadInput(f"{path}: {what}, {has}")
     targets = {key: int(target) for key, target in targets.items()}
     rows = np.array([[*images[key], targets[key]] for key in images], np.int64).reshape(-1, 3)
     named = {key: {*WORDNET_ID.findall(words.get(key, key))} for key in images}
     ids = {(targets[key], *names) for key, names in named.items() if len(names) == 1}
     size = path.stat().st_size
-    return {"size": size, "ids": ids, **dict(zip(PER_IMAGE, rows.T, strict=True))}
+    lone = itertools.chain(*(suffixes[key] for key in suffixes.keys() - images.keys()))
+    about = {"size": size, "ids": ids, "not_read": collections.Counter(lone)}
+    return about | dict(zip(PER_IMAGE, rows.T, strict=True))
 
 
 def checksum(path):
@@ -211,12 +224,18 @@ def shares(source, images):
         yield first, source._replace(**share)
 
 
+def open_parts(folder):
+    """Returns {part: Source} of DIR; prints what is not there."""
+    sources = dict(zip(PARTS, nd.open_sources(folder), strict=True))
+    for line in (line for source in sources.values() for line in source.gaps()):
+        nd.print_line(line)
+    return sources
+
+
 def make(args, pool):
     """Writes OUT; returns the number of images."""
-    sources = {part: nd.open_source(args.dir / part) for part in PARTS}
+    sources = open_parts(args.dir)
     classes = sources["train"].classes
-    if classes != sources["val"].classes:
-        raise nd.BadInput(f"{args.dir}: train/ and val/ differ in their classes")
     if (args.dir / "train" / "index.npz").exists():
         raise nd.BadInput(f"{args.dir} holds shards: give the folder that they were made of")
     # Renamed at the end: what a killed run leaves behind does not look whole.
@@ -254,12 +273,17 @@ def make_index(args, pool, parts=PARTS):
     found = {}
     for part in parts:
         named = sorted((args.out / part).glob("*.tar"), reverse=True)
+        tarfiles.refuse_others((args.out / part).rglob("*"), named)
         paths = sorted({path.resolve(): path for path in named}.values())  # a link counts once
         if not paths or (args.out / part / "index.npz").exists():
             why = "has an index.npz already: remove it first" if paths else "has no *.tar"
             raise nd.BadInput(f"{args.out / part} {why}")
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
+        if not_read := sum((tar["not_read"] for tar in tars), collections.Counter()):
+            kinds = ", ".join(f"{count:,} *{suffix}" for suffix, count in not_read.most_common())
+            print(f"{args.out / part}: files that are not read: {kinds}")
+    count_from(args, [tar for _, tars in found.values() for tar in tars])
     classes = class_names(args.out, {part: tars for part, (_, tars) in found.items()})
     if args.classes:
         count = len(classes)
@@ -270,11 +294,25 @@ def make_index(args, pool, parts=PARTS):
         if len(set(classes)) < len(classes) or len(classes) < count:
             raise nd.BadInput(f"{args.classes} needs {count} names or more, no two alike")
     for part, (paths, tars) in found.items():
-        empty = len(classes) - len(np.unique(np.concatenate([tar["target"] for tar in tars])))
-        if 2 * empty > len(classes):
-            print(f"{args.out / part}: {empty} of {len(classes)} classes have no image")
         write_index(args.out / part, classes, paths, tars)
+        for line in nd.open_source(args.out / part).gaps():
+            print(line)
     return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
+
+
+def count_from(args, tars):
+    """Makes the classes of what read_tar() returned count from 0, if --first-class says that they
+    count from 1; says so if it looks like that."""
+    lowest = min((tar["target"].min() for tar in tars if len(tar["target"])), default=0)
+    if args.first_class:
+        if lowest < args.first_class:
+            raise nd.BadInput(f"--first-class {args.first_class}: a .cls has {lowest}")
+        for tar in tars:
+            tar["target"] -= args.first_class
+            tar["ids"] = {(label - args.first_class, name) for label, name in tar["ids"]}
+    elif lowest == 1:
+        cure = "if they count from 1, remove the index.npz and add --first-class 1"
+        print(f"{args.out}: no image is of class 0, which models will have: {cure}")
 
 
 def check(out):
@@ -298,7 +336,7 @@ def decode_all(first, source):
     lines = []
     for index in range(len(source.target)):
         try:
-            nd.decode(source.read(index), whole)
+            nd.decode_by_pillow(source.read(index), whole)
         except (OSError, nd.BadInput) as error:
             lines.append(f"{source.path(index)}: image {first + index} cannot be used: {error}")
     return lines
@@ -306,14 +344,14 @@ def decode_all(first, source):
 
 def verify(folder, pool):
     """Decodes every image, whole, and names those that cannot be; returns (images, bad ones)."""
-    sources, bad = [nd.open_source(folder / part) for part in PARTS], 0
-    for part, source in zip(PARTS, sources, strict=True):
+    sources, bad = open_parts(folder), 0
+    for part, source in sources.items():
         jobs = [pool.submit(decode_all, *share) for share in shares(source, 1000)]
         for job in tqdm(jobs, part, disable=None):
             for line in job.result():
                 tqdm.write(line)
                 bad += 1
-    return sum(len(source.target) for source in sources), bad
+    return sum(len(source.target) for source in sources.values()), bad
 
 
 def stop(signum, _):
@@ -351,6 +389,8 @@ def main():
     names = "of --index: a name on each line (default: the WordNet ids in the images' names or in "
     names += ".json members; of a thousand classes, ImageNet's; else the numbers)"
     add("--classes", type=Path, help=names)
+    first = "of --index: the number of the first class in .cls, which is 0 by default"
+    add("--first-class", type=nd.number(int, 0, 1), default=0, help=first)
     add("--images", type=count, default=10_000, help="per tar file (%(default)s)")
     processes = nd.number(int, 1, 1024)
     add("-j", "--workers", type=processes, help="processes (default: as many as cores)")
@@ -369,7 +409,7 @@ def main():
             images, bad = (make_index if args.index else make)(args, pool), 0
             print(f"{args.out}: {images} images")
         pool.shutdown()
-    except (nd.BadInput, nd.Fault, OSError, RuntimeError) as error:
+    except (nd.BadInput, nd.Fault, tarfiles.Odd, OSError, RuntimeError) as error:
         end(parser, error)
     except SystemExit as ended:  # of stop()
         name = signal.Signals(ended.code - 128).name

@@ -36,6 +36,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from commandline import end, make_parser
+from tarfiles import members, open_tar, refuse_others
 from tqdm import tqdm
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -103,19 +104,19 @@ def write(tar, member, path):
 
 def unpack_train(tars, folder, classes):
     """Unpacks the tar of one tar per class."""
-    with tarfile.open(tars / TRAIN, "r:") as outer:
-        for member in tqdm(outer, "train", len(classes), unit=" classes", disable=None):
-            name = Path(member.name).stem
+    path = tars / TRAIN
+    with open(path, "rb") as file, open_tar(file, path) as outer:
+        every = members(outer, path)
+        for member in tqdm(every, "train", len(classes), unit=" classes", disable=None):
+            name, within = Path(member.name).stem, f"{path}: {member.name} in it"
             if name not in classes:
-                raise BadInput(f"{tars / TRAIN} holds {member.name}, no class of ILSVRC2012")
-            with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
-                for image in filter(tarfile.TarInfo.isreg, inner):
-                    write(inner, image, folder / name / Path(image.name).name)
-                inner.fileobj.seek(inner.offset)
-                if inner.fileobj.read(512) != bytes(512):  # tarfile takes any end for the end
-                    raise BadInput(
-                        f"{tars / TRAIN}: {member.name} in it is cut off or damaged: get it again"
-                    )
+                raise BadInput(f"{path} holds {member.name}, no class of ILSVRC2012")
+            try:
+                with open_tar(outer.extractfile(member), within) as inner:
+                    for image in members(inner, within):
+                        write(inner, image, folder / name / Path(image.name).name)
+            except tarfile.TarError:
+                raise BadInput(f"{within} is cut off or damaged: get it again") from None
 
 
 def sort_val(folder, truth):
@@ -132,13 +133,14 @@ def unpack_val(tars, folder, truth):
     made = sort_val(folder, truth)
     if all(path.exists() and path.stat().st_size for path in made):
         return
-    with tarfile.open(tars / VAL, "r:") as tar:
-        for image in tqdm(filter(tarfile.TarInfo.isreg, tar), "val", len(truth), disable=None):
+    path = tars / VAL
+    with open(path, "rb") as file, open_tar(file, path) as tar:
+        for image in tqdm(members(tar, path), "val", len(truth), disable=None):
             name = Path(image.name).name
             if name not in truth:
-                raise BadInput(f"{tars / VAL} holds {image.name}, no image of ILSVRC2012")
+                raise BadInput(f"{path} holds {image.name}, no image of ILSVRC2012")
             write(tar, image, folder / truth[name] / name)
-    check_val(tars / VAL, made)
+    check_val(path, made)
 
 
 def check_val(source, made):
@@ -262,12 +264,12 @@ def find_parquet(source, part=""):
     return sorted(folder.glob(f"{part}*.parquet"))
 
 
-def find_tars(source, part):
+def find_tars(source, part, kind="tar"):
     """Returns the paths of a part's tar files in WebDataset's format, of which it is a word."""
     name = {"train": "train", "val": "val(idation)?"}[part]
     word = rf"(?<![A-Za-z]){name}(?![A-Za-z])"
-    paths = [path for path in source.glob("*.tar") if re.search(word, path.stem)]
-    return sorted(paths) or sorted((source / part).glob("*.tar"))
+    paths = [path for path in source.glob(f"*.{kind}") if re.search(word, path.stem)]
+    return sorted(paths) or sorted((source / part).glob(f"*.{kind}"))
 
 
 def open_parquet(path):
@@ -376,6 +378,8 @@ def link_tars(source, folder, parts, shards):
     for part, tars in found.items():
         if not tars:
             raise BadInput(f"{source} has no *{part}*.tar: get them, or --only")
+        for kind in "tar.*", "tgz", "TAR":
+            refuse_others(find_tars(source, part, kind), tars)
         names = {tar.name for tar in tars}
         if odd := [each.name for each in (folder / part).glob("*") if each.name not in names]:
             raise BadInput(f"{folder / part} holds {odd[0]}, not of {source}: give another DIR")
@@ -386,7 +390,7 @@ def link_tars(source, folder, parts, shards):
     # Threads wait for the disk, and end soon after Ctrl-C.
     pool = concurrent.futures.ThreadPoolExecutor()
     try:
-        shards.make_index(SimpleNamespace(out=folder, classes=None), pool, parts)
+        shards.make_index(SimpleNamespace(out=folder, classes=None, first_class=0), pool, parts)
     except shards.nd.BadInput:
         for path in links:
             path.unlink()

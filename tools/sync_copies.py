@@ -67,6 +67,7 @@ TASK = {
     "format_metrics": "values, digits=1",
     "MUST_FIT": None,
     "about_model": "args, data",
+    "about_data": "data",
 }
 # The line that each section begins with; above the first are docstring and imports.
 SECTIONS = {

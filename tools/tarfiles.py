@@ -1,0 +1,52 @@
+"""Tar files of images: what would be left out of one in silence ends in one line."""
+
+import re
+import tarfile
+
+COMPRESSED = {
+    b"\x1f\x8b": "gunzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
+
+
+class Odd(ValueError):
+    """What is odd about a tar file, in one line."""
+
+
+def open_tar(file, path):
+    """Returns the TarFile of an open file, which `path` names. Raises Odd if it is compressed, as
+    tarfile would only say of its header that it is invalid."""
+    start = file.read(6)
+    file.seek(0)
+    for magic, program in COMPRESSED.items():
+        if start.startswith(magic):
+            raise Odd(f"{path} is compressed: unpack it by {program} < FILE > OTHER.tar")
+    return tarfile.open(fileobj=file, mode="r:")
+
+
+def members(tar, path):
+    """Yields the members that are files; folders are passed over. Raises Odd at a link, whose bytes
+    are elsewhere, and where the tar file goes on after its end; tarfile.ReadError if it is cut
+    off, which tarfile takes for the end."""
+    for member in tar:
+        if member.issym() or member.islnk():
+            cure = "pack it by tar --dereference --hard-dereference"
+            raise Odd(f"{path}: {member.name} is a link: {cure}")
+        if member.isreg():
+            yield member
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(512) != bytes(512):
+        raise tarfile.ReadError("it is cut off")
+    while piece := tar.fileobj.read(1 << 20):
+        if piece.strip(b"\0"):
+            raise Odd(f"{path} goes on after its end: join tar files by tar -A, not by cat")
+
+
+def refuse_others(found, paths):
+    """Raises Odd if other tar files than `paths` are among what was found: packed, for one."""
+    kinds = re.compile(r"\.(tar(\.\w+)?|t[gbx]z2?)$", re.IGNORECASE)
+    if others := sorted({path for path in found if kinds.search(path.name)} - set(paths)):
+        cure = "only *.tar are: gunzip, rename or move them"
+        raise Odd(f"{len(others)} tar files would not be read, as {others[0]}: {cure}")
