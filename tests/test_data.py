@@ -4,7 +4,6 @@ Where the scripts say what is right by what they print, they are run; what a ste
 at through the functions that give it.
 """
 
-import contextlib
 import ctypes
 import importlib
 import io

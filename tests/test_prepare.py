@@ -6,6 +6,7 @@ import importlib.resources
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,7 +19,7 @@ import pytest
 import scipy.io
 import torch
 import torchvision
-from conftest import ROOT, damage, flip, interrupted, members, write_file, write_tar
+from conftest import ROOT, damage, flip, interrupted, members, run, write_file, write_tar
 from pyarrow import parquet
 
 import imagenet_nd as nd
@@ -437,7 +438,7 @@ def cut_between_images(content):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (TRAIN, None, "the tar file of train is cut off or damaged ("),
+        (TRAIN, None, f"{TRAIN}: {IDS[1]}.tar in it is cut off or damaged: get it again"),
         (TRAIN, cut_between_images, f"{TRAIN}: {IDS[1]}.tar in it is cut off or damaged: get it"),
         (TRAIN, lambda content: None, f"train and {DEVKIT} differ in 1 classes, as {IDS[1]}"),
         (VAL, None, "the tar file of val is cut off or damaged ("),
@@ -465,6 +466,99 @@ def test_an_interrupted_unpacking_goes_on(name, change, message, tmp_path, prepa
     path.write_bytes(whole)
     prepare(*words)
     assert held(tmp_path / "data", part) == wanted(part)
+
+
+def with_second(change):
+    """Returns a function for damage(): it changes the second tar file of a tar file."""
+
+    def pack(content):
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            inside = {member.name: tar.extractfile(member).read() for member in tar}
+        return tar_of(
+            {
+                name: change(each) if name == f"{IDS[1]}.tar" else each
+                for name, each in inside.items()
+            }
+        )
+
+    return pack
+
+
+def tar_of(content, *links):
+    """Returns a tar file of {name: bytes}, and of links (name, type, to what)."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, inside in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(inside)
+            tar.addfile(member, io.BytesIO(inside))
+        for name, kind, to in links:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, to
+            tar.addfile(member)
+    return file.getvalue()
+
+
+GUNZIP, CAT = "is compressed: unpack it by gunzip < FILE > OTHER.tar", "goes on after its end: join"
+LINK = "is a link: pack it by tar --dereference --hard-dereference"
+
+
+def linked(content):
+    """Returns a class's tar file whose last image is a link to its first."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        inside = {member.name: tar.extractfile(member).read() for member in tar}
+    *others, last = inside
+    return tar_of({name: inside[name] for name in others}, (last, tarfile.LNKTYPE, others[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "message"),
+    [
+        (TRAIN, gzip.compress, f"{TRAIN} {GUNZIP}"),
+        (VAL, gzip.compress, f"{VAL} {GUNZIP}"),
+        (TRAIN, with_second(gzip.compress), f"{TRAIN}: {IDS[1]}.tar in it {GUNZIP}"),
+        (TRAIN, with_second(lambda tar: tar + tar), f"{TRAIN}: {IDS[1]}.tar in it {CAT}"),
+        (TRAIN, lambda tar: tar + tar, f"{TRAIN} {CAT}"),
+        (VAL, lambda tar: tar + b"more", f"{VAL} {CAT}"),
+        (TRAIN, with_second(linked), LINK),
+        (TRAIN, cut_between_images, "train is cut off or damaged (it is cut off): get it again"),
+    ],
+)
+def test_what_would_be_left_out_of_a_tar(name, how, message, tmp_path, prepare):
+    """With whole tar files, the rest comes."""
+    write_tars(tmp_path / "tars")
+    path, part = tmp_path / "tars" / name, "train" if name == TRAIN else "val"
+    whole, words = path.read_bytes(), (path.parent, tmp_path / "data", "--only", part)
+    damage(path, how)
+    assert message in prepare(*words, status=2)
+    if how == gzip.compress:
+        typed = re.search("gunzip .*", message)[0].replace("FILE", name).replace("OTHER.tar", "it")
+        run(["sh", "-c", f"{typed} && mv it {name}"], path.parent)
+    else:
+        path.write_bytes(whole)
+    prepare(*words)
+    assert held(tmp_path / "data", part) == wanted(part)
+
+
+def test_folders_in_tars_are_passed_over(tmp_path, prepare):
+    write_tars(tmp_path / "tars")
+    for name in TRAIN, VAL:
+        content = members(tmp_path / "tars" / name)
+        (tmp_path / "tars" / name).write_bytes(tar_of(content, ("x", tarfile.DIRTYPE, "")))
+    prepare(tmp_path / "tars", tmp_path / "data")
+    for part in "train", "val":
+        assert held(tmp_path / "data", part) == wanted(part)
+
+
+@pytest.mark.parametrize("other", ["imagenet1k-train-9.tar.gz", "imagenet1k-train-9.tgz"])
+def test_other_tars_of_a_part_are_not_left_out(other, tmp_path, prepare):
+    write_timm(tmp_path / "source")
+    (tmp_path / "source" / other).touch()
+    line = prepare(tmp_path / "source", tmp_path / "data", status=2)
+    assert f"1 tar files would not be read, as {tmp_path}/source/{other}: only *.tar are" in line
+    prepare(tmp_path / "source", tmp_path / "data", "--only", "val")
+    (tmp_path / "source" / other).unlink()
+    prepare(tmp_path / "source", tmp_path / "data", "--only", "train")
 
 
 def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, prepare):

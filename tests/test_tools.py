@@ -1,10 +1,12 @@
 """Tools beside training: shards, profiles."""
 
+import bz2
 import errno
 import gzip
 import importlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -28,6 +30,7 @@ from conftest import (
     members,
     needs_horovod,
     run,
+    write_file,
     write_tar,
 )
 
@@ -142,8 +145,9 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
         there.rmdir()
     (folder / "val" / "b" / "9.jpg").symlink_to("nowhere")
     assert "No such file" in tool("make_shards", folder, out, status=2)
-    shutil.rmtree(folder / "val" / "b")
-    assert "differ in their classes" in tool("make_shards", folder, out, status=2)
+    (folder / "val" / "b").rename(folder / "val" / "c")
+    line = tool("make_shards", folder, out, status=2)
+    assert f"{folder}: 1 classes of val/ are not in train/, as c" in line
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -210,10 +214,49 @@ def test_a_link_to_a_tar_is_no_other_tar_and_empty_classes_are_named(tmp_path, c
     (folder / "train" / "y-0.tar").symlink_to("x-0.tar")
     output, _ = call_tool("make_shards", "--index", folder)
     assert output.splitlines()[:2] == [
-        f"{folder}/train: 98 of 100 classes have no image",
-        f"{folder}/val: 99 of 100 classes have no image",
+        f"{folder}/train: 98 of 100 classes have no image: 1, 2, 3, ...",
+        f"{folder}/val: 99 of 100 classes have no image: 0, 1, 3, ...",
     ]
     assert len(nd.open_source(folder / "train").target) == 2
+
+
+def test_classes_that_count_from_one(tmp_path, call_tool):
+    """Models would have an output too many. What is printed as advice is typed."""
+    content = {"1.jpg": b"first", "1.cls": b"1", "2.jpg": b"second", "2.cls": b"3"}
+    folder = existing(tmp_path / "data", content)
+    output, _ = call_tool("make_shards", "--index", folder)
+    advice = "if they count from 1, remove the index.npz and add --first-class 1"
+    line = f"{folder}: no image is of class 0, which models will have: {advice}"
+    assert line in output.splitlines()
+    assert f"{folder}/train: 2 of 4 classes have no image: 0, 2" in output.splitlines()
+    assert nd.open_source(folder / "train").classes == ["0", "1", "2", "3"]
+    for first, found in ((1, [0, 2]), (0, [1, 3])):
+        for part in "train", "val":
+            (folder / part / "index.npz").unlink()
+        output, _ = call_tool("make_shards", "--index", folder, "--first-class", first)
+        source = nd.open_source(folder / "train")
+        assert source.target.tolist() == found and len(source.classes) == 4 - first
+        assert ("no image is of class 0" in output) == (first == 0)
+    (folder / "train" / "index.npz").unlink()
+    (folder / "val" / "index.npz").unlink()
+    write_tar(folder / "val" / "x-1.tar", {"z.jpg": b"third", "z.cls": b"0"})
+    words = "make_shards", "--index", folder, "--first-class", 1
+    (line,) = call_tool(*words, status=2)[1].splitlines()
+    assert "--first-class 1: a .cls has 0" in line
+
+
+def test_ids_follow_the_classes_that_count_from_one(tmp_path, tool):
+    """Of images that are named after them."""
+    ids = "n01440764", "n01443537"
+    content = {
+        f"{name}_{n}.{kind}": value
+        for n, name in enumerate(ids, 1)
+        for kind, value in (("jpg", b"x"), ("cls", b"%d" % n))
+    }
+    for part in "train", "val":
+        write_tar(tmp_path / part / "x.tar", content)
+    tool("make_shards", "--index", tmp_path, "--first-class", 1)
+    assert nd.open_source(tmp_path / "val").classes == [*ids]
 
 
 def test_index_of_tars_that_exist(tmp_path, tool):
@@ -221,7 +264,9 @@ def test_index_of_tars_that_exist(tmp_path, tool):
     content |= {"./n0_9.cls": b" 0 ", "./n0_9.JPEG": b"second"}
     content |= {"readme.txt": b"", ".hidden.jpg": b""}
     folder = existing(tmp_path / "data", content)
-    assert tool("make_shards", "--index", folder).endswith("data: 3 images\n")
+    output = tool("make_shards", "--index", folder)
+    assert output.endswith("data: 3 images\n")
+    assert f"{folder}/train: files that are not read: 1 *.txt\n" in output
     source = nd.open_source(folder / "train")
     assert source.classes == ["0", "1", "2"] and source.target.tolist() == [1, 0]
     assert [source.read(index) for index in range(2)] == [b"first", b"second"]
@@ -250,8 +295,9 @@ NO_TAR = "no uncompressed, whole tar file of images"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"a.jpg": b"x"}, "1 without an image or a .cls, as a"),
+        ({"a.jpg": b"x"}, "1 without an image or a .cls, as a, which has .jpg; images are .jpg, "),
         ({"a.jpg": b"x", "a.cls": b"0", "b.cls": b"0"}, "1 without an image or a .cls, as b"),
+        ({"a.gif": b"x", "a.cls": b"0"}, "as a, which has .gif, .cls; images are .jpg, .jpeg, "),
         ({"a.jpg": b"x", "a.png": b"x", "a.cls": b"0"}, "there are two of a"),
         ({"a.v2.jpg": b"x", "a.v2.cls": b"0"}, "1 have a dot in their key, as a.v2.jpg"),
         ({"a.txt": b"x"}, "there is no image in the files of train"),
@@ -259,7 +305,11 @@ NO_TAR = "no uncompressed, whole tar file of images"
         ({"a.jpg": b"x", "a.cls": b"cat"}, NO_CLASS),
         ({"a.jpg": b"x", "a.cls": b"-1"}, NO_CLASS),
         ({"a.jpg": b"x", "a.cls": b"200000000"}, NO_CLASS),
-        (gzip.compress, NO_TAR),
+        (gzip.compress, "x-0.tar is compressed: unpack it by gunzip < FILE > OTHER.tar"),
+        (bz2.compress, "x-0.tar is compressed: unpack it by bunzip2 < FILE > OTHER.tar"),
+        (lzma.compress, "x-0.tar is compressed: unpack it by unxz < FILE > OTHER.tar"),
+        (lambda tar: tar + tar, "goes on after its end: join tar files by tar -A, not by cat"),
+        (lambda tar: tar + bytes(3 << 20) + b"garbage", "goes on after its end"),
         (2000, NO_TAR),  # in an image
         (7 * 512, NO_TAR),  # after an image
         (b"no tar" * 1000, NO_TAR),
@@ -273,6 +323,121 @@ def test_index_of_bad_tars(content, message, tmp_path, tool):
     line = tool("make_shards", "--index", folder, status=2)
     assert message in line and ("x-0.tar" in line or "in the files of" in line)
     assert not [*folder.glob("*/index*")]
+
+
+SAMPLES = {
+    f"{key}.{kind}": value
+    for key in "abc"
+    for kind, value in (("ppm", b"P6 1 1 255\n123"), ("cls", b"0"))
+}
+GNU_TAR = shutil.which("tar")
+
+
+@pytest.mark.skipif(not GNU_TAR, reason="no tar here")
+@pytest.mark.parametrize(
+    ("plant", "options", "message"),
+    [
+        (
+            "sparse",
+            "--sparse --hole-detection=raw --format=gnu",
+            "is sparse: pack it without --sparse",
+        ),
+        (
+            "sparse",
+            "--sparse --hole-detection=raw --format=pax",
+            "is sparse: pack it without --sparse",
+        ),
+        ("hard", "", "is a link: pack it by tar --dereference --hard-dereference"),
+        ("symbolic", "", "is a link: pack it by tar --dereference --hard-dereference"),
+    ],
+)
+def test_tars_that_would_be_read_wrongly(plant, options, message, tmp_path, tool):
+    """Packed as the line says, each has all its images."""
+    from_files = tmp_path / "files"
+    for name, content in SAMPLES.items():
+        write_file(from_files / name, content)
+    if plant == "sparse":
+        with open(from_files / "b.ppm", "wb") as file:  # black but for its last pixels
+            file.write(b"P6 256 256 255\n")
+            file.seek(3 * 256 * 256 - 5, os.SEEK_CUR)
+            file.write(b"white")
+    else:
+        link = os.link if plant == "hard" else lambda _, to: os.symlink(f"a{to.suffix}", to)
+        for kind in "ppm", "cls":
+            (from_files / f"c.{kind}").unlink()
+            link(from_files / f"a.{kind}", from_files / f"c.{kind}")
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    write_tar(tmp_path / "data" / "val" / "0.tar", SAMPLES)
+    pack = ["tar", "-C", from_files, "-cf", tmp_path / "data" / "train" / "0.tar"]
+    names = sorted(path.name for path in from_files.iterdir())
+    run([*pack, *options.split(), *names], tmp_path)
+    line = tool("make_shards", "--index", tmp_path / "data", status=2)
+    assert message in line and "0.tar: " in line
+    advice = [] if plant == "sparse" else re.findall("--[a-z-]+", message)
+    run([*pack, *advice, *names], tmp_path)
+    assert tool("make_shards", "--index", tmp_path / "data").endswith("data: 6 images\n")
+    source = nd.open_source(tmp_path / "data" / "train")
+    wanted = [(from_files / f"{key}.ppm").read_bytes() for key in "abc"]
+    assert [source.read(index) for index in range(3)] == wanted
+
+
+@pytest.mark.parametrize("other", ["y.tar.gz", "y.tgz", "y.TAR", "below/y.tar", "y.tar.zst"])
+def test_other_tars_beside_those_that_are_read(other, tmp_path, tool):
+    folder = existing(tmp_path / "data", GOOD)
+    write_file(folder / "train" / other, gzip.compress((folder / "train" / "x-0.tar").read_bytes()))
+    line = tool("make_shards", "--index", folder, status=2)
+    cure = "only *.tar are: gunzip, rename or move them"
+    assert f"1 tar files would not be read, as {folder}/train/{other}: {cure}" in line
+    if other == "y.tar.gz":
+        run(["gunzip", folder / "train" / other], tmp_path)
+    else:
+        (folder / "train" / other).rename(tmp_path / "away")
+    images = 5 if other == "y.tar.gz" else 3
+    assert tool("make_shards", "--index", folder).endswith(f"data: {images} images\n")
+
+
+def test_a_compressed_tar_is_read_when_unpacked_as_the_line_says(tmp_path, tool):
+    folder = existing(tmp_path / "data", GOOD)
+    damage(folder / "train" / "x-0.tar", gzip.compress)
+    line = tool("make_shards", "--index", folder, status=2)
+    typed = re.search(r"unpack it by (.*)", line)[1].replace("FILE", "train/x-0.tar")
+    run(["sh", "-c", typed.replace("OTHER", "train/y-0")], folder)
+    (folder / "train" / "x-0.tar").unlink()
+    assert tool("make_shards", "--index", folder).endswith("data: 3 images\n")
+
+
+def test_damaged_jpegs_are_found_whatever_decodes_them(tmp_path, call_tool):
+    """And stay what they are: --resize would make clean files of them, half grey."""
+    folder = write_set(tmp_path / "data", sizes=(300, 200))
+    bad = folder / "train" / "b" / "2.JPEG"
+    damage(
+        bad, lambda jpeg: jpeg[: len(jpeg) // 2] + b"\xff\xc4\0\3\xff" + jpeg[len(jpeg) // 2 + 5 :]
+    )
+    output, _ = call_tool("make_shards", "--verify", folder, "-j", 1, status=1)
+    why = "broken data stream when reading image file"
+    assert output.splitlines() == [
+        f"{bad}: image 7 cannot be used: {why}",
+        f"{folder}: 1 of 14 images cannot be used",
+    ]
+    for number, options in enumerate((["--resize", 48], ["--raw", 32])):
+        out = tmp_path / f"out{number}"
+        call_tool("make_shards", folder, out, *options, "-j", 1)
+        assert nd.open_source(out / "train").read(7) == bad.read_bytes()
+
+
+def test_shards_say_what_of_a_folder_is_not_in_them(tmp_path, call_tool):
+    folder = write_set(tmp_path / "data")
+    (folder / "train" / "b" / "0.gif").touch()
+    shutil.rmtree(folder / "val" / "a")
+    lines = [
+        f"{folder}/train: files that are not read: 1 *.gif",
+        f"{folder}/val: 1 of 2 classes have no image: a",
+    ]
+    for words in ("--verify", folder), (folder, tmp_path / "out"):
+        output, _ = call_tool("make_shards", *words, "-j", 1)
+        assert output.splitlines()[:2] == lines
+    val = nd.open_source(tmp_path / "out" / "val")
+    assert val.classes == ["a", "b"] and val.target.tolist() == [1, 1]
 
 
 # ---------------------------------------------------------------------------------------- profiles
