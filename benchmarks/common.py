@@ -85,7 +85,7 @@ def main(doc, measure, file, options, added=""):
 # -------------------------------------------------------------------------------------- the scripts
 
 
-def loader_of(words):
+def loader_of(words, nd=nd):
     """Returns a function of a pass's number that gives its training batches: images and targets,
     by the loader of imagenet_nd.py with these options; no model, no device."""
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(torch.device("cpu"))

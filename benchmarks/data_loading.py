@@ -3,13 +3,15 @@
     python benchmarks/data_loading.py DIR                      # has train/<class>/*.JPEG
     python benchmarks/data_loading.py DIR --only DALI timm     # these, and the baseline
     ATEN_CPU_CAPABILITY=avx2 python benchmarks/data_loading.py DIR --out OUT  # without AVX-512
+    python benchmarks/data_loading.py DIR --checkout BEFORE --only folder --out OUT
 
 All ways read the same --images random training images of DIR (the same ones again where it has
 fewer), from page cache, with as many loader processes or threads, and give crops of 224 pixels,
 randomly placed, sized and mirrored. Each way lives in a process of its own; after a pass to warm up
 they load in turn, one pass of all images each, --rounds times. What is not installed has a row that
 says so. Close other programs first: on two cores each of them counts; the processor time per image,
-of all processes and threads of a way, suffers less from them.
+of all processes and threads of a way, suffers less from them. --checkout adds a row, the loader of
+another commit: `git worktree add BEFORE COMMIT` makes that folder.
 """
 
 import functools
@@ -93,7 +95,7 @@ def preset_tensor_v2(folder, args):
 # ------------------------------------------------------------------------------------- this project
 
 
-def this_project(folder, args, shards=None, decoder=""):
+def this_project(folder, args, shards=None, decoder="", script=nd):
     """The scripts' own loader, of files, or of what tools/make_shards.py makes with options."""
     if decoder == "Pillow":
         sys.modules["nvidia.nvimgcodec"] = None  # its import fails, here and in loader workers
@@ -107,7 +109,16 @@ def this_project(folder, args, shards=None, decoder=""):
             raise nd.BadInput(made.stderr.splitlines()[-1])
         folder = out
     words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE, "--epochs", 10_000]
-    return common.loader_of([*words, folder])
+    return common.loader_of([*words, folder], script)
+
+
+def another_commit(folder, args):
+    """What this_project() does, by the imagenet_nd.py of another checkout."""
+    path = args.checkout / "imagenet_nd.py"
+    spec = importlib.util.spec_from_file_location("imagenet_nd_of_another_commit", path)
+    script = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return this_project(folder, args, script=script)
 
 
 # ------------------------------------------------------------------------------------------ others
@@ -241,7 +252,12 @@ def measure(args, scratch):
     least = (2 * args.workers + 4) * args.batch_size
     if args.images < least:
         raise nd.BadInput(f"--images {args.images}: {least} or more tell something")
-    ways = common.select(WAYS, args.only, BASELINE)
+    ways = WAYS
+    if args.checkout:
+        if not (args.checkout / "imagenet_nd.py").exists():
+            raise nd.BadInput(f"--checkout {args.checkout} has no imagenet_nd.py")
+        ways = ways | {"this project, folder, another commit": another_commit}
+    ways = common.select(ways, args.only, BASELINE)
     args.scratch, folder = scratch, scratch / "images"
     common.link_images(args.dir, args.images, folder)
     makes = {name: (make, way, folder, args) for name, way in ways.items()}
@@ -266,6 +282,7 @@ OPTIONS = [
     option("-b", "--batch-size", type=count, default=64),
     option("--images", type=count, default=1920, help="in a pass"),
     option("--rounds", type=count, default=5),
+    option("--checkout", type=Path, metavar="FOLDER", help="of another commit, to be compared"),
     ONLY,
 ]
 main = functools.partial(common.main, __doc__, measure, "data_loading", OPTIONS)

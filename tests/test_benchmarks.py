@@ -126,9 +126,11 @@ def known(row):
     ("words", "count", "rows"),
     [
         case(
-            "data_loading DEMO -b 4 --images 32 -j 1 --rounds 1 --only 'raw 256'",
+            "data_loading DEMO -b 4 --images 32 -j 1 --rounds 1 --checkout ROOT "
+            "--only 'raw 256' commit",
             1,
-            data_loading=["pytorch/examples", "FFCV, raw", "this project, raw"],
+            data_loading=["pytorch/examples", "FFCV, raw", "this project, raw"]
+            + ["this project, folder, another commit"],
         ),
         case(f"gpu {LITTLE} --minutes 0", 0, gpu=33 * ["imagenet_"]),  # 11 layouts in 3 modes
         case(
@@ -164,7 +166,7 @@ def known(row):
 )
 def test_a_program_measures(words, count, rows, demo, tmp_path):
     """make_results.py reads what it writes, with the facts and columns that logs/ have."""
-    places = {"DEMO": demo, "RECIPE": ROOT / "recipes" / "cifar10.txt"}
+    places = {"DEMO": demo, "ROOT": ROOT, "RECIPE": ROOT / "recipes" / "cifar10.txt"}
     program, *words = [places.get(word, word) for word in shlex.split(words)]
     if {"exchange", "traffic"} & {*words} and (os.geteuid() or not shutil.which("ip")):
         pytest.skip("network namespaces take root and iproute2")
@@ -224,12 +226,17 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("data_loading ABSENT", "ABSENT has no images in train/<class>/"),
         ("data_loading EMPTY", "EMPTY has no images in train/<class>/"),
         ("data_loading DEMO --only TensorFlow", "--only TensorFlow: no row has that in its name"),
+        ("data_loading DEMO --checkout EMPTY", "--checkout EMPTY has no imagenet_nd.py"),
         ("data_loading DEMO --rounds 0", "0 is not a whole number from 1 on"),
         ("data_loading DEMO --images none", "none is not a whole number from 1 on"),
         ("data_loading DEMO --images 511", "--images 511: 512 or more"),
         ("find_bottleneck -a resnet19 EMPTY", "no such classifier"),
         (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "--evaluate trains no steps"),
         (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
+        (
+            f"find_bottleneck -b 32 -a {NET} DEMO",
+            "steps of 40 in an epoch: lower --steps, -b or -j",
+        ),
         ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
         ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),
         ("text ngrams --ranks 1 2 --out ABSENT", "--ranks: ngrams takes one number"),
