@@ -550,15 +550,22 @@ def test_folders_in_tars_are_passed_over(tmp_path, prepare):
         assert held(tmp_path / "data", part) == wanted(part)
 
 
-@pytest.mark.parametrize("other", ["imagenet1k-train-9.tar.gz", "imagenet1k-train-9.tgz"])
+@pytest.mark.parametrize(
+    "other", ["imagenet1k-train-9.tar.gz", "imagenet1k-train-9.tgz", "train/9.TAR"]
+)
 def test_other_tars_of_a_part_are_not_left_out(other, tmp_path, prepare):
-    write_timm(tmp_path / "source")
-    (tmp_path / "source" / other).touch()
-    line = prepare(tmp_path / "source", tmp_path / "data", status=2)
-    assert f"1 tar files would not be read, as {tmp_path}/source/{other}: only *.tar are" in line
-    prepare(tmp_path / "source", tmp_path / "data", "--only", "val")
-    (tmp_path / "source" / other).unlink()
-    prepare(tmp_path / "source", tmp_path / "data", "--only", "train")
+    source = tmp_path / "source"
+    write_timm(source)
+    if other.startswith("train/"):
+        for path in [*source.glob("*train*.tar")]:
+            (source / "train").mkdir(exist_ok=True)
+            path.rename(source / "train" / path.name)
+    (source / other).touch()
+    line = prepare(source, tmp_path / "data", status=2)
+    assert f"1 tar files would not be read, as {source}/{other}: only *.tar are" in line
+    prepare(source, tmp_path / "data", "--only", "val")
+    (source / other).unlink()
+    prepare(source, tmp_path / "data", "--only", "train")
 
 
 def test_a_flat_val_is_sorted_also_without_its_tar(tmp_path, prepare):
