@@ -931,14 +931,16 @@ class Source(NamedTuple):
         return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
 
     def gaps(self):
-        """Returns lines that say which files are not read, and which classes have no image."""
+        """Returns lines that say which files are not read, and which classes have no image; what
+        cannot be printed of a name is escaped."""
         lines = [f"{self.folder}: files that are not read: {self.not_read}"] * bool(self.not_read)
         images = np.bincount(self.target, minlength=len(self.classes))
         if empty := [name for name, count in zip(self.classes, images, strict=True) if not count]:
             names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
             what = f"{len(empty):,} of {len(images):,} classes have no image"
             lines.append(f"{self.folder}: {what}: {names}")
-        return lines
+        escaped = ((c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
+        return ["".join(line) for line in escaped]
 
 
 # Each worker opens a shard once: on a network file system, opening takes longer than reading.
@@ -1009,20 +1011,19 @@ def list_images(folder, allow_empty=False):
         before = len(names)
         for path, _, files in sorted(os.walk(folder / name, onerror=fail, followlinks=True)):
             below = os.path.relpath(path, folder)
-            found = sorted(filter(is_read, files))
-            names += [os.fsencode(os.path.join(below, file)) for file in found]
-            for file in set(files).difference(found) if len(found) < len(files) else ():
-                if "/." not in f"/{below}/{file}":  # hidden files are of other programs
+            for file in sorted(files):
+                if is_read(file):
+                    names.append(os.fsencode(os.path.join(below, file)))
+                elif "/." not in f"/{below}/{file}":  # hidden files are of other programs
                     suffix = os.path.splitext(file)[1].lower()
                     not_read[f"*{suffix}" if suffix else "without a suffix"] += 1
         target += [label] * (len(names) - before)
         if before == len(names):
             empty.append(name)
     if not names or (empty and not allow_empty):
-        kinds = ", *".join(suffixes)
-        raise ValueError(f"no image (*{kinds}) in {len(empty)} classes, as {empty[0]}")
+        wanted = ", *".join(suffixes)
+        raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}")
     zeros = np.zeros(len(names), int)
-    kinds = [f"{count:,} {kind}" for kind, count in not_read.most_common() if count]
     return Source(
         str(folder),
         classes,
@@ -1031,8 +1032,16 @@ def list_images(folder, allow_empty=False):
         offset=zeros,
         length=zeros - 1,
         target=np.array(target),
-        not_read=", ".join(kinds),
+        not_read=counts(not_read),
     )
+
+
+def counts(kinds):
+    """Returns the most frequent of {kind: count} as text."""
+    several = [f"{count:,} {kind}" for kind, count in kinds.most_common(5) if count]
+    if other := kinds.total() - sum(count for _, count in kinds.most_common(5)):
+        several.append(f"{other:,} of other kinds")
+    return ", ".join(several)
 
 
 def open_shards(folder):
@@ -1041,6 +1050,9 @@ def open_shards(folder):
     with np.load(io.BytesIO(content)) as index:
         arrays = [index[name] for name in Source._fields[2:-1]]
         source = Source(str(folder), index["classes"].tolist(), *arrays)
+        labels = {*source.target.tolist()}
+        if not labels or not labels <= {*range(len(source.classes))}:
+            raise ValueError("its images are of other classes")
         for name, size in zip(source.names, index["sizes"], strict=True):
             if os.path.getsize(folder / os.fsdecode(name)) != size:
                 raise ValueError(f"{os.fsdecode(name)} has changed since")
@@ -1340,20 +1352,25 @@ def decode_region(encoded, choose):
     # It does not notice a truncated file, so look for JPEG's last marker.
     if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:] or not region_decoder():
         return None
-    codec, decode_stream = region_decoder()
+    codec, decoder, parameters = region_decoder()
     with contextlib.suppress(RuntimeError):
         stream = codec.CodeStream(encoded)
         if stream.height * stream.width <= 2 * PIL.Image.MAX_IMAGE_PIXELS:  # Pillow's limit
             top, left, height, width = choose(stream.height, stream.width)
             region = codec.Region(top, left, top + height, left + width)
-            decoded = decode_stream(stream.get_sub_code_stream(region=region))
-            return None if decoded is None else np.asarray(decoded)
+            with hushed() as warnings_of_c:
+                within = stream.get_sub_code_stream(region=region)
+                decoded = decoder.decode(within, params=parameters)
+            # Of an image whose middle is damaged, libjpeg warns there, but raises its error at the
+            # image's end alone, which a region seldom reaches. Pillow then reads all of it.
+            if decoded is not None and not warnings_of_c:
+                return np.asarray(decoded)
     return None
 
 
 @functools.cache
 def region_decoder():
-    """Returns (nvImageCodec's module, decode(stream) on the CPU), or None without it."""
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
     # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
     # Called where images are decoded, so that every loader worker makes its own.
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
@@ -1368,41 +1385,46 @@ def region_decoder():
         codec = importlib.import_module("nvidia.nvimgcodec")
         on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
         decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        parameters = codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
-        decode_stream = functools.partial(decoder.decode, params=parameters)
-        return codec, unless_warned(decode_stream)
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
     except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
         return None
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
         del os.environ[limit]  # for OpenCV elsewhere
-        os.environ |= {limit: before} if before else {}
+        if before is not None:
+            os.environ[limit] = before
 
 
-def unless_warned(work):
-    """Returns a function that returns what `work` does, or None if a C library printed something
-    during it: of an image whose middle is damaged, libjpeg warns at that place, but raises an
-    error at the image's end alone, which a region seldom reaches. Pillow then reads all of it."""
-    libc = ctypes.CDLL(None)
-    libc.fmemopen.restype = libc.fopen.restype = ctypes.c_void_p
-    libc.fmemopen.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-    libc.ftell.argtypes = libc.rewind.argtypes = [ctypes.c_void_p]
-    stderr = ctypes.c_void_p.in_dll(libc, "stderr")  # C's variable: the descriptor 2 stays
-    shown, printed = stderr.value, libc.fmemopen(None, 4096, b"w")
+@contextlib.contextmanager
+def hushed():
+    """Keeps C libraries from printing: libjpeg and libtiff do not say of which file. Yields a list
+    that is not empty afterwards if they would have printed something."""
+    libc, stderr, shown, kept = c_stderr()
+    said = []
+    stderr.value = kept
+    try:
+        yield said
+    finally:
+        stderr.value = shown
+        if shown != kept and libc.ftell(kept):
+            libc.rewind(kept)
+            said.append(True)
 
-    def warned(*given):
-        stderr.value = printed
-        try:
-            result = work(*given)
-        finally:
-            stderr.value = shown
-        if libc.ftell(printed):
-            libc.rewind(printed)
-            return None
-        return result
 
-    return warned
+@functools.cache
+def c_stderr():
+    """Returns (the C library, its variable stderr, what it points to, a stream in memory)."""
+    # The variable, not the descriptor 2, to which others print meanwhile.
+    try:
+        libc = ctypes.CDLL(None)
+        stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+        libc.fmemopen.restype = ctypes.c_void_p
+        libc.fmemopen.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+        libc.ftell.argtypes = libc.rewind.argtypes = [ctypes.c_void_p]
+        return libc, stderr, stderr.value, libc.fmemopen(None, 4096, b"w") or stderr.value
+    except (ValueError, AttributeError, TypeError):  # not glibc: they print
+        return None, ctypes.c_void_p(), None, None
 
 
 # Not every format of Pillow: for PostScript it would run another program on the file.
@@ -1412,8 +1434,8 @@ FORMATS += ["AVIF"] * bool(importlib.util.find_spec("PIL.AvifImagePlugin"))  # s
 
 def decode_by_pillow(encoded, choose):
     """Returns what decode() does, of any format in FORMATS by Pillow."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's do not say of which file
+    with hushed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's do not say of which file, either
         try:
             if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
                 # Written by make_shards.py --raw: the region is a view.
@@ -1422,10 +1444,9 @@ def decode_by_pillow(encoded, choose):
                 top, left, height, width = choose(*shape[:2])
                 return pixels.reshape(shape)[top : top + height, left : left + width]
             with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-                bits = encoded[24] if image.format == "PNG" else 8  # of each channel
-                if image.format == "TIFF":
-                    bits = max(image.tag_v2.get(258, [1]))
-                if bits > 8 or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
+                deep = image.format == "PNG" and ";16" in str(image.tile)  # bits a channel
+                deep |= image.format == "TIFF" and max(image.tag_v2.get(258, [1])) > 8
+                if deep or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
                     cure = "convert it to 8 bits, by a range that you choose"
                     raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
                 image.load()
@@ -1444,7 +1465,7 @@ def why_unread(encoded):
     """Returns what a file is that is of no format in FORMATS."""
     with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
         return f"it is {image.format}, not one of {', '.join(FORMATS)}"
-    return f"it begins with {bytes(encoded[:16])}, as no image that can be read"
+    return f"Pillow cannot identify it: it begins with {bytes(encoded[:16])}"
 
 
 def resize(image, size, mode, out):

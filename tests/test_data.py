@@ -4,6 +4,7 @@ Where the scripts say what is right by what they print, they are run; what a ste
 at through the functions that give it.
 """
 
+import contextlib
 import ctypes
 import importlib
 import io
@@ -395,12 +396,13 @@ def chunk(kind, content):
     return len(content).to_bytes(4, "big") + kind + content + sum_of
 
 
-def deep_png(channels):
-    """Returns a PNG of 2 x 3 pixels with 16 bits a channel, which no library here writes."""
+def deep_png(channels, bits=16, first=b""):
+    """Returns a PNG of 2 x 3 pixels with 16 bits a channel, which no library here writes; `first`
+    is a chunk before its header, which Pillow allows."""
     colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
-    rows = b"".join(b"\0" + b"\x0f\xff" * 3 * channels for _ in range(2))
-    head = (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + bytes([16, colour, 0, 0, 0])
-    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    rows = b"".join(b"\0" + b"\x0f\xff"[-bits // 8 :] * 3 * channels for _ in range(2))
+    head = (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + bytes([bits, colour, 0, 0, 0])
+    parts = first, chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -416,12 +418,14 @@ def deep_tiff():
     )
 
 
+TEXT = chunk(b"tEXt", b"comment\0" + b"z" * 20)
 DEEP = {
     "I;16": lambda: encode(PIL.Image.new("I;16", (3, 2), 4095), "PNG"),
     "PGM": lambda: b"P5 2 1 65535\n" + b"\x0f\xff" * 2,
     "grey and alpha": lambda: deep_png(2),
     "RGB": lambda: deep_png(3),
     "RGBA": lambda: deep_png(4),
+    "RGB behind text": lambda: deep_png(3, first=TEXT),
     "RGB, TIFF": deep_tiff,
     **{
         f"{kind.__name__}, TIFF": lambda kind=kind: encode(
@@ -449,6 +453,7 @@ def test_a_range_that_the_file_says_is_used():
     head = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 16, 0, 4, 0, 0, 0, 0)
     bmp = b"BM" + struct.pack("<IHHI", 58, 0, 0, 54) + head + b"\xff\x7f\0\0"
     assert nd.decode(bmp, whole).tolist() == [[[255] * 3, [0] * 3]]
+    assert nd.decode(deep_png(3, 8, TEXT), whole).tolist() == 2 * [3 * [[255] * 3]]
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
@@ -472,9 +477,9 @@ def test_a_region_of_every_mode_is_converted_like_the_whole(mode, decoder):
 @pytest.mark.parametrize(
     ("encoded", "why"),
     [
-        (b"", "it begins with b'', as no image that can be read"),
-        (b"<!DOCTYPE html><html>", "it begins with b'<!DOCTYPE html><', as no image"),
-        (b"\0\0\0\x18ftypheic", r"it begins with b'\x00\x00\x00\x18ftypheic', as no image"),
+        (b"", "Pillow cannot identify it: it begins with b''"),
+        (b"<!DOCTYPE html><html>", "Pillow cannot identify it: it begins with b'<!DOCTYPE html><'"),
+        (b"\0\0\0\x18ftypheic", r"it begins with b'\x00\x00\x00\x18ftypheic'"),
         (encode(photo(8, 8), "TGA"), "it is TGA, not one of JPEG, PNG, "),
         (encode(photo(8, 8), "ICO"), "it is ICO, not one of JPEG, PNG, "),
     ],
@@ -558,7 +563,7 @@ def test_a_jpeg_that_is_damaged_in_its_middle_is_never_half_grey(kind, decoder):
 @pytest.mark.skipif(sys.platform != "linux", reason="nvImageCodec is for Linux")
 def test_only_libjpeg_turbo_decodes_regions(monkeypatch, capfd):
     """Also if it printed nothing where it fails, no other decoder of nvImageCodec goes on."""
-    monkeypatch.setattr(nd, "unless_warned", lambda work: work)
+    monkeypatch.setattr(nd, "hushed", lambda: contextlib.nullcontext([]))
     good = encode(photo(64, 64))
     assert nd.decode_region(good, whole) is not None
     assert nd.decode_region(no_table(good), whole) is None
@@ -573,9 +578,10 @@ def test_one_region_is_drawn_though_two_decoders_try():
         chosen.append((height, width))
         return len(chosen), 2, 30, 20
 
-    second = encoded[:20] + b"more" + encoded[20:]  # libjpeg warns of it, and reads it
+    half = len(encoded) // 2  # libjpeg warns of it, and reads it
+    second = encoded[:half] + bytes(64) + encoded[half + 64 :]
     assert nd.decode_region(second, whole) is None
-    assert (nd.decode(second, choose) == pillow(encoded)[1:31, 2:22]).all()
+    assert (nd.decode(second, choose) == pillow(second)[1:31, 2:22]).all()
     assert chosen == [(64, 64)]
 
 
@@ -630,6 +636,34 @@ def test_pillows_warnings_are_not_printed():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nd.decode(encoded, whole)
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "group4"])
+def test_libtiff_does_not_print(compression, capfd):
+    """It would not say of which file."""
+    image = PIL.Image.fromarray(photo(64, 64)).convert("1" if compression == "group4" else "RGB")
+    encoded = encode(image, "TIFF", compression=compression)
+    half = len(encoded) // 2
+    damaged = encoded[:half] + b"\xff\x0f\xff" + encoded[half + 3 :]
+    with contextlib.suppress(OSError):
+        pillow(damaged)
+    assert capfd.readouterr().err, "libtiff prints"
+    with contextlib.suppress(nd.BadInput):
+        nd.decode(damaged, whole)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_glibc_its_libraries_print(monkeypatch, capfd):
+    """And images are read."""
+    monkeypatch.setattr(nd.ctypes, "CDLL", lambda name: object())
+    nd.c_stderr.cache_clear()
+    try:
+        encoded = encode(photo(64, 64))
+        assert (nd.decode(encoded, whole) == pillow(encoded)).all()
+        with pytest.raises(nd.BadInput):
+            nd.decode(no_table(encoded), whole)
+    finally:
+        nd.c_stderr.cache_clear()
 
 
 def test_a_huge_claim_takes_the_memory_that_the_page_says(decoder):
@@ -834,6 +868,15 @@ def test_what_is_read_is_counted_and_what_is_not(pictures, tmp_path):
         "1 without a suffix",
     }
     assert [each.digest() for each in sources] == [each.digest() for each in heading(pictures)[1:]]
+    for name in (
+        *(f"a/1.{n}" for n in range(100)),
+        "a/2.a\nb",
+        "a/3.a\nb",
+        os.fsdecode(b"b/4.\xe9"),
+    ):
+        (folder / "train" / name).touch()
+    kinds = r"2 *.a\nb, 1 *.0, 1 *.1, 1 *.10, 1 *.11, 97 of other kinds"
+    assert heading(folder)[0][1] == f"{folder}/train: files that are not read: {kinds}"
 
 
 @pytest.mark.parametrize("what", ["training", "evaluation"])
@@ -887,6 +930,9 @@ def test_a_class_of_validation_that_is_not_trained_ends(pictures, tmp_path, comp
         ("missing tar", r"train: .*000001\.tar: No such file.* index\.npz .*make_shards\.py"),
         ("short tar", r"train: 000001\.tar has changed since; .* index\.npz .*make_shards\.py"),
         ("damaged index", r"train: .* index\.npz .*make_shards\.py"),
+        ("other classes", r"train: its images are of other classes; .*make_shards\.py"),
+        ("negative classes", r"train: its images are of other classes; .*make_shards\.py"),
+        ("no image", r"train: its images are of other classes; .*make_shards\.py"),
         ("empty index", r"train: .* index\.npz .*make_shards\.py"),
     ],
 )
@@ -895,6 +941,17 @@ def test_the_message_says_what_to_do(fault, message, shards, tmp_path, complaint
     index, tar = folder / "train" / "index.npz", folder / "train" / "000001.tar"
     if fault in ("no index", "missing tar"):
         (index if fault == "no index" else tar).unlink()
+    elif fault in ("other classes", "negative classes", "no image"):
+        with np.load(index) as opened:
+            arrays = dict(opened)
+        some = slice(0, 0 if fault == "no image" else None)
+        shift = {"other classes": 1, "negative classes": -1, "no image": 0}[fault]
+        arrays["target"] = arrays["target"][some] + shift
+        arrays |= {name: arrays[name][some] for name in ("file", "offset", "length")}
+        with zipfile.ZipFile(index, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as entry:
+                    np.lib.format.write_array(entry, array)
     else:
         cut = tar if fault == "short tar" else index
         cut.write_bytes(cut.read_bytes()[: 0 if fault == "empty index" else -512])

@@ -551,7 +551,7 @@ def test_folders_in_tars_are_passed_over(tmp_path, prepare):
 
 
 @pytest.mark.parametrize(
-    "other", ["imagenet1k-train-9.tar.gz", "imagenet1k-train-9.tgz", "train/9.TAR"]
+    "other", ["imagenet1k-train-9.tar.gz", "imagenet1k-train-9.TBZ2", "train/9.TAR"]
 )
 def test_other_tars_of_a_part_are_not_left_out(other, tmp_path, prepare):
     source = tmp_path / "source"

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+import tarfile
 from pathlib import Path
 from unittest import mock
 
@@ -225,7 +226,8 @@ def test_classes_that_count_from_one(tmp_path, call_tool):
     content = {"1.jpg": b"first", "1.cls": b"1", "2.jpg": b"second", "2.cls": b"3"}
     folder = existing(tmp_path / "data", content)
     output, _ = call_tool("make_shards", "--index", folder)
-    advice = "if they count from 1, remove the index.npz and add --first-class 1"
+    typed = f"python tools/make_shards.py --index {folder} --first-class 1"
+    advice = f"if they count from 1, remove index.npz, and {typed}"
     line = f"{folder}: no image is of class 0, which models will have: {advice}"
     assert line in output.splitlines()
     assert f"{folder}/train: 2 of 4 classes have no image: 0, 2" in output.splitlines()
@@ -242,7 +244,9 @@ def test_classes_that_count_from_one(tmp_path, call_tool):
     write_tar(folder / "val" / "x-1.tar", {"z.jpg": b"third", "z.cls": b"0"})
     words = "make_shards", "--index", folder, "--first-class", 1
     (line,) = call_tool(*words, status=2)[1].splitlines()
-    assert "--first-class 1: a .cls has 0" in line
+    assert f"--first-class 1: {folder}/val/x-1.tar has an image of class 0" in line
+    (line,) = call_tool("make_shards", folder, "out", "--first-class", 1, status=2)[1].splitlines()
+    assert "--first-class is of --index" in line
 
 
 def test_ids_follow_the_classes_that_count_from_one(tmp_path, tool):
@@ -379,6 +383,34 @@ def test_tars_that_would_be_read_wrongly(plant, options, message, tmp_path, tool
     source = nd.open_source(tmp_path / "data" / "train")
     wanted = [(from_files / f"{key}.ppm").read_bytes() for key in "abc"]
     assert [source.read(index) for index in range(3)] == wanted
+
+
+def test_what_is_odd_and_does_not_matter(tmp_path, tool):
+    """Sums beside tars, hidden files and folders; a link to no image; a name like bzip2's."""
+    folder = existing(tmp_path / "data", GOOD | {"BZh1.jpg": b"x", "BZh1.cls": b"0"})
+    for name in "y.tar.md5", ".y.tar.gz", ".cache/y.tar.metadata", "old.tgz/x":
+        write_file(folder / "train" / name, b"")
+    content = {"BZh1.jpg": b"x", "BZh1.cls": b"0"}
+    with tarfile.open(write_tar(folder / "val" / "x-1.tar", content), "a") as tar:
+        link = tarfile.TarInfo("README")
+        link.type, link.linkname = tarfile.SYMTYPE, "docs/README"
+        tar.addfile(link)
+    assert tool("make_shards", "--index", folder).endswith("data: 5 images\n")
+
+
+def test_joined_as_the_line_says(tmp_path, tool):
+    """All images of both tar files are read."""
+    folder = existing(tmp_path / "data", GOOD)
+    path, other = folder / "train" / "x-0.tar", tmp_path / "other.tar"
+    write_tar(other, {"z.jpg": b"x", "z.cls": b"0"})
+    whole = path.read_bytes()
+    path.write_bytes(whole + other.read_bytes())
+    typed = re.search(
+        "join tar files by (tar -A)", tool("make_shards", "--index", folder, status=2)
+    )
+    path.write_bytes(whole)
+    run([*typed[1].split(), "-f", path, other], tmp_path)
+    assert tool("make_shards", "--index", folder).endswith("data: 4 images\n")
 
 
 @pytest.mark.parametrize("other", ["y.tar.gz", "y.tgz", "y.TAR", "below/y.tar", "y.tar.zst"])

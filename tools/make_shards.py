@@ -18,7 +18,6 @@ import concurrent.futures
 import functools
 import hashlib
 import io
-import itertools
 import multiprocessing
 import os
 import re
@@ -115,7 +114,7 @@ def read_tar(path):
     suffixes = collections.defaultdict(list)  # of a key
     try:
         with open(path, "rb") as file, tarfiles.open_tar(file, path) as tar:
-            for member in tarfiles.members(tar, path):
+            for member in tarfiles.members(tar, path, belongs):
                 # WebDataset's convention: what belongs together has one name up to the first dot.
                 named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
                 if not named:
@@ -156,9 +155,14 @@ def read_tar(path):
     named = {key: {*WORDNET_ID.findall(words.get(key, key))} for key in images}
     ids = {(targets[key], *names) for key, names in named.items() if len(names) == 1}
     size = path.stat().st_size
-    lone = itertools.chain(*(suffixes[key] for key in suffixes.keys() - images.keys()))
+    lone = [f"*{suffix}" for key in suffixes if key not in images for suffix in suffixes[key]]
     about = {"size": size, "ids": ids, "not_read": collections.Counter(lone)}
     return about | dict(zip(PER_IMAGE, rows.T, strict=True))
+
+
+def belongs(name):
+    """Returns whether a member of this name is an image, or says something about one."""
+    return name.lower().endswith((*IMG_EXTENSIONS, ".cls", ".json"))
 
 
 def checksum(path):
@@ -227,8 +231,9 @@ def shares(source, images):
 def open_parts(folder):
     """Returns {part: Source} of DIR; prints what is not there."""
     sources = dict(zip(PARTS, nd.open_sources(folder), strict=True))
-    for line in (line for source in sources.values() for line in source.gaps()):
-        nd.print_line(line)
+    for source in sources.values():
+        for line in source.gaps():
+            nd.print_line(line)
     return sources
 
 
@@ -273,7 +278,10 @@ def make_index(args, pool, parts=PARTS):
     found = {}
     for part in parts:
         named = sorted((args.out / part).glob("*.tar"), reverse=True)
-        tarfiles.refuse_others((args.out / part).rglob("*"), named)
+        try:
+            tarfiles.refuse_others((args.out / part).rglob("*"), named)
+        except tarfiles.Odd as error:
+            raise nd.BadInput(str(error)) from None
         paths = sorted({path.resolve(): path for path in named}.values())  # a link counts once
         if not paths or (args.out / part / "index.npz").exists():
             why = "has an index.npz already: remove it first" if paths else "has no *.tar"
@@ -281,9 +289,8 @@ def make_index(args, pool, parts=PARTS):
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
         if not_read := sum((tar["not_read"] for tar in tars), collections.Counter()):
-            kinds = ", ".join(f"{count:,} *{suffix}" for suffix, count in not_read.most_common())
-            print(f"{args.out / part}: files that are not read: {kinds}")
-    count_from(args, [tar for _, tars in found.values() for tar in tars])
+            print(f"{args.out / part}: files that are not read: {nd.counts(not_read)}")
+    count_from(args, found)
     classes = class_names(args.out, {part: tars for part, (_, tars) in found.items()})
     if args.classes:
         count = len(classes)
@@ -300,18 +307,20 @@ def make_index(args, pool, parts=PARTS):
     return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
 
 
-def count_from(args, tars):
-    """Makes the classes of what read_tar() returned count from 0, if --first-class says that they
-    count from 1; says so if it looks like that."""
-    lowest = min((tar["target"].min() for tar in tars if len(tar["target"])), default=0)
+def count_from(args, found):
+    """Makes the classes in {part: (paths, what read_tar() returned)} count from 0, if --first-class
+    says that they count from 1; says so if it looks like that."""
+    pairs = [pair for paths, tars in found.values() for pair in zip(paths, tars, strict=True)]
+    lowest, path = min((min(tar["target"], default=1), path) for path, tar in pairs)
     if args.first_class:
-        if lowest < args.first_class:
-            raise nd.BadInput(f"--first-class {args.first_class}: a .cls has {lowest}")
-        for tar in tars:
-            tar["target"] -= args.first_class
-            tar["ids"] = {(label - args.first_class, name) for label, name in tar["ids"]}
+        if lowest == 0:
+            raise nd.BadInput(f"--first-class 1: {path} has an image of class 0")
+        for _, tar in pairs:
+            tar["target"] -= 1
+            tar["ids"] = {(label - 1, name) for label, name in tar["ids"]}
     elif lowest == 1:
-        cure = "if they count from 1, remove the index.npz and add --first-class 1"
+        again = f"remove index.npz, and python tools/make_shards.py --index {args.out}"
+        cure = f"if they count from 1, {again} --first-class 1"
         print(f"{args.out}: no image is of class 0, which models will have: {cure}")
 
 
@@ -397,6 +406,8 @@ def main():
     args = parser.parse_args()
     if (args.dir is None) != (args.index or args.check or args.verify):
         parser.error("give DIR and OUT to make shards, one of them for --index, --check, --verify")
+    if args.first_class and not args.index:
+        parser.error("--first-class is of --index")
     try:
         if args.check:
             print(f"{args.out}: {check(args.out)} are as they were written")
@@ -409,7 +420,7 @@ def main():
             images, bad = (make_index if args.index else make)(args, pool), 0
             print(f"{args.out}: {images} images")
         pool.shutdown()
-    except (nd.BadInput, nd.Fault, tarfiles.Odd, OSError, RuntimeError) as error:
+    except (nd.BadInput, nd.Fault, OSError, RuntimeError) as error:
         end(parser, error)
     except SystemExit as ended:  # of stop()
         name = signal.Signals(ended.code - 128).name

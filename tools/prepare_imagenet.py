@@ -36,7 +36,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from commandline import end, make_parser
-from tarfiles import members, open_tar, refuse_others
+from tarfiles import NAMES, members, open_tar, refuse_others
 from tqdm import tqdm
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -264,12 +264,14 @@ def find_parquet(source, part=""):
     return sorted(folder.glob(f"{part}*.parquet"))
 
 
-def find_tars(source, part, kind="tar"):
+def find_tars(source, part, kind=re.compile(r"\.tar$")):
     """Returns the paths of a part's tar files in WebDataset's format, of which it is a word."""
     name = {"train": "train", "val": "val(idation)?"}[part]
     word = rf"(?<![A-Za-z]){name}(?![A-Za-z])"
-    paths = [path for path in source.glob(f"*.{kind}") if re.search(word, path.stem)]
-    return sorted(paths) or sorted((source / part).glob(f"*.{kind}"))
+    tars, below = (
+        [p for p in at.glob("*") if kind.search(p.name)] for at in (source, source / part)
+    )
+    return sorted(path for path in tars if re.search(word, path.stem)) or sorted(below)
 
 
 def open_parquet(path):
@@ -378,8 +380,7 @@ def link_tars(source, folder, parts, shards):
     for part, tars in found.items():
         if not tars:
             raise BadInput(f"{source} has no *{part}*.tar: get them, or --only")
-        for kind in "tar.*", "tgz", "TAR":
-            refuse_others(find_tars(source, part, kind), tars)
+        refuse_others(find_tars(source, part, NAMES), tars)
         names = {tar.name for tar in tars}
         if odd := [each.name for each in (folder / part).glob("*") if each.name not in names]:
             raise BadInput(f"{folder / part} holds {odd[0]}, not of {source}: give another DIR")

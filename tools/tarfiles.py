@@ -9,6 +9,8 @@ COMPRESSED = {
     b"\xfd7zXZ": "unxz",
     b"\x28\xb5\x2f\xfd": "unzstd",
 }
+# Names of tar files, of which only *.tar is read.
+NAMES = re.compile(r"\.(tar(\.(gz|bz2|xz|zst|lz4|Z))?|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
 
 
 class Odd(ValueError):
@@ -16,22 +18,26 @@ class Odd(ValueError):
 
 
 def open_tar(file, path):
-    """Returns the TarFile of an open file, which `path` names. Raises Odd if it is compressed, as
-    tarfile would only say of its header that it is invalid."""
-    start = file.read(6)
-    file.seek(0)
-    for magic, program in COMPRESSED.items():
-        if start.startswith(magic):
-            raise Odd(f"{path} is compressed: unpack it by {program} < FILE > OTHER.tar")
-    return tarfile.open(fileobj=file, mode="r:")
+    """Returns the TarFile of an open file, which `path` names. Raises Odd if it is compressed, of
+    which tarfile would only say that its header is invalid."""
+    try:
+        return tarfile.open(fileobj=file, mode="r:")
+    except tarfile.ReadError:
+        file.seek(0)
+        start = file.read(6)
+        for magic, program in COMPRESSED.items():
+            if start.startswith(magic):
+                cure = f"unpack it by {program} < FILE > OTHER.tar"
+                raise Odd(f"{path} is compressed: {cure}") from None
+        raise
 
 
-def members(tar, path):
-    """Yields the members that are files; folders are passed over. Raises Odd at a link, whose bytes
-    are elsewhere, and where the tar file goes on after its end; tarfile.ReadError if it is cut
-    off, which tarfile takes for the end."""
+def members(tar, path, matters=lambda name: True):
+    """Yields the members that are files; folders are passed over. Raises Odd at a link whose name
+    matters, since its bytes are elsewhere, and where the tar file goes on after its end;
+    tarfile.ReadError if it is cut off, which tarfile takes for the end."""
     for member in tar:
-        if member.issym() or member.islnk():
+        if (member.issym() or member.islnk()) and matters(member.name):
             cure = "pack it by tar --dereference --hard-dereference"
             raise Odd(f"{path}: {member.name} is a link: {cure}")
         if member.isreg():
@@ -46,7 +52,8 @@ def members(tar, path):
 
 def refuse_others(found, paths):
     """Raises Odd if other tar files than `paths` are among what was found: packed, for one."""
-    kinds = re.compile(r"\.(tar(\.\w+)?|t[gbx]z2?)$", re.IGNORECASE)
-    if others := sorted({path for path in found if kinds.search(path.name)} - set(paths)):
+    named = (path for path in set(found) - set(paths) if NAMES.search(path.name))
+    others = sorted(path for path in named if path.is_file() and path.name[0] != ".")
+    if others:
         cure = "only *.tar are: gunzip, rename or move them"
         raise Odd(f"{len(others)} tar files would not be read, as {others[0]}: {cure}")
