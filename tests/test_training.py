@@ -590,6 +590,8 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
         options={"precision": "float32"},
         folder=None,
     )
+    source = nd.Source("images", ["a"], *[np.zeros(2, int)] * 5)
+    run.data.train = run.data.val = source
     nd.print_header(run, None)
     assert ("\n--lr 0.1 is meant for sgd, not for " in capsys.readouterr().out) == named
 
