@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import (
