@@ -631,7 +631,12 @@ def without_memory(script, folder, images, first=0):
         (2, "-b 8 --output-dir mine", "-b 4 --global-batch 16"),
         pytest.param(0, "-b 8 --output-dir mine", "-b 4 --global-batch 16", marks=SLOW),
         pytest.param(2, "--global-batch 16 -b 99", "-b 4 --global-batch 16", marks=SLOW),
-        (2, "-b 8 --accumulation 2 --lr 1", "-b 4 --global-batch 32 --accumulation 1"),
+        pytest.param(
+            2,
+            "-b 8 --accumulation 2 --lr 1",
+            "-b 4 --global-batch 32 --accumulation 1",
+            marks=SLOW,
+        ),
         (2, "-b 8 --base-lr 0.0625", "-b 4 --global-batch 16 --base-lr 0.03125"),
     ],
 )

@@ -207,11 +207,13 @@ def test_the_launcher_is_killed_while_its_ranks_import(way, demo, tmp_path):
     if way == "torchrun":
         words = ["torchrun", f"--master_port={free_port()}", words[1]]
     process = begin(words, tmp_path, demo)
-    until = time.monotonic() + 60
-    while not (ranks := ranks_of(process)) and time.monotonic() < until:
+    ranks, until = [], time.monotonic() + 60
+    while not ranks and time.monotonic() < until:
         time.sleep(0.01)
+        with contextlib.suppress(psutil.Error):  # a fork of the launcher has not its rank yet
+            ranks = [each for each in ranks_of(process) if "LOCAL_RANK" in each.environ()]
     (rank,) = ranks
-    time.sleep(0.5)  # or it may be a fork of the launcher yet; importing takes seconds
+    time.sleep(0.5)  # importing takes seconds
     process.kill()
     try:
         rank.wait(30)
@@ -283,7 +285,8 @@ def test_a_terminal_that_closes(way, demo, tmp_path):
         process.terminate()
         why = "SIGTERM"
     assert process.wait(60) == status
-    assert load(tmp_path / "run" / "checkpoint.pt")["step"] > 0
+    saved = load(tmp_path / "run" / "checkpoint.pt")
+    assert saved["step"] > 0 or saved["epoch"] > 0
     marker = json.loads((tmp_path / "run" / "PREEMPTED").read_text())
     assert marker["why"] in (why, "a signal to another rank")
 
