@@ -410,6 +410,8 @@ tests/test_data.py -k "what_to_do or counted or counts or class_without or not_t
   what is not read is another set of data => for array in self[2:-1]: => for array in (*self[2:-1], self.not_read.encode()):
   training is counted as validation => {len(val.target):,} validation images" => {len(train.target):,} validation images"
   empty classes of training alone are named => *train.gaps(), *val.gaps()] => *train.gaps()]
+tests/test_text_input.py -k data_is_counted
+  sequences of training are counted twice => {len(val.target):,} validation sequences" => {len(train.target):,} validation sequences"
 """  # noqa: E501
 
 

@@ -88,6 +88,14 @@ def prepared(*options):
     return args, text_nd.open_data(args, place, text_nd.list_sources(args, place), (4, 1, 4))
 
 
+def test_the_data_is_counted(text):
+    """Blocks of 32 bytes; the last of training is whole, the last of validation may be ragged."""
+    _, data = prepared("--max-length", 32, text)
+    train, val = (len((text / f"{part}.txt").read_bytes()) - 1 for part in ("train", "val"))
+    counts = f"{train // 32} training and {-(-val // 32)} validation sequences"
+    assert text_nd.about_data(data) == [f"{counts}, a vocabulary of 256"]
+
+
 # ----------------------------------------------------------------------------------------- options
 
 OPTIONS = [
