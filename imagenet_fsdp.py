@@ -716,9 +716,9 @@ def about_model(args, data):
 def about_data(data):
     """Returns the lines that are printed on the data at the start."""
     train, val = data.train, data.val
-    if not train.classes:
-        return [train.folder]
     images = f"{len(train.target):,} training and {len(val.target):,} validation images"
+    if not train.classes:
+        return [f"{images}, {data.num_classes:,} classes, all synthetic"]
     return [f"{images}, {len(train.classes):,} classes", *train.gaps(), *val.gaps()]
 
 

@@ -880,6 +880,13 @@ def test_what_is_read_is_counted_and_what_is_not(pictures, tmp_path):
     assert heading(folder)[0][1] == f"{folder}/train: files that are not read: {kinds}"
 
 
+def test_synthetic_images_are_as_many_as_imagenets():
+    args = nd.parse_args(["--dummy"])
+    data = open_data(args, nd.Place(CPU))
+    images = "1,281,167 training and 50,000 validation images, 1,000 classes"
+    assert nd.about_data(data) == [f"{images}, all synthetic"]
+
+
 def test_the_counts_are_printed_once(pictures, tmp_path):
     words = [*command("imagenet_ddp.py", 2), *TINY, "-b", "2", "-j", "0", "--steps-per-epoch", "1"]
     output = run([*words, pictures], tmp_path)
