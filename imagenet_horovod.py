@@ -788,7 +788,8 @@ def list_images(folder, allow_empty=False):
             empty.append(name)
     if not names or (empty and not allow_empty):
         wanted = ", *".join(suffixes)
-        raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}")
+        others = f"; files that are not read: {counts(not_read)}" * bool(counts(not_read))
+        raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}{others}")
     zeros = np.zeros(len(names), int)
     return Source(
         str(folder),

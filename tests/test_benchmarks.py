@@ -17,7 +17,17 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from conftest import EMULATED, EMULATES, HOROVOD, ROOT, locked, needs_bfloat16, run, write_images
+from conftest import (
+    EMULATED,
+    EMULATES,
+    HOROVOD,
+    ROOT,
+    complaint,
+    locked,
+    needs_bfloat16,
+    run,
+    write_images,
+)
 
 from reporting.logs import read_benchmarks
 from reporting.tables import benchmark_table, significant
@@ -207,12 +217,13 @@ def test_a_program_measures(words, count, rows, demo, tmp_path):
 @slow
 def test_bottleneck_measures_loader_model_and_both(tmp_path):
     images = write_images(tmp_path / "images", train=40)
-    words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --steps 2 --output-dir run".split()
+    words = f"-a {NET} --image-size 32 -b 4 -j 1 --no-accel --output-dir run".split()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.pt").write_text("neither read nor written")
     with locked(tmp_path / "run"):  # that run goes on meanwhile
         words = [sys.executable, find_bottleneck.__file__, *words, images]
-        lines = run(words, tmp_path).splitlines()
+        advice = re.search("give (--steps 5 -j 1)$", complaint(words, tmp_path))[1]
+        lines = run([*words, *advice.split()], tmp_path).splitlines()
         assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoint.pt", ".lock"}
     assert (tmp_path / "run" / "checkpoint.pt").read_text() == "neither read nor written"
     assert re.fullmatch(r"images/s: loader [\d,]+ \(-j 1\), model [\d,]+, both [\d,]+", lines[0])
@@ -234,9 +245,12 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "--evaluate trains no steps"),
         (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
         (
-            f"find_bottleneck -b 32 -a {NET} DEMO",
-            "steps of 40 in an epoch: lower --steps, -b or -j",
+            f"find_bottleneck -b 32 -j 2 -a {NET} DEMO",
+            "an epoch has 40 steps, fewer than are needed",
         ),
+        (f"find_bottleneck -b 32 -j 2 -a {NET} DEMO", ", 74: give --steps 13 -j 2"),
+        (f"find_bottleneck -b 128 -j 2 -a {NET} DEMO", ", 74: give --steps 2 -j 0"),
+        (f"find_bottleneck -b 512 -j 2 -a {NET} DEMO", ", 74: lower -b, or give more images"),
         ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
         ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),
         ("text ngrams --ranks 1 2 --out ABSENT", "--ranks: ngrams takes one number"),

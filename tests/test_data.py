@@ -927,7 +927,10 @@ def test_a_class_of_validation_that_is_not_trained_ends(pictures, tmp_path, comp
         each.unlink()
     shutil.rmtree(folder / "val" / "c")
     line = complaint_here("imagenet_nd.py", *TINY, "-b", 2, folder)
-    assert re.search(r"train: no image \(\*\.jpg, .*\) in 1 classes, as a; ", line), line
+    assert re.search(r"train: no image \(\*\.jpg, .*\) in 1 classes, as a; train/ and ", line), line
+    (folder / "train" / "a" / "1.gif").touch()
+    line = complaint_here("imagenet_nd.py", *TINY, "-b", 2, folder)
+    assert ") in 1 classes, as a; files that are not read: 1 *.gif; train/ and " in line
 
 
 @pytest.mark.parametrize(

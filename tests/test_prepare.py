@@ -499,7 +499,8 @@ def tar_of(content, *links):
     return file.getvalue()
 
 
-GUNZIP, CAT = "is compressed: unpack it by gunzip < FILE > OTHER.tar", "goes on after its end: join"
+GUNZIP = "is compressed: gunzip < FILE > OTHER, and put OTHER in the place of FILE"
+CAT = "goes on after its end: join"
 LINK = "is a link: pack it by tar --dereference --hard-dereference"
 
 
@@ -532,12 +533,31 @@ def test_what_would_be_left_out_of_a_tar(name, how, message, tmp_path, prepare):
     damage(path, how)
     assert message in prepare(*words, status=2)
     if how == gzip.compress:
-        typed = re.search("gunzip .*", message)[0].replace("FILE", name).replace("OTHER.tar", "it")
-        run(["sh", "-c", f"{typed} && mv it {name}"], path.parent)
+        typed = re.search("gunzip .* OTHER(?=,)", message)[0].replace("FILE", name)
+        run(["sh", "-c", f"{typed} && mv OTHER {name}"], path.parent)
     else:
         path.write_bytes(whole)
     prepare(*words)
     assert held(tmp_path / "data", part) == wanted(part)
+
+
+@pytest.mark.parametrize("devkit", [True, False])
+def test_tars_that_are_packed_under_other_names(devkit, tmp_path, prepare):
+    """As a browser may save them. They are read when unpacked as the line says."""
+    write_tars(tmp_path / "tars")
+    if not devkit:
+        (tmp_path / "tars" / DEVKIT).rename(tmp_path / DEVKIT)
+    for name in TRAIN, VAL:
+        path = tmp_path / "tars" / name
+        write_file(path.with_name(f"{name}.gz"), gzip.compress(path.read_bytes()))
+        path.unlink()
+    line = prepare(tmp_path / "tars", tmp_path / "data", status=2)
+    assert f"{TRAIN}.gz: only *.tar are: gunzip, rename or move them" in line
+    run(["gunzip", f"{TRAIN}.gz", f"{VAL}.gz"], tmp_path / "tars")
+    if not devkit:
+        (tmp_path / DEVKIT).rename(tmp_path / "tars" / DEVKIT)
+    prepare(tmp_path / "tars", tmp_path / "data")
+    assert held(tmp_path / "data", "train") == wanted("train")
 
 
 def test_folders_in_tars_are_passed_over(tmp_path, prepare):

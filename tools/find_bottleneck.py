@@ -84,11 +84,12 @@ def measure(words, steps, folder):
     """Returns images/s of (loader, model, both), and the number of loader processes."""
     run = start(nd, [*words, "--output-dir", f"{folder}/data"])  # the last one typed counts
     workers = run.data.workers
-    needed = 2 * (steps + WARM_UP + 2 * workers)
-    if run.data.steps < needed:
-        raise nd.BadInput(
-            f"{needed} steps of {run.data.steps} in an epoch: lower --steps, -b or -j"
-        )
+    needed, there = (2 * (steps + WARM_UP + 2 * workers), run.data.steps)
+    if there < needed:
+        most = {j: there // 2 - WARM_UP - 2 * j for j in (0, workers)}
+        fit = [f"give --steps {fitting} -j {j}" for j, fitting in most.items() if fitting > 0]
+        cure = (["lower -b, or give more images"] + fit)[-1]
+        raise nd.BadInput(f"an epoch has {there} steps, fewer than are needed, {needed}: {cure}")
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
     kill_workers()
     run = start(nd, [*words, "--dummy", "--output-dir", f"{folder}/dummy"])

@@ -21,6 +21,7 @@ import io
 import multiprocessing
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -113,7 +114,7 @@ def read_tar(path):
     images, targets, words, other = {}, {}, {}, {}
     suffixes = collections.defaultdict(list)  # of a key
     try:
-        with open(path, "rb") as file, tarfiles.open_tar(file, path) as tar:
+        with open(path, "rb") as file, tarfiles.open_tar(file, path.resolve()) as tar:
             for member in tarfiles.members(tar, path, belongs):
                 # WebDataset's convention: what belongs together has one name up to the first dot.
                 named = re.fullmatch(r"((?:.*/)?[^/.]+)(\.[^/]+)", member.name)
@@ -290,7 +291,7 @@ def make_index(args, pool, parts=PARTS):
         found[part] = paths, tars
         if not_read := sum((tar["not_read"] for tar in tars), collections.Counter()):
             print(f"{args.out / part}: files that are not read: {nd.counts(not_read)}")
-    count_from(args, found)
+    from_one = count_from(args, found)
     classes = class_names(args.out, {part: tars for part, (_, tars) in found.items()})
     if args.classes:
         count = len(classes)
@@ -304,12 +305,14 @@ def make_index(args, pool, parts=PARTS):
         write_index(args.out / part, classes, paths, tars)
         for line in nd.open_source(args.out / part).gaps():
             print(line)
+    if from_one:
+        print(from_one)
     return sum(len(tar["target"]) for _, tars in found.values() for tar in tars)
 
 
 def count_from(args, found):
     """Makes the classes in {part: (paths, what read_tar() returned)} count from 0, if --first-class
-    says that they count from 1; says so if it looks like that."""
+    says that they count from 1. Returns a line if they look like that, and it does not; else ''."""
     pairs = [pair for paths, tars in found.values() for pair in zip(paths, tars, strict=True)]
     lowest, path = min((min(tar["target"], default=1), path) for path, tar in pairs)
     if args.first_class:
@@ -318,10 +321,11 @@ def count_from(args, found):
         for _, tar in pairs:
             tar["target"] -= 1
             tar["ids"] = {(label - 1, name) for label, name in tar["ids"]}
-    elif lowest == 1:
-        again = f"remove index.npz, and python tools/make_shards.py --index {args.out}"
-        cure = f"if they count from 1, {again} --first-class 1"
-        print(f"{args.out}: no image is of class 0, which models will have: {cure}")
+        return ""
+    again = shlex.join(["rm", *(f"{args.out / part / 'index.npz'}" for part in found)])
+    again += f" && python tools/make_shards.py --first-class 1 --index {shlex.quote(str(args.out))}"
+    what = f"{args.out}: no image is of class 0, which models will have; if classes count from 1"
+    return f"{what}: {again}" if lowest == 1 else ""
 
 
 def check(out):

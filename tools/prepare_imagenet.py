@@ -215,6 +215,9 @@ def from_tars(source, folder, parts):
         where = "image-net.org has it beside the tar files, as Development kit (Task 1 & 2)"
         why = f"which names the classes: {where}; Kaggle's {SOLUTION} serves as well"
         raise BadInput(f"{source} has no {DEVKIT}, {why}")
+    for name in TRAIN, VAL:
+        if not (source / name).exists():
+            refuse_others(source.glob(f"{name}.*"), [])
     fill = {"train": functools.partial(unpack_train, source, classes=classes)}
     fill["val"] = functools.partial(unpack_val, source, truth=truth)
     for part in parts:
@@ -428,6 +431,7 @@ def find_way(source):
         return from_shards
     if find_kaggle(source):
         return from_kaggle
+    refuse_others(source.glob("*"), source.glob("*.tar"))
     kinds = "ILSVRC2012_img_*.tar, ILSVRC/Data/CLS-LOC, train-*.parquet nor *train*.tar"
     raise BadInput(f"{source} holds neither {kinds}: --help says what each is")
 

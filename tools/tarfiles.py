@@ -27,7 +27,7 @@ def open_tar(file, path):
         start = file.read(6)
         for magic, program in COMPRESSED.items():
             if start.startswith(magic):
-                cure = f"unpack it by {program} < FILE > OTHER.tar"
+                cure = f"{program} < FILE > OTHER, and put OTHER in the place of FILE"
                 raise Odd(f"{path} is compressed: {cure}") from None
         raise
 
