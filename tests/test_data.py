@@ -792,7 +792,7 @@ def test_a_file_that_cannot_be_read_is_a_fault(pictures, tmp_path):
     path.symlink_to("nowhere")
     words = [*command("imagenet_nd.py"), *TINY, "-b", 10, "-j", 2, *evaluate(tmp_path), folder]
     line = complaint(words, tmp_path, only=False, status=1)
-    assert f"error: {path}: image " in line and "No such file" in line
+    assert str(path) in line and "No such file" in line
 
 
 # ------------------------------------------------------------------------------ folders and shards
