@@ -304,6 +304,13 @@ def flip(at):
     return lambda content: content[:at] + bytes([content[at] ^ 1]) + content[at:][1:]
 
 
+def no_table(encoded):
+    """Returns a JPEG with five other bytes in its middle: a marker of a Huffman table that is none.
+    OpenCV reads it, its second half grey; Pillow does not."""
+    half = len(encoded) // 2
+    return encoded[:half] + b"\xff\xc4\x00\x03\xff" + encoded[half + 5 :]
+
+
 def members(path):
     """Returns {name: bytes} of a tar file."""
     with tarfile.open(path) as tar:

@@ -33,7 +33,7 @@ import pytest
 import scipy.stats
 import torch
 import torchvision
-from conftest import ROOT, Hostile, command, complaint, run
+from conftest import ROOT, Hostile, command, complaint, no_table, run
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -533,13 +533,6 @@ def test_a_truncated_jpeg_cannot_be_read(kept, decoder):
     for region in whole(200, 300), (0, 0, 10, 10):
         with pytest.raises(nd.BadInput):
             nd.decode(encoded[:end], lambda *size, region=region: region)
-
-
-def no_table(encoded):
-    """Returns a JPEG with five other bytes in its middle: a marker of a Huffman table that is none.
-    OpenCV reads it, its second half grey; Pillow does not."""
-    half = len(encoded) // 2
-    return encoded[:half] + b"\xff\xc4\x00\x03\xff" + encoded[half + 5 :]
 
 
 @pytest.mark.parametrize("kind", ["plain", "4:4:4", "progressive", "grey"])

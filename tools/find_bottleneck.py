@@ -84,11 +84,11 @@ def measure(words, steps, folder):
     """Returns images/s of (loader, model, both), and the number of loader processes."""
     run = start(nd, [*words, "--output-dir", f"{folder}/data"])  # the last one typed counts
     workers = run.data.workers
-    needed, there = (2 * (steps + WARM_UP + 2 * workers), run.data.steps)
+    needed, there = 2 * (steps + WARM_UP + 2 * workers), run.data.steps
     if there < needed:
-        most = {j: there // 2 - WARM_UP - 2 * j for j in (0, workers)}
-        fit = [f"give --steps {fitting} -j {j}" for j, fitting in most.items() if fitting > 0]
-        cure = (["lower -b, or give more images"] + fit)[-1]
+        fewer = workers if there // 2 > WARM_UP + 2 * workers else 0
+        most = there // 2 - WARM_UP - 2 * fewer
+        cure = f"give --steps {most} -j {fewer}" if most > 0 else "lower -b, or give more images"
         raise nd.BadInput(f"an epoch has {there} steps, fewer than are needed, {needed}: {cure}")
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
     kill_workers()

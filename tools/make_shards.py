@@ -314,7 +314,7 @@ def count_from(args, found):
     """Makes the classes in {part: (paths, what read_tar() returned)} count from 0, if --first-class
     says that they count from 1. Returns a line if they look like that, and it does not; else ''."""
     pairs = [pair for paths, tars in found.values() for pair in zip(paths, tars, strict=True)]
-    lowest, path = min((min(tar["target"], default=1), path) for path, tar in pairs)
+    lowest, path = min((tar["target"].min(initial=MOST_CLASSES), path) for path, tar in pairs)
     if args.first_class:
         if lowest == 0:
             raise nd.BadInput(f"--first-class 1: {path} has an image of class 0")

@@ -182,6 +182,8 @@ def prepare(folder, part, classes, table, fill):
         try:
             fill(unfinished)
         except FileNotFoundError as error:
+            missing = Path(error.filename)
+            refuse_others(missing.parent.glob(f"{missing.name}.*"), [])  # it may be there, packed
             why = "--only val and --only train make one part alone"
             raise BadInput(f"there is no {error.filename}: {why}") from None
         except tarfile.TarError as error:
@@ -215,9 +217,6 @@ def from_tars(source, folder, parts):
         where = "image-net.org has it beside the tar files, as Development kit (Task 1 & 2)"
         why = f"which names the classes: {where}; Kaggle's {SOLUTION} serves as well"
         raise BadInput(f"{source} has no {DEVKIT}, {why}")
-    for name in TRAIN, VAL:
-        if not (source / name).exists():
-            refuse_others(source.glob(f"{name}.*"), [])
     fill = {"train": functools.partial(unpack_train, source, classes=classes)}
     fill["val"] = functools.partial(unpack_val, source, truth=truth)
     for part in parts:
