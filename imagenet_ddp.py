@@ -510,16 +510,14 @@ def end_early(run):
 def build_model(args, data, load=True):
     """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
     model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
-    load = load and not data.resumed
-    if load and args.pretrained:
-        try:
-            published = make_model(args.arch, pretrained=True)
-        except (OSError, RuntimeError) as error:  # no network
-            what = f"the weights of {args.arch} into {torch.hub.get_dir()}/checkpoints"
-            raise storage_error(f"--pretrained: cannot fetch {what}", error, typed=True) from None
-        load_weights(model, published.state_dict(), "--pretrained")
-    if load and args.weights:
-        load_weights(model, weights_in(load_file(args.weights)), f"--weights {args.weights}")
+    if load and not data.resumed and (args.pretrained or args.weights):
+        if args.pretrained:
+            what, saved = "--pretrained", published_weights(args.arch)
+        else:
+            what, saved = f"--weights {args.weights}", load_file(args.weights)
+        if args.evaluate and count_outputs(model, saved) not in (None, data.num_classes):
+            raise unnamed(what, count_outputs(model, saved), data.num_classes, args.dir)
+        load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
     if args.channels_last:
@@ -539,48 +537,222 @@ def make_model(arch, pretrained=False, **options):
     return models.get_model(arch, weights=weights, **options)
 
 
-def model_options(args, image_size):
-    """Returns the arguments of an architecture besides the number of classes."""
-    if args.zero_init:  # only ResNets take it
-        return {"zero_init_residual": True}
-    if args.arch in ("googlenet", "inception_v3"):  # their weights expect another normalisation
-        return {"aux_logits": False, "init_weights": True, "transform_input": args.pretrained}
-    if args.arch.startswith("vit_"):
-        return {"image_size": image_size}
-    if args.arch == "maxvit_t":
-        return {"input_size": (image_size, image_size)}
-    return {}
+def published_weights(arch):
+    """Returns the state dict that an architecture's library publishes."""
+    # PyTorch would else run what lies in its cache, under the name of published weights.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    try:
+        return make_model(arch, pretrained=True).state_dict()
+    except Exception as error:  # no network, or a file that may hold anything
+        what = f"--pretrained: cannot load {arch} from {torch.hub.get_dir()}/checkpoints"
+        if "Weights only" in str(error):  # PyTorch's advice would be to trust it
+            error = ValueError("the file there has Python objects, which could run code")
+        raise storage_error(what, error, typed=True) from None
+
+
+# What about_model() writes into a checkpoint, and of which type it is.
+SAID = {
+    "arch": str,
+    "model_options": dict,
+    "num_classes": int,
+    "classes": list,
+    "image_size": int,
+    "val_resize": int,
+    "mean": list,
+    "std": list,
+}
+
+
+def what_is_said(path, saved, arch=None):
+    """Returns {name: value} of what a file says of its model, as about_model() wrote it, and
+    "published": whether it has the name of a file that torchvision publishes for `arch`, by default
+    its own. Of another project's file only the architecture is believed: its mean, for one, may be
+    of pixels from 0 to 255. Raises BadInput if a value is none that about_model() writes."""
+    saved = saved if isinstance(saved, dict) else {}
+    own = "model_options" in saved
+    said = {name: saved[name] for name in (SAID if own else ["arch"]) if saved.get(name)}
+    if not own and not isinstance(said.get("arch"), str):
+        said = {}
+    for name, kind in SAID.items():
+        if not isinstance(said.get(name, kind()), kind):
+            raise BadInput(f"{path} cannot be used: its {name} is {said[name]!r:.80}")
+    try:
+        scale = np.array([said.get("mean", [0.0] * 3), said.get("std", [1.0] * 3)], float)
+        good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
+    except (ValueError, TypeError):
+        good = False
+    if not good:
+        raise BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
+    return said | {"published": os.path.basename(path) in published_names(arch or said.get("arch"))}
+
+
+def published_names(arch):
+    """Returns the names of the files that torchvision publishes for an architecture."""
+    several = models.get_model_weights(arch) if arch in models.list_models(module=models) else []
+    return [os.path.basename(weights.url) for weights in several]
+
+
+def model_options(arch, image_size, said, zero_init=False):
+    """Returns the arguments of an architecture besides the number of classes: what a file has
+    `said` of its model, in sizes of this run."""
+    options = {}
+    if zero_init:  # only ResNets take it
+        options = {"zero_init_residual": True}
+    elif arch in ("googlenet", "inception_v3"):  # published weights expect another normalisation
+        published = said.get("published", False)
+        options = {"aux_logits": False, "init_weights": True, "transform_input": published}
+    elif arch.startswith("vit_"):
+        options = {"image_size": image_size}
+    elif arch == "maxvit_t":
+        options = {"input_size": (image_size, image_size)}
+    # No other options than these: one may name a file, which a library would load.
+    theirs = said.get("model_options", {})
+    believed = [name for name in options if name in theirs and "size" not in name]
+    return options | {name: theirs[name] for name in believed}
+
+
+def what_is_assumed(path, arch, options, said):
+    """Returns lines on the `options` of model_options() that a file does not say, where published
+    weights have others."""
+    theirs = model_options(arch, None, said | {"published": True})
+    name = " or ".join(published_names(arch))
+    return [
+        f"{path} does not say whether its {arch} has {option}: {options[option]} is assumed, as in "
+        f"a training from scratch; published weights have {theirs[option]}, and are called {name}"
+        for option in theirs
+        if "size" not in option and options.get(option, theirs[option]) != theirs[option]
+    ]
+
+
+# By which names files have weights: averages first, as in validation. "ema" is of these scripts,
+# "state_dict_ema" of timm, "model_ema" and "model" of torchvision's references.
+AVERAGES = ("ema", "state_dict_ema", "model_ema")
+WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
 
 
 def weights_in(saved):
-    """Returns a file's state dict, of the averages if it has them, without wrappers' prefixes."""
+    """Returns (name, {name: weight}) of the weights in a file; the name is of WEIGHTS, None where
+    the file is a state dict itself."""
     saved = saved if isinstance(saved, dict) else {}
-    found = saved.get("ema") or saved.get("state_dict") or saved.get("model") or saved
-    return {re.sub("module[.]|_orig_mod[.]", "", str(name)): found[name] for name in found}
+    there = (name for name in WEIGHTS if saved.get(name) and isinstance(saved[name], dict))
+    name = next(there, None)
+    found = saved if name is None else saved[name]
+    return name, {str(name): weight for name, weight in found.items()}
 
 
-def load_weights(model, weights, what):
-    """Loads the weights that fit and prints the others, such as those of another last layer."""
-    own = model.state_dict()
-    shapes = {name: getattr(weight, "shape", None) for name, weight in weights.items()}
-    fits = {name: weights[name] for name in own if shapes.get(name) == own[name].shape}
-    left = sorted((own.keys() | weights.keys()) - fits.keys())
+def named_as_in(model, weights):
+    """Returns {name: weight} with the names of the model: as they are, or, if more of them fit so,
+    without what wrappers put before them."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    ways = [weights]
+    # torch.compile names what it wraps, also in the middle of a name where it wraps a part.
+    ways.append({name.replace("_orig_mod.", ""): ways[-1][name] for name in ways[-1]})
+    # torchvision's builder of DenseNets renames what it has published: norm.1 is norm1.
+    old = r"(denselayer\d+\.(?:norm|conv))\.(?=[12]\.)"
+    ways.append({re.sub(old, r"\1", name): ways[-1][name] for name in ways[-1]})
+    for _ in range(3):  # "module" is of parallel training, the others of Lightning
+        pairs = ((name.partition("."), weight) for name, weight in ways[-1].items())
+        wrappers = ("module", "model", "net")
+        ways.append({name: weight for (first, _, name), weight in pairs if first in wrappers})
+
+    def fitting(way):
+        fits = [name in shapes and same_shape(way[name], shapes[name]) for name in way]
+        return sum(fits)
+
+    return max(ways, key=fitting)
+
+
+def same_shape(weight, shape):
+    """Returns whether what a file has under the name of a weight has its shape."""
+    return isinstance(weight, torch.Tensor) and weight.shape == shape
+
+
+def count_outputs(model, saved):
+    """Returns the number of outputs of a file's model, which may be another than the model's: the
+    rows of its last layer, or None if it has none."""
+    weights = named_as_in(model, weights_in(saved)[1])
+    last = [module for module in classifier(model).modules() if [*module.parameters(recurse=False)]]
+    names = [name for name, module in model.named_modules() if module in last[-1:]]
+    found = [weights[f"{name}.weight"] for name in names if f"{name}.weight" in weights]
+    return len(found[0]) if found and isinstance(found[0], torch.Tensor) else None
+
+
+def classifier(model):
+    """Returns the last layer in a list; timm's models say which it is, and some have two."""
+    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
+    last = getattr(model, "get_classifier", lambda: last)()
+    return nn.ModuleList(last if isinstance(last, tuple) else [last])
+
+
+def unnamed(what, outputs, classes, folder, part="val"):
+    """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
+    line = f"{what} has {outputs:,} outputs, and DIR names {classes:,} classes"
+    if outputs != 1000:
+        return BadInput(f"{line}: give train/ a folder for each output, which may be empty")
+    measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
+    make = f"mkdir NEW && ln -s {measured} NEW/{part}"
+    names = "xargs -I{} mkdir -p NEW/train/{} < tools/imagenet_classes.txt"
+    return BadInput(f"{line}; to name ImageNet's 1,000: {make} && {names}; then NEW is the DIR")
+
+
+def load_weights(model, saved, what, size=None):
+    """Loads the weights of a file that fit, and prints the others, such as those of another last
+    layer. If the model is to be measured as it is, on images of `size` pixels, raises BadInput for
+    a weight that its output needs, or that it lacks."""
+    name, found = weights_in(saved)
+    weights, own = named_as_in(model, found), model.state_dict()
+    odd = {n for n in own.keys() & weights.keys() if not same_shape(weights[n], own[n].shape)}
+    state = collections.OrderedDict((n, weights[n]) for n in weights if n not in odd)
+    # The version of the model, not of its layers: theirs rename what older releases saved.
+    state._metadata = {"": own._metadata[""]}
+    missing, extra = model.load_state_dict(state, strict=False)
+    left = sorted({*missing, *extra} | odd)
     number = f"{what}: {len(left)} weights do not fit"
     names = ", ".join(left[:4])
-    if len(fits) <= len(own) / 2:
-        raise BadInput(f"{number}: {names}")
-    if left and os.environ.get("RANK", "0") == "0":
-        print_line(f"{number} and are left out: {names}")
-    own.update(fits)  # state_dict() also has the layers' versions
-    model.load_state_dict(own)
+    if len(missing) >= len(own) / 2:
+        holds = ", ".join([*weights][:4])
+        raise BadInput(f"{number}: {names}; the file holds {holds or 'none by name'}")
+    if size:
+        extra = [n for n in extra if weights[n].ndim > 1 and "aux" not in n.lower()]
+        if extra or output_needs(model, missing, size):
+            raise BadInput(f"{number}, and no output without them is the model's: {names}")
+    if os.environ.get("RANK", "0") == "0":
+        if left:
+            print_line(f"{number} and are left out: {names}")
+        others = [] if name in (None, "ema") else [n for n in WEIGHTS if saved.get(n)]
+        if name in AVERAGES and others[1:]:
+            path, out = what.removeprefix("--weights "), f"{others[-1]}.pth"
+            code = (
+                "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace])"
+                f"; torch.save(torch.load({path!r}, 'cpu')[{others[-1]!r}], {out!r})"
+            )
+            others = f"python -c {shlex.quote(code)} writes the others into {out}"
+            print_line(f"{what}: its averages, {name}, are taken: {others}")
+
+
+def output_needs(model, names, size):
+    """Returns whether the output in evaluation needs a tensor of these names: with NaN in it, it is
+    NaN. Counters are no numbers of a layer, and buffers are computed anew, all but statistics."""
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= {name: each for name, each in model.named_buffers() if "running_" in name}
+    tensors = [tensors[name] for name in names if name in tensors]
+    if not tensors:
+        return False
+    kept, training = [tensor.detach().clone() for tensor in tensors], model.training
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.fill_(math.nan)
+        output = model.eval()(torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size))
+        for tensor, before in zip(tensors, kept, strict=True):
+            tensor.copy_(before)
+    model.train(training)
+    return bool(output.isnan().any())
 
 
 def freeze_all_but_last(model):
     """Freezes all layers but the last, and BatchNorm's statistics."""
-    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()  # timm's; two heads are a tuple
     model.requires_grad_(False)
-    nn.ModuleList(last if isinstance(last, tuple) else [last]).requires_grad_(True)
+    classifier(model).requires_grad_(True)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval().train = lambda mode, module=module: module  # stays in eval mode
@@ -644,12 +816,12 @@ def compute_metrics(sums):
 
 def format_metrics(values, digits=1):
     """Returns the measures as text for people."""
-    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %"
+    loss = f"loss {values['Loss']:.{digits + 2}f}"
+    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %, {loss}"
 
 
 def about_model(args, data):
     """Returns what a checkpoint says about the model, so that it is usable without this script."""
-    preset = preset_of(args.arch)
     return {
         "arch": args.arch,
         "model_options": data.model_options,
@@ -657,18 +829,22 @@ def about_model(args, data):
         "classes": data.train.classes,
         "image_size": data.val_size,  # for validation, evaluation and export
         "val_resize": data.val_resize,
-        "mean": list(preset.mean),
-        "std": list(preset.std),
+        "mean": list(data.mean),
+        "std": list(data.std),
     }
 
 
 def about_data(data):
     """Returns the lines that are printed on the data at the start."""
     train, val = data.train, data.val
-    images = f"{len(train.target):,} training and {len(val.target):,} validation images"
+    images = f"{len(val.target):,} validation images"
+    if len(train.target):  # an evaluation has none
+        images = f"{len(train.target):,} training and {images}"
     if not train.classes:
-        return [f"{images}, {data.num_classes:,} classes, all synthetic"]
-    return [f"{images}, {len(train.classes):,} classes", *train.gaps(), *val.gaps()]
+        return [*data.lines, f"{images}, {data.num_classes:,} classes, all synthetic"]
+    lines = [*data.lines, f"{images}, {len(train.classes):,} classes"]
+    gaps = [*(train.gaps() if len(train.target) else []), *val.gaps()]
+    return [*lines, *order_of_numbers(train.classes), *gaps]
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -714,8 +890,8 @@ class Source(NamedTuple):
         images = np.bincount(self.target, minlength=len(self.classes))
         if empty := [name for name, count in zip(self.classes, images, strict=True) if not count]:
             names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
-            what = f"{len(empty):,} of {len(images):,} classes have no image"
-            lines.append(f"{self.folder}: {what}: {names}")
+            there = f"{len(images) - len(empty):,} of {len(images):,} classes have images"
+            lines.append(f"{self.folder}: {there}; without: {names}")
         escaped = ((c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
         return ["".join(line) for line in escaped]
 
@@ -735,29 +911,49 @@ def list_sources(args, place):
         print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
     if not args.dir and not folder.exists():
         make_demo_set(folder)
-    return open_sources(folder)
+    return open_sources(folder, args.evaluate)
 
 
-def open_sources(folder):
-    """Returns (train, val) of DIR; of train's classes, val/ may have fewer."""
-    train, val = open_source(folder / "train"), open_source(folder / "val", allow_empty=True)
-    if val.classes != train.classes:
-        labels = {name: label for label, name in enumerate(train.classes)}
-        if strange := [name for name in val.classes if name not in labels]:
-            what = f"{len(strange)} classes of val/ are not in train/, as {strange[0]}"
-            raise BadInput(f"{folder}: {what}")
-        target = np.array([labels[name] for name in val.classes])[val.target]
-        val = val._replace(classes=train.classes, target=target)
+def open_sources(folder, evaluate=False):
+    """Returns (train, val) of DIR; of train's classes, val/ may have fewer. To evaluate, train/
+    only names classes, and has no images in its Source; without a train/, val/ names them."""
+    if not evaluate:
+        train = open_source(folder / "train")
+        val = open_source(folder / "val", allow_empty=True)
+        return train, in_classes(val, train.classes, "train/")
+    val = open_source(folder / "val", allow_empty=True)
+    nothing = {name: getattr(val, name)[:0] for name in Source._fields[3:-1]}
+    train = val._replace(**nothing, not_read="")
+    if names := open_source(folder / "train", names_only=True):
+        train = train._replace(folder=str(folder / "train"), classes=names)
     return train, val
 
 
-def open_source(folder, allow_empty=False):
-    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it."""
+def in_classes(source, classes, whose):
+    """Returns a Source whose targets are positions in `classes`, by name."""
+    if source.classes == classes:
+        return source
+    labels = {name: label for label, name in enumerate(classes)}
+    if strange := [name for name in source.classes if name not in labels]:
+        what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
+        name, *others = (ascii(name)[1:-1] for name in (strange[0], *classes[:3]))
+        known = ", ".join(others) + ", ..." * (len(classes) > 3)
+        raise BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
+    target = np.array([labels[name] for name in source.classes])[source.target]
+    return source._replace(classes=classes, target=target)
+
+
+def open_source(folder, allow_empty=False, names_only=False):
+    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it. Or
+    only the names of its classes, none if there is no such folder."""
     try:
         if "index.npz" in os.listdir(folder):
-            return open_shards(folder)
-        return list_images(folder, allow_empty)
+            return open_shards(folder, names_only)
+        return class_folders(folder)[0] if names_only else list_images(folder, allow_empty)
     except Exception as error:  # a damaged index may raise anything
+        lost = isinstance(error, FileNotFoundError) and not os.path.islink(folder)
+        if names_only and lost:
+            return []
         holds = (
             "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
             "in any form), or tars and index.npz (tools/make_shards.py --index)"
@@ -776,12 +972,10 @@ def list_images(folder, allow_empty=False):
     def fail(error):
         raise error
 
-    with os.scandir(folder) as entries:
-        folders = {entry.name: entry.is_dir() for entry in entries}
-    classes = sorted(name for name, is_folder in folders.items() if is_folder)
+    classes, files = class_folders(folder)
     if not classes:
         raise ValueError("Couldn't find any class folder")
-    files = (name for name, is_folder in folders.items() if not is_folder and name[0] != ".")
+    files = [name for name in files if name[0] != "."]
     not_read["images beside the classes"] = sum(map(is_read, files))
     names, target, empty = [], [], []
     for label, name in enumerate(classes):
@@ -814,6 +1008,14 @@ def list_images(folder, allow_empty=False):
     )
 
 
+def class_folders(folder):
+    """Returns (names of the folders in a folder, sorted as text, as ImageFolder does; others)."""
+    with os.scandir(folder) as entries:
+        folders = {entry.name: entry.is_dir() for entry in entries}
+    names = sorted(name for name, is_folder in folders.items() if is_folder)
+    return names, [name for name, is_folder in folders.items() if not is_folder]
+
+
 def counts(kinds):
     """Returns the most frequent of {kind: count} as text."""
     several = [f"{count:,} {kind}" for kind, count in kinds.most_common(5) if count]
@@ -822,10 +1024,12 @@ def counts(kinds):
     return ", ".join(several)
 
 
-def open_shards(folder):
-    """Returns the Source that tools/make_shards.py has written into index.npz."""
+def open_shards(folder, names_only=False):
+    """Returns the Source, or its classes, that tools/make_shards.py has written into index.npz."""
     content = (folder / "index.npz").read_bytes()  # zipfile hides an error of the disk
     with np.load(io.BytesIO(content)) as index:
+        if names_only:
+            return index["classes"].tolist()
         arrays = [index[name] for name in Source._fields[2:-1]]
         source = Source(str(folder), index["classes"].tolist(), *arrays)
         labels = {*source.target.tolist()}
@@ -873,17 +1077,20 @@ class Data(NamedTuple):
     workers: int  # loader processes
     resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what the model is built with, beside num_classes
+    mean: tuple  # of the pixels, from 0 to 1, by which they are normalised
+    std: tuple
     mix_group: int  # images of a step that are mixed alike
     num_classes: int  # outputs of the model
     image_size: int  # pixels, in training
     val_size: int  # pixels
     val_resize: int  # pixels
+    lines: list  # printed at the start: what is assumed, what is evaluated
 
 
 def open_data(args, place, sources, batches, metadata=None):
-    """Returns the Data for these options, with `batches` of split_batch(). When a checkpoint with
-    this metadata is evaluated and no size is typed, the sizes are the checkpoint's."""
-    train, val = sources
+    """Returns the Data for these options, with `batches` of split_batch(). What a checkpoint with
+    this metadata, or the file of --weights, says of its model is believed: in an evaluation classes
+    and sizes, too, unless a size is typed."""
     device_batch, _, global_batch = batches
     if global_batch % args.repeated_aug:
         raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
@@ -892,6 +1099,8 @@ def open_data(args, place, sources, batches, metadata=None):
     if device_batch % multiple or mix_group % multiple:
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
+    said = read_said(args, place, metadata)
+    train, val, num_classes = name_outputs(args, *sources, said)
     preset = preset_of(args.arch)
     own_size = preset.crop_size[0]
     demo = not (args.dir or args.dummy)
@@ -899,25 +1108,28 @@ def open_data(args, place, sources, batches, metadata=None):
     if demo and own_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
     typed = args.image_size or args.val_size
-    theirs = metadata if metadata and args.evaluate and not typed else {}
+    theirs = said if args.evaluate and not typed else {}
     image_size = args.image_size or theirs.get("image_size") or usual_size
     val_size = args.val_size or image_size
     val_resize = args.val_resize or theirs.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
-    if args.evaluate and place.rank == 0:
-        if metadata:
-            what = f"{metadata['path']}, epoch {metadata['epoch']}"
-        else:
-            what = args.weights or ("published weights" if args.pretrained else "random weights")
-        print_line(f"Validating {what}: crops of {val_size} pixels, resized to {val_resize}")
+    options = model_options(args.arch, image_size, said, args.zero_init)
+    lines = []
+    if args.evaluate:
+        sizes = f"crops of {val_size} pixels, resized to {val_resize}"
+        lines.append(f"Validating {said['what']}: {sizes}")
+        if said.get("image_size", val_size) != val_size:
+            lines.append(f"It was validated with crops of {said['image_size']} pixels in training")
+    if args.weights and not metadata:
+        lines += what_is_assumed(args.weights, args.arch, options, said)
+    for name, usual in ("mean", preset.mean), ("std", preset.std):
+        if said.get(name, [*usual]) != [*usual]:
+            lines.append(f"{said['what']} has a {name} of {said[name]}, not {[*usual]}")
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
-    options = model_options(args, image_size)
-    saved = (metadata or {}).get("model_options", {})  # another size, for one
-    options |= {name: saved[name] for name in options if name in saved}
     return Data(
         train,
         val,
@@ -927,12 +1139,69 @@ def open_data(args, place, sources, batches, metadata=None):
         workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
         model_options=options,
+        mean=tuple(said.get("mean", preset.mean)),
+        std=tuple(said.get("std", preset.std)),
         mix_group=mix_group,
-        num_classes=args.num_classes or len(train.classes) or 1000,
+        num_classes=num_classes,
         image_size=image_size,
         val_size=val_size,
         val_resize=val_resize,
+        lines=lines,
     )
+
+
+def read_said(args, place, metadata):
+    """Returns what_is_said() of the weights that a run begins with, and "what" they are."""
+    if metadata:
+        what = f"{metadata['path']}, epoch {metadata['epoch']}"
+        said = what_is_said(metadata["path"], metadata, args.arch)
+    elif args.weights:
+        what, said = args.weights, None
+        if place.rank == 0:  # which decides: other nodes may have another disk
+            said = what_is_said(args.weights, load_file(args.weights), args.arch)
+        said = broadcast_object(said)
+    else:
+        what = "published weights" if args.pretrained else "random weights"
+        said = {"published": args.pretrained}
+    arch = said.get("arch", args.arch)
+    if args.evaluate and arch not in (args.arch, args.arch.removeprefix("timm/")):
+        raise BadInput(f"{what}, is of another architecture: -a {arch}")
+    return said | {"what": what}
+
+
+def name_outputs(args, train, val, said):
+    """Returns (train, val, number of outputs). In an evaluation the targets are outputs of the
+    weights: by the names that a file says, else by those in DIR, which must then be as many."""
+    outputs = args.num_classes or len(train.classes) or 1000
+    if not args.evaluate or args.dummy:
+        return train, val, outputs
+    classes, whose = order_classes(train.classes, said), "train/"
+    if "classes" in said:
+        whose, outputs = said["what"], args.num_classes or said["num_classes"]
+    elif outputs != len(classes):
+        raise unnamed(f"--num-classes {outputs}", outputs, len(classes), args.dir)
+    train, val = (in_classes(each, classes, whose) for each in (train, val))
+    return train, val, outputs
+
+
+def order_classes(found, said):
+    """Returns the classes of a model's outputs: those that a file says, or those of the folders
+    that were `found`, whose order is ImageFolder's, as that of nearly all weights. Folders named
+    0 to 999 are, for published weights, ImageNet's numbers."""
+    numbers = [str(number) for number in range(1000)]
+    if "classes" not in said and said["published"] and sorted(numbers) == sorted(found):
+        return numbers
+    return said.get("classes", found)
+
+
+def order_of_numbers(classes):
+    """Returns a line on the order of classes that are numbers, where text has another."""
+    if not all(map(str.isdecimal, classes)) or sorted(classes) == sorted(classes, key=int):
+        return []
+    how = "numbers"
+    if classes == sorted(classes):
+        how = "text, as torchvision does, where timm sorts them as numbers"
+    return [f"Classes are sorted as {how}: {', '.join(classes[:3])}, ..."]
 
 
 def batch_multiple(args):
@@ -966,7 +1235,7 @@ def train_size(args, data, epoch):
 def load_batches(args, place, data, schedule):
     """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
     images' buffer is reused when the next batch is requested."""
-    scale_and_shift(args.arch, place.device)  # cached here, in the main stream's memory
+    scale_and_shift(data.mean, data.std, place.device)  # cached here, in the main stream's memory
     at_once = data.device_batch * place.devices
     size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
     if args.dummy:  # one random batch on the device, used again and again
@@ -1258,7 +1527,7 @@ def resize(image, size, mode, out):
 def finish_batch(inputs, target, args, data, split, epoch, position):
     """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
     # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
-    scale, shift = scale_and_shift(args.arch, inputs.device)
+    scale, shift = scale_and_shift(data.mean, data.std, inputs.device)
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
     images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
     if (args.mixup or args.cutmix) and split == "train":
@@ -1267,10 +1536,9 @@ def finish_batch(inputs, target, args, data, split, epoch, position):
 
 
 @functools.cache
-def scale_and_shift(arch, device):
+def scale_and_shift(mean, std, device):
     """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
-    preset = preset_of(arch)
-    mean, std = torch.tensor([preset.mean, preset.std], device=device)[:, :, None, None]
+    mean, std = torch.tensor([mean, std], device=device)[:, :, None, None]
     return 1 / (255 * std), -mean / std
 
 
@@ -2346,7 +2614,13 @@ def saved_pairs(run, state):
         # All names and shapes are compared before any tensor is changed.
         mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
         if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
+            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
+                line += (
+                    "; the optimizer's state is of other weights, as after --freeze or with "
+                    "another --norm-wd: --weights, where a script has it, takes the weights alone"
+                )
+            raise BadInput(line)
     for path, tensor in own.items():
         yield tensor, saved.get(path)
 
@@ -2724,14 +2998,16 @@ def build_run(args):
         mine = {name: about[name] for name in MUST_FIT if about[name]}
         theirs = {name: metadata.get(name) for name in mine}
         if found := differing(theirs, mine):
-            raise BadInput(f"{metadata['path']} differs in {found}")
+            arch = theirs.get("arch")
+            advice = f": type -a {arch}" if arch != mine.get("arch") else ""
+            raise BadInput(f"{metadata['path']} differs in {found}{advice}")
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
             run.epoch, run.step = metadata["epoch"], min(step, data.steps)
             if step == 0:  # it was saved after an epoch's last step, before its validation
                 run.epoch, run.step = metadata["epoch"] - 1, data.steps
-        if why := why_over(run, metadata):
+        if trains and (why := why_over(run, metadata)):
             if place.rank == 0:
                 print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)

@@ -822,8 +822,11 @@ def build_encoder(args, data, load):
     left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
         raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {left[0]}")
+    line = f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}"
+    if left and args.evaluate:
+        raise BadInput(f"{line}: its answers would be random")
     if left and os.environ.get("RANK", "0") == "0":
-        print_line(f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}")
+        print_line(line)
     return model
 
 
@@ -2292,7 +2295,13 @@ def saved_pairs(run, state):
         # All names and shapes are compared before any tensor is changed.
         mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
         if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            raise BadInput(f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}")
+            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
+            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
+                line += (
+                    "; the optimizer's state is of other weights, as after --freeze or with "
+                    "another --norm-wd: --weights, where a script has it, takes the weights alone"
+                )
+            raise BadInput(line)
     for path, tensor in own.items():
         yield tensor, saved.get(path)
 
@@ -2670,14 +2679,16 @@ def build_run(args):
         mine = {name: about[name] for name in MUST_FIT if about[name]}
         theirs = {name: metadata.get(name) for name in mine}
         if found := differing(theirs, mine):
-            raise BadInput(f"{metadata['path']} differs in {found}")
+            arch = theirs.get("arch")
+            advice = f": type -a {arch}" if arch != mine.get("arch") else ""
+            raise BadInput(f"{metadata['path']} differs in {found}{advice}")
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
             run.epoch, run.step = metadata["epoch"], min(step, data.steps)
             if step == 0:  # it was saved after an epoch's last step, before its validation
                 run.epoch, run.step = metadata["epoch"] - 1, data.steps
-        if why := why_over(run, metadata):
+        if trains and (why := why_over(run, metadata)):
             if place.rank == 0:
                 print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)

@@ -33,7 +33,9 @@ def memory(file, gpus):
         kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
-    model = nd.make_model(args.arch, num_classes=1000, **nd.model_options(args, size))
+    model = nd.make_model(
+        args.arch, num_classes=1000, **nd.model_options(args.arch, size, {}, args.zero_init)
+    )
     weights = sum(each.nbytes for each in model.parameters())
     with FakeTensorMode() as mode, torch.autocast("cpu", torch.bfloat16):
         own = {**dict(model.named_parameters()), **dict(model.named_buffers())}

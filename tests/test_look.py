@@ -56,6 +56,7 @@ def make(arch="resnet18", seed=0, classes=4):
 def write(path, model, arch="resnet18", **more):
     """Writes a checkpoint as the scripts do."""
     state = {"arch": arch, "num_classes": 4, "state_dict": model.state_dict(), "ema": {}}
+    state["model_options"] = {}
     torch.save({**state, **about, **more}, path)
     return path
 
@@ -199,7 +200,7 @@ def test_nothing_is_saved_of_what_cannot_be_measured(tmp_path, look):
     write_pictures(tmp_path / "bad" / "test", ["dog"], 1, "jpg")[0].write_text("no picture")
     for folder, message in (
         ("absent", "absent/test is no folder: DIR holds test/<class>/"),
-        ("other", "model.pt: 1, as eel; it has those as ant"),
+        ("other", "model.pt, as eel; known are ant, bee, cat, ..."),
         ("bad", "bad/test has no picture that can be read"),
     ):
         words = ["classes", checkpoint, folder, "--part", "test", "--save"]
@@ -240,7 +241,7 @@ def test_names_send_a_terminal_no_commands(tmp_path, look):
     assert re.search(r"^b\\nee +3 +\d", output, re.M)
     write_pictures(tmp_path / "other" / "val", ["e\x1bl"], 1)
     (line,) = look("classes", checkpoint, "other", status=2)[1].splitlines()
-    assert line.endswith(r"model.pt: 1, as e\x1bl; it has those as a\x1b[2Jt")
+    assert line.endswith(r"model.pt, as e\x1bl; known are a\x1b[2Jt, b\nee, c\x9b2J, ...")
 
 
 def test_a_checkpoint_names_no_other_file(tmp_path, look, picture):

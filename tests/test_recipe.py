@@ -32,7 +32,8 @@ def read_training(pictures, words, **more):  # noqa: F811
     """Returns [(epoch, images, target)] of a rank's training, as the model gets them."""
     args = nd.parse_args(words)
     group = args.mix_group or 12 // args.repeated_aug
-    data = SimpleNamespace(global_batch=12, mix_group=group)
+    scale = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    data = SimpleNamespace(global_batch=12, mix_group=group, **scale)
     batches = open_batches(pictures, words=words, **more)[1]
     return [
         (epoch, images.clone(), target.clone())
@@ -214,7 +215,7 @@ def test_option_files_are_taken(name):
     for share in args.batch_size, args.mix_group:
         assert args.global_batch % (share or 2) == 0
     with torch.device("meta"):
-        nd.make_model(args.arch, **nd.model_options(args, args.image_size or 224))
+        nd.make_model(args.arch, **nd.model_options(args.arch, args.image_size or 224, {}))
 
 
 def test_an_option_file_is_logged_and_what_follows_it_counts(demo, tmp_path):
@@ -255,7 +256,7 @@ def test_freeze_trains_the_last_layer_alone(way, demo, tmp_path):
 
 def test_zero_init_begins_with_blocks_that_are_the_identity():
     args = nd.parse_args(["--zero-init", "-a", "resnet50"])
-    model = nd.make_model("resnet50", **nd.model_options(args, 224))
+    model = nd.make_model("resnet50", **nd.model_options(args.arch, 224, {}, args.zero_init))
     last = [each.bn3.weight for each in model.modules() if hasattr(each, "bn3")]
     assert len(last) == 16 and not any(each.any() for each in last)
 

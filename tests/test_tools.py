@@ -150,7 +150,7 @@ def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path, tool):
     assert "No such file" in tool("make_shards", folder, out, status=2)
     (folder / "val" / "b").rename(folder / "val" / "c")
     line = tool("make_shards", folder, out, status=2)
-    assert f"{folder}: 1 classes of val/ are not in train/, as c" in line
+    assert f"{folder}/val: 1 of 2 classes are not in train/, as c" in line
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -217,8 +217,8 @@ def test_a_link_to_a_tar_is_no_other_tar_and_empty_classes_are_named(tmp_path, c
     (folder / "train" / "y-0.tar").symlink_to("x-0.tar")
     output, _ = call_tool("make_shards", "--index", folder)
     assert output.splitlines()[:2] == [
-        f"{folder}/train: 98 of 100 classes have no image: 1, 2, 3, ...",
-        f"{folder}/val: 99 of 100 classes have no image: 0, 1, 3, ...",
+        f"{folder}/train: 2 of 100 classes have images; without: 1, 2, 3, ...",
+        f"{folder}/val: 1 of 100 classes have images; without: 0, 1, 3, ...",
     ]
     assert len(nd.open_source(folder / "train").target) == 2
 
@@ -233,7 +233,7 @@ def test_classes_that_count_from_one(tmp_path, call_tool):
     typed = typed.replace(
         "python tools/", f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT))}/tools/"
     )
-    assert f"{folder}/train: 2 of 4 classes have no image: 0, 2" in output.splitlines()
+    assert f"{folder}/train: 2 of 4 classes have images; without: 0, 2" in output.splitlines()
     assert nd.open_source(folder / "train").classes == ["0", "1", "2", "3"]
     output = run(["sh", "-c", typed], tmp_path)
     source = nd.open_source(folder / "train")
@@ -467,7 +467,7 @@ def test_shards_say_what_of_a_folder_is_not_in_them(tmp_path, call_tool):
     shutil.rmtree(folder / "val" / "a")
     lines = [
         f"{folder}/train: files that are not read: 1 *.gif",
-        f"{folder}/val: 1 of 2 classes have no image: a",
+        f"{folder}/val: 1 of 2 classes have images; without: a",
     ]
     for words in ("--verify", folder), (folder, tmp_path / "out"):
         output, _ = call_tool("make_shards", *words, "-j", 1)

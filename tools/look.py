@@ -49,8 +49,9 @@ class Trained(NamedTuple):
     """A checkpoint, and the model that it holds."""
 
     path: Path
-    saved: dict  # what the file holds
+    said: dict  # what the file says of its model
     arch: str
+    options: dict  # what the model was built with, beside the number of classes
     model: nn.Module  # in evaluation mode
     classes: list  # (C,) names, as the folders were called
     size: int  # pixels of a crop
@@ -62,38 +63,31 @@ class Trained(NamedTuple):
 def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
     saved = nd.load_file(path)
-    saved = saved if isinstance(saved, dict) else {}
     try:
-        weights = nd.weights_in(saved)
+        weights = nd.weights_in(saved)[1]
         if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
             raise ValueError("it holds no weights by name")
         if not all(each.isfinite().all() for each in weights.values()):
             raise ValueError("its weights are not all finite")
-        arch = arch or saved.get("arch")
+        said = nd.what_is_said(path, saved, arch)
+        arch = arch or said.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
         preset = nd.preset_of(arch)
-        size = int(saved.get("image_size") or preset.crop_size[0])
+        size = said.get("image_size") or preset.crop_size[0]
         ratio = preset.resize_size[0] / preset.crop_size[0]
-        resize = int(saved.get("val_resize") or round(size * ratio))
+        resize = said.get("val_resize") or round(size * ratio)
         if resize < size:
             raise ValueError(f"its images of {resize} pixels are less than the crop, {size}")
-        # The last tensor is the last layer's bias.
-        count = saved.get("num_classes") or len([*weights.values()][-1])
-        # Without options of its own it is taken for published weights.
-        published = SimpleNamespace(arch=arch, zero_init=False, pretrained=True)
-        options = nd.model_options(published, size)
-        # No other options than these: one may name a file, which a library would load.
-        theirs = saved.get("model_options") or {}
-        options |= {name: theirs[name] for name in options if name in theirs}
+        options = nd.model_options(arch, size, said)
+        count = said.get("num_classes")
+        count = count or nd.count_outputs(nd.make_model(arch, **options), saved) or 1000
         model = nd.make_model(arch, num_classes=count, **options).eval()
+        for line in nd.what_is_assumed(path, arch, options, said):
+            nd.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
-            nd.load_weights(model, weights, path.name)
-        scale = [saved.get("mean") or preset.mean, saved.get("std") or preset.std]
-        scale = torch.tensor(scale, dtype=torch.float64)
-        if scale.shape != (2, 3) or not (scale.isfinite().all() and (scale[1] > 0).all()):
-            raise ValueError("its mean and std are not three numbers each")
-        classes = [str(each) for each in saved.get("classes") or []]
+            nd.load_weights(model, saved, path.name, size)
+        classes = [str(each) for each in said.get("classes", [])]
         if not classes and count == 1000:
             classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
         classes = classes + [str(each) for each in range(len(classes), count)]
@@ -101,7 +95,8 @@ def open_checkpoint(path, arch=None):
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
         raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
-    return Trained(path, saved, arch, model, classes, size, resize, *scale.tolist())
+    scale = said.get("mean", preset.mean), said.get("std", preset.std)
+    return Trained(path, said, arch, options, model, classes, size, resize, *map(list, scale))
 
 
 def shown(text):
@@ -198,16 +193,16 @@ def classes(args):
     if not folder.is_dir():
         raise nd.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
     source = nd.open_source(folder, allow_empty=True)
-    for line in source.gaps():
+    # As in -e: the file says its classes, or DIR has a folder for each.
+    named = nd.open_source(args.dir / "train", names_only=True) or source.classes
+    known = nd.order_classes(named, trained.said)
+    if "classes" not in trained.said and len(known) != len(trained.classes):
+        outputs = len(trained.classes)
+        raise nd.unnamed(args.checkpoint, outputs, len(known), args.dir, args.part)
+    source = nd.in_classes(source, known, args.checkpoint)
+    for line in (*nd.order_of_numbers(known), *source.gaps()):
         nd.print_line(line)
-    known = {name: label for label, name in enumerate(trained.classes)}
-    if not trained.saved.get("classes") and len(source.classes) == len(trained.classes):
-        known = {name: label for label, name in enumerate(source.classes)}  # in their order
-    if strange := [name for name in source.classes if name not in known]:
-        what = f"classes that are none of {args.checkpoint}: {len(strange)}"
-        known = f"as {shown(strange[0])}; it has those as {shown_name(trained, 0)}"
-        raise nd.BadInput(f"{folder}: {what}, {known}")
-    target = torch.tensor([known[name] for name in source.classes])[torch.from_numpy(source.target)]
+    target = torch.from_numpy(source.target)
     paths = [source.path(index) for index in range(len(target))]
     reads = [functools.partial(source.read, index) for index in range(len(target))]
     count, sums = MulticlassConfusionMatrix(max(2, len(trained.classes))), 0
@@ -442,9 +437,7 @@ def average(args):
         if tensor.is_floating_point():  # and counts are the first's
             total[name] = sum(state[name].double() for state in states).div(len(states)).float()
     what = {"arch": first.arch, "num_classes": len(first.classes), "state_dict": total}
-    what |= {"classes": first.saved["classes"]} if first.saved.get("classes") else {}
-    if "model_options" in first.saved:
-        what["model_options"] = first.saved["model_options"]
+    what |= {"classes": first.said.get("classes", []), "model_options": first.options}
     what |= {"image_size": first.size, "val_resize": first.resize}
     what |= {"mean": first.mean, "std": first.std}
     nd.write(args.out, functools.partial(torch.save, what))
