@@ -515,8 +515,11 @@ def build_model(args, data, load=True):
             what, saved = "--pretrained", published_weights(args.arch)
         else:
             what, saved = f"--weights {args.weights}", load_file(args.weights)
-        if args.evaluate and count_outputs(model, saved) not in (None, data.num_classes):
-            raise unnamed(what, count_outputs(model, saved), data.num_classes, args.dir)
+        outputs = count_outputs(model, saved)
+        if args.evaluate and outputs not in (None, data.num_classes):
+            if args.dummy:
+                raise BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
+            raise unnamed(what, outputs, data.num_classes, args.dir)
         load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
@@ -537,6 +540,114 @@ def make_model(arch, pretrained=False, **options):
     return models.get_model(arch, weights=weights, **options)
 
 
+def model_options(arch, image_size, about, zero_init=False):
+    """Returns the arguments of an architecture besides the number of classes: those that a file has
+    `about` its model, but in the size of this run."""
+    options = {}
+    if zero_init:  # only ResNets take it
+        options = {"zero_init_residual": True}
+    elif arch in ("googlenet", "inception_v3"):  # published weights expect another normalisation
+        published = about.get("published", False)
+        options = {"aux_logits": False, "init_weights": True, "transform_input": published}
+    elif arch.startswith("vit_"):
+        options = {"image_size": image_size}
+    elif arch == "maxvit_t":
+        options = {"input_size": (image_size, image_size)}
+    # No other options than these: one may name a file, which a library would load.
+    theirs = about.get("model_options", {})
+    believed = [name for name in options if name in theirs and "size" not in name]
+    return options | {name: theirs[name] for name in believed}
+
+
+def freeze_all_but_last(model):
+    """Freezes all layers but the last, and BatchNorm's statistics."""
+    model.requires_grad_(False)
+    classifier(model).requires_grad_(True)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval().train = lambda mode, module=module: module  # stays in eval mode
+
+
+def classifier(model):
+    """Returns the last layer in a list; timm's models say which it is, and some have two."""
+    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
+    last = getattr(model, "get_classifier", lambda: last)()
+    return nn.ModuleList(last if isinstance(last, tuple) else [last])
+
+
+# -------------------------------------------------------------------------------- weights of a file
+
+# What about_model() writes into a checkpoint, and of which type it is.
+ABOUT = {
+    "arch": str,
+    "model_options": dict,
+    "num_classes": int,
+    "classes": list,
+    "image_size": int,
+    "val_resize": int,
+    "interpolation": str,
+    "mean": list,
+    "std": list,
+}
+
+
+def about_file(path, saved, arch=None):
+    """Returns {name: value} of what a file says of its model with the names of about_model(), which
+    wrote them into a checkpoint of these scripts. Of another project's file only the architecture
+    is believed: its mean, for one, may be of pixels from 0 to 255. A file with the name of one that
+    torchvision publishes for `arch` is "published", and torchvision says the rest. Raises BadInput
+    if a value is none that about_model() writes."""
+    saved = saved if isinstance(saved, dict) else {}
+    if "model_options" not in saved:
+        about = {"arch": saved["arch"]} if isinstance(saved.get("arch"), str) else {}
+        theirs = published_files(arch or about.get("arch")).get(os.path.basename(path))
+        if theirs:
+            about |= about_images(theirs.transforms())
+        return about | {"published": bool(theirs)}
+    about = {name: saved[name] for name in ABOUT if saved.get(name)}
+    for name, value in about.items():
+        if not isinstance(value, ABOUT[name]):
+            raise BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
+    try:
+        scale = np.array([about.get("mean", [0.0] * 3), about.get("std", [1.0] * 3)], float)
+        good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
+    except (ValueError, TypeError):
+        good = False
+    if not good:
+        raise BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
+    return about | {"published": False}
+
+
+def published_files(arch):
+    """Returns {file name: weights} of what torchvision publishes for an architecture."""
+    several = models.get_model_weights(arch) if arch in models.list_models(module=models) else []
+    return {os.path.basename(weights.url): weights for weights in several}
+
+
+def about_images(preset):
+    """Returns what about_model() says of images, of a preset of preset_of()."""
+    return {
+        "image_size": preset.crop_size[0],
+        "val_resize": preset.resize_size[0],
+        "interpolation": preset.interpolation.value,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
+    }
+
+
+def assumptions(path, arch, options, about):
+    """Returns lines on the `options` of model_options() that a file does not say, where published
+    weights have others."""
+    theirs = model_options(arch, None, about | {"published": True})
+    name = " or ".join(published_files(arch))
+    return [
+        f"{path} does not say whether its {arch} has {option}: {options[option]} is assumed, as in "
+        f"a training from scratch; published weights have {theirs[option]}, and are called {name}"
+        for option in theirs
+        if "size" not in option and options.get(option, theirs[option]) != theirs[option]
+    ]
+
+
 def published_weights(arch):
     """Returns the state dict that an architecture's library publishes."""
     # PyTorch would else run what lies in its cache, under the name of published weights.
@@ -550,78 +661,15 @@ def published_weights(arch):
         raise storage_error(what, error, typed=True) from None
 
 
-# What about_model() writes into a checkpoint, and of which type it is.
-SAID = {
-    "arch": str,
-    "model_options": dict,
-    "num_classes": int,
-    "classes": list,
-    "image_size": int,
-    "val_resize": int,
-    "mean": list,
-    "std": list,
-}
-
-
-def what_is_said(path, saved, arch=None):
-    """Returns {name: value} of what a file says of its model, as about_model() wrote it, and
-    "published": whether it has the name of a file that torchvision publishes for `arch`, by default
-    its own. Of another project's file only the architecture is believed: its mean, for one, may be
-    of pixels from 0 to 255. Raises BadInput if a value is none that about_model() writes."""
-    saved = saved if isinstance(saved, dict) else {}
-    own = "model_options" in saved
-    said = {name: saved[name] for name in (SAID if own else ["arch"]) if saved.get(name)}
-    if not own and not isinstance(said.get("arch"), str):
-        said = {}
-    for name, kind in SAID.items():
-        if not isinstance(said.get(name, kind()), kind):
-            raise BadInput(f"{path} cannot be used: its {name} is {said[name]!r:.80}")
-    try:
-        scale = np.array([said.get("mean", [0.0] * 3), said.get("std", [1.0] * 3)], float)
-        good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
-    except (ValueError, TypeError):
-        good = False
-    if not good:
-        raise BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
-    return said | {"published": os.path.basename(path) in published_names(arch or said.get("arch"))}
-
-
-def published_names(arch):
-    """Returns the names of the files that torchvision publishes for an architecture."""
-    several = models.get_model_weights(arch) if arch in models.list_models(module=models) else []
-    return [os.path.basename(weights.url) for weights in several]
-
-
-def model_options(arch, image_size, said, zero_init=False):
-    """Returns the arguments of an architecture besides the number of classes: what a file has
-    `said` of its model, in sizes of this run."""
-    options = {}
-    if zero_init:  # only ResNets take it
-        options = {"zero_init_residual": True}
-    elif arch in ("googlenet", "inception_v3"):  # published weights expect another normalisation
-        published = said.get("published", False)
-        options = {"aux_logits": False, "init_weights": True, "transform_input": published}
-    elif arch.startswith("vit_"):
-        options = {"image_size": image_size}
-    elif arch == "maxvit_t":
-        options = {"input_size": (image_size, image_size)}
-    # No other options than these: one may name a file, which a library would load.
-    theirs = said.get("model_options", {})
-    believed = [name for name in options if name in theirs and "size" not in name]
-    return options | {name: theirs[name] for name in believed}
-
-
-def what_is_assumed(path, arch, options, said):
-    """Returns lines on the `options` of model_options() that a file does not say, where published
-    weights have others."""
-    theirs = model_options(arch, None, said | {"published": True})
-    name = " or ".join(published_names(arch))
-    return [
-        f"{path} does not say whether its {arch} has {option}: {options[option]} is assumed, as in "
-        f"a training from scratch; published weights have {theirs[option]}, and are called {name}"
-        for option in theirs
-        if "size" not in option and options.get(option, theirs[option]) != theirs[option]
-    ]
+def count_outputs(model, saved):
+    """Returns the number of outputs of the model in a file, as the rows of its last layer; None if
+    it has no such layer."""
+    weights = named_as_in(model, weights_in(saved)[1])
+    names = {module: name for name, module in model.named_modules()}
+    for layer in reversed([*classifier(model).modules()]):
+        if f"{names.get(layer)}.weight" in weights:
+            return len(weights[f"{names[layer]}.weight"])
+    return None
 
 
 # By which names files have weights: averages first, as in validation. "ema" is of these scripts,
@@ -630,104 +678,75 @@ AVERAGES = ("ema", "state_dict_ema", "model_ema")
 WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
 
 
+def load_weights(model, saved, what, size=None):
+    """Loads the weights of a file that fit, and prints the others, such as those of another last
+    layer. If the model is to be evaluated as it is, on images of `size` pixels, raises BadInput if
+    its output needs weights that the file lacks, or the file has those of another model."""
+    name, found = weights_in(saved)
+    weights, own = named_as_in(model, found), model.state_dict()
+    odd = {each for each in own.keys() & weights.keys() if weights[each].shape != own[each].shape}
+    state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
+    # The version of the model, but none of its layers: they then rename what older releases saved.
+    state._metadata = {"": own._metadata[""]}
+    missing, extra = model.load_state_dict(state, strict=False)
+    left = sorted({*missing, *extra} | odd)
+    line = f"{what}: {len(left)} weights do not fit"
+    names = ", ".join(left[:4])
+    if len(missing) >= len(own) / 2:
+        holds = ", ".join(map(str, [*(weights or saved)][:4]))
+        raise BadInput(f"{line}: {names}; the file holds {holds}")
+    if size:
+        # Auxiliary heads are for training.
+        extra = [each for each in extra if "aux" not in each.lower() and weights[each].ndim > 1]
+        if extra:
+            raise BadInput(f"{line}, which are another model's: {', '.join(extra[:4])}")
+        if output_needs(model, missing, size):
+            raise BadInput(f"{line}: {names}; without them the output is random")
+    if os.environ.get("RANK", "0") == "0":
+        if left:
+            print_line(f"{line} and are left out: {names}")
+        if name in AVERAGES[1:]:
+            print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
+
+
+def the_others(saved, what):
+    """Returns how to take the weights beside the averages in a file, as text."""
+    names = [name for name in WEIGHTS if name not in AVERAGES and saved.get(name)]
+    if not names:
+        return ""
+    path, out = what.removeprefix("--weights "), f"{names[0]}.pth"
+    code = (
+        "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
+        f"torch.save(torch.load({path!r}, 'cpu')[{names[0]!r}], {out!r})"
+    )
+    return f"; python -c {shlex.quote(code)} writes the others into {out}"
+
+
 def weights_in(saved):
-    """Returns (name, {name: weight}) of the weights in a file; the name is of WEIGHTS, None where
-    the file is a state dict itself."""
+    """Returns (name, {name: tensor}) of the weights in a file's content. The first name is one of
+    WEIGHTS, or None if the file is a state dict itself."""
     saved = saved if isinstance(saved, dict) else {}
     there = (name for name in WEIGHTS if saved.get(name) and isinstance(saved[name], dict))
     name = next(there, None)
     found = saved if name is None else saved[name]
-    return name, {str(name): weight for name, weight in found.items()}
+    return name, {str(each): found[each] for each in found if torch.is_tensor(found[each])}
 
 
 def named_as_in(model, weights):
-    """Returns {name: weight} with the names of the model: as they are, or, if more of them fit so,
-    without what wrappers put before them."""
+    """Returns {name: tensor} with the model's names: as they are, or, if more of them fit so,
+    without the prefixes of wrappers."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     ways = [weights]
-    # torch.compile names what it wraps, also in the middle of a name where it wraps a part.
+    # torch.compile's prefix is in the middle of a name if only a part is compiled.
     ways.append({name.replace("_orig_mod.", ""): ways[-1][name] for name in ways[-1]})
-    # torchvision's builder of DenseNets renames what it has published: norm.1 is norm1.
+    # torchvision renames what it has published of DenseNets: norm.1 is norm1.
     old = r"(denselayer\d+\.(?:norm|conv))\.(?=[12]\.)"
     ways.append({re.sub(old, r"\1", name): ways[-1][name] for name in ways[-1]})
-    for _ in range(3):  # "module" is of parallel training, the others of Lightning
-        pairs = ((name.partition("."), weight) for name, weight in ways[-1].items())
-        wrappers = ("module", "model", "net")
-        ways.append({name: weight for (first, _, name), weight in pairs if first in wrappers})
-
-    def fitting(way):
-        fits = [name in shapes and same_shape(way[name], shapes[name]) for name in way]
-        return sum(fits)
-
-    return max(ways, key=fitting)
-
-
-def same_shape(weight, shape):
-    """Returns whether what a file has under the name of a weight has its shape."""
-    return isinstance(weight, torch.Tensor) and weight.shape == shape
-
-
-def count_outputs(model, saved):
-    """Returns the number of outputs of a file's model, which may be another than the model's: the
-    rows of its last layer, or None if it has none."""
-    weights = named_as_in(model, weights_in(saved)[1])
-    last = [module for module in classifier(model).modules() if [*module.parameters(recurse=False)]]
-    names = [name for name, module in model.named_modules() if module in last[-1:]]
-    found = [weights[f"{name}.weight"] for name in names if f"{name}.weight" in weights]
-    return len(found[0]) if found and isinstance(found[0], torch.Tensor) else None
-
-
-def classifier(model):
-    """Returns the last layer in a list; timm's models say which it is, and some have two."""
-    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()
-    return nn.ModuleList(last if isinstance(last, tuple) else [last])
-
-
-def unnamed(what, outputs, classes, folder, part="val"):
-    """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
-    line = f"{what} has {outputs:,} outputs, and DIR names {classes:,} classes"
-    if outputs != 1000:
-        return BadInput(f"{line}: give train/ a folder for each output, which may be empty")
-    measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
-    make = f"mkdir NEW && ln -s {measured} NEW/{part}"
-    names = "xargs -I{} mkdir -p NEW/train/{} < tools/imagenet_classes.txt"
-    return BadInput(f"{line}; to name ImageNet's 1,000: {make} && {names}; then NEW is the DIR")
-
-
-def load_weights(model, saved, what, size=None):
-    """Loads the weights of a file that fit, and prints the others, such as those of another last
-    layer. If the model is to be measured as it is, on images of `size` pixels, raises BadInput for
-    a weight that its output needs, or that it lacks."""
-    name, found = weights_in(saved)
-    weights, own = named_as_in(model, found), model.state_dict()
-    odd = {n for n in own.keys() & weights.keys() if not same_shape(weights[n], own[n].shape)}
-    state = collections.OrderedDict((n, weights[n]) for n in weights if n not in odd)
-    # The version of the model, not of its layers: theirs rename what older releases saved.
-    state._metadata = {"": own._metadata[""]}
-    missing, extra = model.load_state_dict(state, strict=False)
-    left = sorted({*missing, *extra} | odd)
-    number = f"{what}: {len(left)} weights do not fit"
-    names = ", ".join(left[:4])
-    if len(missing) >= len(own) / 2:
-        holds = ", ".join([*weights][:4])
-        raise BadInput(f"{number}: {names}; the file holds {holds or 'none by name'}")
-    if size:
-        extra = [n for n in extra if weights[n].ndim > 1 and "aux" not in n.lower()]
-        if extra or output_needs(model, missing, size):
-            raise BadInput(f"{number}, and no output without them is the model's: {names}")
-    if os.environ.get("RANK", "0") == "0":
-        if left:
-            print_line(f"{number} and are left out: {names}")
-        others = [] if name in (None, "ema") else [n for n in WEIGHTS if saved.get(n)]
-        if name in AVERAGES and others[1:]:
-            path, out = what.removeprefix("--weights "), f"{others[-1]}.pth"
-            code = (
-                "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace])"
-                f"; torch.save(torch.load({path!r}, 'cpu')[{others[-1]!r}], {out!r})"
-            )
-            others = f"python -c {shlex.quote(code)} writes the others into {out}"
-            print_line(f"{what}: its averages, {name}, are taken: {others}")
+    for _ in range(3):  # "module." is of parallel training, the others of Lightning
+        pairs = ((name.partition("."), tensor) for name, tensor in ways[-1].items())
+        prefixes = ("module", "model", "net")
+        ways.append({name: tensor for (first, _, name), tensor in pairs if first in prefixes})
+    return max(ways, key=lambda way: sum(way[name].shape == shapes.get(name) for name in way))
 
 
 def output_needs(model, names, size):
@@ -749,13 +768,15 @@ def output_needs(model, names, size):
     return bool(output.isnan().any())
 
 
-def freeze_all_but_last(model):
-    """Freezes all layers but the last, and BatchNorm's statistics."""
-    model.requires_grad_(False)
-    classifier(model).requires_grad_(True)
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval().train = lambda mode, module=module: module  # stays in eval mode
+def unnamed(what, outputs, classes, folder, part="val"):
+    """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
+    line = f"{what} has {outputs:,} outputs, and DIR names {classes:,} classes"
+    if outputs != 1000:
+        return BadInput(f"{line}: give train/ a folder for each output, which may be empty")
+    measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
+    make = f"mkdir NEW && ln -s {measured} NEW/{part}"
+    names = "xargs -I{} mkdir -p NEW/train/{} < tools/imagenet_classes.txt"
+    return BadInput(f"{line}; to name ImageNet's 1,000: {make} && {names}; then NEW is the DIR")
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -829,6 +850,7 @@ def about_model(args, data):
         "classes": data.train.classes,
         "image_size": data.val_size,  # for validation, evaluation and export
         "val_resize": data.val_resize,
+        "interpolation": data.interpolation,
         "mean": list(data.mean),
         "std": list(data.std),
     }
@@ -1077,6 +1099,7 @@ class Data(NamedTuple):
     workers: int  # loader processes
     resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what the model is built with, beside num_classes
+    interpolation: str  # by which images are resized
     mean: tuple  # of the pixels, from 0 to 1, by which they are normalised
     std: tuple
     mix_group: int  # images of a step that are mixed alike
@@ -1099,8 +1122,8 @@ def open_data(args, place, sources, batches, metadata=None):
     if device_batch % multiple or mix_group % multiple:
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
-    said = read_said(args, place, metadata)
-    train, val, num_classes = name_outputs(args, *sources, said)
+    about = read_about(args, place, metadata)
+    train, val, num_classes = name_outputs(args, *sources, about)
     preset = preset_of(args.arch)
     own_size = preset.crop_size[0]
     demo = not (args.dir or args.dummy)
@@ -1108,25 +1131,27 @@ def open_data(args, place, sources, batches, metadata=None):
     if demo and own_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
     typed = args.image_size or args.val_size
-    theirs = said if args.evaluate and not typed else {}
+    theirs = about if args.evaluate and not typed else {}
     image_size = args.image_size or theirs.get("image_size") or usual_size
     val_size = args.val_size or image_size
     val_resize = args.val_resize or theirs.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
-    options = model_options(args.arch, image_size, said, args.zero_init)
-    lines = []
+    options = model_options(args.arch, image_size, about, args.zero_init)
+    interpolation, lines = preset.interpolation.value, []
     if args.evaluate:
-        sizes = f"crops of {val_size} pixels, resized to {val_resize}"
-        lines.append(f"Validating {said['what']}: {sizes}")
-        if said.get("image_size", val_size) != val_size:
-            lines.append(f"It was validated with crops of {said['image_size']} pixels in training")
+        interpolation = about.get("interpolation", interpolation)
+        sizes = "crops of {} pixels, resized to {}"
+        lines.append(f"Validating {about['what']}: {sizes.format(val_size, val_resize)}")
+        own_sizes = about.get("image_size", val_size), about.get("val_resize", val_resize)
+        if own_sizes != (val_size, val_resize):
+            lines.append(f"Its own are {sizes.format(*own_sizes)}")
     if args.weights and not metadata:
-        lines += what_is_assumed(args.weights, args.arch, options, said)
+        lines += assumptions(args.weights, args.arch, options, about)
     for name, usual in ("mean", preset.mean), ("std", preset.std):
-        if said.get(name, [*usual]) != [*usual]:
-            lines.append(f"{said['what']} has a {name} of {said[name]}, not {[*usual]}")
+        if about.get(name, [*usual]) != [*usual]:
+            lines.append(f"{about['what']} has a {name} of {about[name]}, not {[*usual]}")
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
@@ -1139,8 +1164,9 @@ def open_data(args, place, sources, batches, metadata=None):
         workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
         model_options=options,
-        mean=tuple(said.get("mean", preset.mean)),
-        std=tuple(said.get("std", preset.std)),
+        interpolation=interpolation,
+        mean=tuple(about.get("mean", preset.mean)),
+        std=tuple(about.get("std", preset.std)),
         mix_group=mix_group,
         num_classes=num_classes,
         image_size=image_size,
@@ -1150,48 +1176,53 @@ def open_data(args, place, sources, batches, metadata=None):
     )
 
 
-def read_said(args, place, metadata):
-    """Returns what_is_said() of the weights that a run begins with, and "what" they are."""
+def read_about(args, place, metadata):
+    """Returns about_file() of the weights that a run begins with, and "what" they are."""
     if metadata:
         what = f"{metadata['path']}, epoch {metadata['epoch']}"
-        said = what_is_said(metadata["path"], metadata, args.arch)
+        about = about_file(metadata["path"], metadata, args.arch)
     elif args.weights:
-        what, said = args.weights, None
+        what, about = args.weights, None
         if place.rank == 0:  # which decides: other nodes may have another disk
-            said = what_is_said(args.weights, load_file(args.weights), args.arch)
-        said = broadcast_object(said)
+            about = about_file(args.weights, load_file(args.weights), args.arch)
+        about = broadcast_object(about)
     else:
         what = "published weights" if args.pretrained else "random weights"
-        said = {"published": args.pretrained}
-    arch = said.get("arch", args.arch)
+        about = {"published": args.pretrained}
+    arch = about.get("arch", args.arch)
     if args.evaluate and arch not in (args.arch, args.arch.removeprefix("timm/")):
-        raise BadInput(f"{what}, is of another architecture: -a {arch}")
-    return said | {"what": what}
+        typed = arch if arch in models.list_models(module=models) else f"timm/{arch}"
+        raise BadInput(f"{what} has another architecture than -a {args.arch}: type -a {typed}")
+    return about | {"what": what}
 
 
-def name_outputs(args, train, val, said):
+def name_outputs(args, train, val, about):
     """Returns (train, val, number of outputs). In an evaluation the targets are outputs of the
     weights: by the names that a file says, else by those in DIR, which must then be as many."""
-    outputs = args.num_classes or len(train.classes) or 1000
-    if not args.evaluate or args.dummy:
+    if not args.evaluate:
+        return train, val, args.num_classes or len(train.classes) or 1000
+    outputs = args.num_classes or about.get("num_classes") or len(train.classes) or 1000
+    if outputs != about.get("num_classes", outputs):
+        raise BadInput(f"{about['what']} has {about['num_classes']} outputs: omit --num-classes")
+    if args.dummy:
         return train, val, outputs
-    classes, whose = order_classes(train.classes, said), "train/"
-    if "classes" in said:
-        whose, outputs = said["what"], args.num_classes or said["num_classes"]
+    classes, whose = order_classes(train.classes, about), "train/"
+    if "classes" in about:
+        whose = about["what"]
     elif outputs != len(classes):
-        raise unnamed(f"--num-classes {outputs}", outputs, len(classes), args.dir)
+        raise unnamed(about["what"], outputs, len(classes), args.dir)
     train, val = (in_classes(each, classes, whose) for each in (train, val))
     return train, val, outputs
 
 
-def order_classes(found, said):
+def order_classes(found, about):
     """Returns the classes of a model's outputs: those that a file says, or those of the folders
     that were `found`, whose order is ImageFolder's, as that of nearly all weights. Folders named
     0 to 999 are, for published weights, ImageNet's numbers."""
     numbers = [str(number) for number in range(1000)]
-    if "classes" not in said and said["published"] and sorted(numbers) == sorted(found):
+    if "classes" not in about and about["published"] and sorted(numbers) == sorted(found):
         return numbers
-    return said.get("classes", found)
+    return about.get("classes", found)
 
 
 def order_of_numbers(classes):
@@ -1279,12 +1310,12 @@ class Images(torch.utils.data.Dataset):
 
     def __init__(self, args, data, buffers):
         self.args, self.data, self.buffers = args, data, buffers
-        preset = preset_of(args.arch)
-        self.mode = preset.interpolation.value
-        mean = tuple(round(255 * channel) for channel in preset.mean)
+        self.mode = data.interpolation
+        mean = tuple(round(255 * channel) for channel in data.mean)
         self.mean, self.policy = torch.tensor(mean, dtype=torch.uint8), None
         if args.auto_augment in POLICIES:
-            self.policy = POLICIES[args.auto_augment](interpolation=preset.interpolation)
+            mode = InterpolationMode(self.mode)
+            self.policy = POLICIES[args.auto_augment](interpolation=mode)
         elif args.auto_augment != "off":
             theirs = importlib.import_module("timm.data.auto_augment")
             self.policy = theirs.rand_augment_transform(args.auto_augment, {"img_mean": mean})
@@ -2564,9 +2595,21 @@ def load_file(path, typed=True):
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
+                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                    code = (
+                        f"torch.save(torch.jit.load({str(path)!r}, 'cpu').state_dict(), 'new.pt')"
+                    )
+                    save = f"python -c {shlex.quote(f'import torch; {code}')}"
+                    raise Damaged(f"{path} is a program of TorchScript: {save} saves its weights")
         content.seek(0)
+        if Path(path).suffix == ".safetensors":
+            return importlib.import_module("safetensors.torch").load(content.getvalue())
         with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
             return torch.load(content, map_location="cpu", weights_only=True)
+    except Damaged:
+        raise
+    except ImportError:
+        raise BadInput(f"{path} needs safetensors: pip install safetensors") from None
     except Exception as error:  # a damaged file may raise anything
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise BadInput(f"{path} cannot be loaded: no memory for it") from None

@@ -2011,9 +2011,21 @@ def load_file(path, typed=True):
                 folders = [record.filename for record in archive.infolist() if record.external_attr]
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
+                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                    code = (
+                        f"torch.save(torch.jit.load({str(path)!r}, 'cpu').state_dict(), 'new.pt')"
+                    )
+                    save = f"python -c {shlex.quote(f'import torch; {code}')}"
+                    raise Damaged(f"{path} is a program of TorchScript: {save} saves its weights")
         content.seek(0)
+        if Path(path).suffix == ".safetensors":
+            return importlib.import_module("safetensors.torch").load(content.getvalue())
         with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
             return torch.load(content, map_location="cpu", weights_only=True)
+    except Damaged:
+        raise
+    except ImportError:
+        raise BadInput(f"{path} needs safetensors: pip install safetensors") from None
     except Exception as error:  # a damaged file may raise anything
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise BadInput(f"{path} cannot be loaded: no memory for it") from None

@@ -261,7 +261,7 @@ FOLDERS = {  # what is done to an ImageFolder => words of the line
     "empty class": (lambda folder: (folder / "train" / "bird").mkdir(), ["{}/train", "bird"]),
     "other classes": (
         lambda folder: (folder / "val" / "dog").rename(folder / "val" / "fox"),
-        ["{}/val: 1 of 3 classes are not in train/, as fox"],
+        ["{}/val: 1 of ", "classes are not in train/, as fox"],
     ),
     "flat": (flatten, ["{}/val: Couldn't find any class folder", "prepare_imagenet.py"]),
     "tar": (archive, ["{}/train: ", "prepare_imagenet.py"]),

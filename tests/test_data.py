@@ -122,7 +122,7 @@ def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
 
 def images_of(mode="bilinear"):
     """Returns what loads images of 224 pixels, in validation of those whose shorter side is 256."""
-    data = nd.Data(*[None] * len(nd.Data._fields))._replace(val_resize=256)
+    data = nd.Data(*[None] * len(nd.Data._fields))._replace(val_resize=256, **SCALE)
     images = nd.Images(nd.parse_args([]), data, None)
     images.mode = mode
     return images

@@ -510,6 +510,21 @@ def test_a_folder_in_half_precision_trains_in_float32(options, load, bert, pairs
     assert {weight.dtype for weight in built.parameters()} == {torch.float32}
 
 
+def test_no_evaluation_of_a_classifier_that_is_new(bert, pairs, tmp_path, complaint_here):
+    """Nothing would train it; in training a line says that it is."""
+    import transformers
+
+    folder = shutil.copytree(bert, tmp_path / "hf")
+    model = transformers.BertForSequenceClassification.from_pretrained(bert)
+    model.bert.save_pretrained(folder)
+    new = f"-a {folder}: 2 weights are new: classifier.bias, classifier.weight"
+    line = complaint_here(ND, *RTE, folder, "--evaluate", pairs, only=False)
+    assert line.endswith(f"{new}: its answers would be random")
+    assert new in run([*command(ND), *RTE, folder, "--epochs", "1", pairs], tmp_path)
+    known = run([*command(ND), *RTE, bert, "--evaluate", pairs], tmp_path)
+    assert "validation: " in known and "are new" not in known
+
+
 # ------------------------------------------------------------------------------------- checkpoints
 
 

@@ -49,13 +49,14 @@ class Trained(NamedTuple):
     """A checkpoint, and the model that it holds."""
 
     path: Path
-    said: dict  # what the file says of its model
+    about: dict  # what the file says of its model
     arch: str
     options: dict  # what the model was built with, beside the number of classes
     model: nn.Module  # in evaluation mode
     classes: list  # (C,) names, as the folders were called
     size: int  # pixels of a crop
     resize: int  # pixels of the shorter side, before
+    interpolation: str
     mean: list
     std: list
 
@@ -69,25 +70,25 @@ def open_checkpoint(path, arch=None):
             raise ValueError("it holds no weights by name")
         if not all(each.isfinite().all() for each in weights.values()):
             raise ValueError("its weights are not all finite")
-        said = nd.what_is_said(path, saved, arch)
-        arch = arch or said.get("arch")
+        about = nd.about_file(path, saved, arch)
+        arch = arch or about.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
-        preset = nd.preset_of(arch)
-        size = said.get("image_size") or preset.crop_size[0]
-        ratio = preset.resize_size[0] / preset.crop_size[0]
-        resize = said.get("val_resize") or round(size * ratio)
+        usual = nd.about_images(nd.preset_of(arch))
+        size = about.get("image_size", usual["image_size"])
+        resize = round(size * usual["val_resize"] / usual["image_size"])
+        resize = about.get("val_resize", resize)
         if resize < size:
             raise ValueError(f"its images of {resize} pixels are less than the crop, {size}")
-        options = nd.model_options(arch, size, said)
-        count = said.get("num_classes")
+        options = nd.model_options(arch, size, about)
+        count = about.get("num_classes")
         count = count or nd.count_outputs(nd.make_model(arch, **options), saved) or 1000
         model = nd.make_model(arch, num_classes=count, **options).eval()
-        for line in nd.what_is_assumed(path, arch, options, said):
+        for line in nd.assumptions(path, arch, options, about):
             nd.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
-            nd.load_weights(model, saved, path.name, size)
-        classes = [str(each) for each in said.get("classes", [])]
+            nd.load_weights(model, saved, str(path), size)
+        classes = [str(each) for each in about.get("classes", [])]
         if not classes and count == 1000:
             classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
         classes = classes + [str(each) for each in range(len(classes), count)]
@@ -95,8 +96,8 @@ def open_checkpoint(path, arch=None):
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
         raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
-    scale = said.get("mean", preset.mean), said.get("std", preset.std)
-    return Trained(path, said, arch, options, model, classes, size, resize, *map(list, scale))
+    pixels = (about.get(name, usual[name]) for name in ("interpolation", "mean", "std"))
+    return Trained(path, about, arch, options, model, classes, size, resize, *pixels)
 
 
 def shown(text):
@@ -116,8 +117,9 @@ class Pictures(torch.utils.data.Dataset):
     """Central crops, uint8 (size, size, 3), and their numbers; -1 of what cannot be read."""
 
     def __init__(self, trained, paths, reads):
-        args = SimpleNamespace(arch=trained.arch, auto_augment="off")
-        data = SimpleNamespace(val_resize=trained.resize)
+        args = SimpleNamespace(auto_augment="off")
+        names = {"interpolation": trained.interpolation, "mean": trained.mean}
+        data = SimpleNamespace(val_resize=trained.resize, **names)
         self.images, self.size = nd.Images(args, data, None), trained.size
         self.paths, self.reads = paths, reads  # functions that return the bytes of a file
 
@@ -195,8 +197,8 @@ def classes(args):
     source = nd.open_source(folder, allow_empty=True)
     # As in -e: the file says its classes, or DIR has a folder for each.
     named = nd.open_source(args.dir / "train", names_only=True) or source.classes
-    known = nd.order_classes(named, trained.said)
-    if "classes" not in trained.said and len(known) != len(trained.classes):
+    known = nd.order_classes(named, trained.about)
+    if "classes" not in trained.about and len(known) != len(trained.classes):
         outputs = len(trained.classes)
         raise nd.unnamed(args.checkpoint, outputs, len(known), args.dir, args.part)
     source = nd.in_classes(source, known, args.checkpoint)
@@ -379,7 +381,7 @@ def export(args):
     trained = open_checkpoint(args.checkpoint, args.arch)
     about = {"classes": trained.classes, "image_size": trained.size, "val_resize": trained.resize}
     about |= {"arch": trained.arch, "mean": trained.mean, "std": trained.std}
-    about = json.dumps(about | {"interpolation": nd.preset_of(trained.arch).interpolation.value})
+    about = json.dumps(about | {"interpolation": trained.interpolation})
     shape = 3, trained.size, trained.size
     example, dynamic = (torch.randn(2, *shape),), ({0: torch.export.Dim("batch")},)
     unproven = args.out.with_name(f"unproven_{args.out.name}")  # until it was compared
@@ -428,7 +430,7 @@ def average(args):
     first, *others = [open_checkpoint(path, args.arch) for path in args.checkpoints]
     total = first.model.state_dict()
     for other in others:
-        alike = ("arch", "classes", "size", "resize", "mean", "std")
+        alike = ("arch", "classes", "size", "resize", "interpolation", "mean", "std", "options")
         odd = [name for name in alike if getattr(other, name) != getattr(first, name)]
         if odd:
             raise nd.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
@@ -437,9 +439,9 @@ def average(args):
         if tensor.is_floating_point():  # and counts are the first's
             total[name] = sum(state[name].double() for state in states).div(len(states)).float()
     what = {"arch": first.arch, "num_classes": len(first.classes), "state_dict": total}
-    what |= {"classes": first.said.get("classes", []), "model_options": first.options}
+    what |= {"classes": first.about.get("classes", []), "model_options": first.options}
     what |= {"image_size": first.size, "val_resize": first.resize}
-    what |= {"mean": first.mean, "std": first.std}
+    what |= {"interpolation": first.interpolation, "mean": first.mean, "std": first.std}
     nd.write(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
     nd.print_line(f"{args.out}: {what}")

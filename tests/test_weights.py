@@ -1,0 +1,743 @@
+"""What weights say of themselves: numbers are those of plain loops, or there is none."""
+
+import argparse
+import importlib
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from conftest import ROOT, Hostile, command, complaint, run, the_run
+from torchvision import models
+from torchvision.transforms import v2
+
+import imagenet_nd as nd
+
+CLASSES = ["bird", "cat", "dog"]
+IDS = (ROOT / "tools" / "imagenet_classes.txt").read_text().split()
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+SIZES = "--image-size 64 --val-resize 72 --no-accel -j 0 -b 5".split()
+ND = command("imagenet_nd.py")
+
+
+def draw(folder, counts, size=(80, 72)):
+    """Writes so many PNGs of each class, {name: images}, that differ."""
+    rng = np.random.default_rng(0)
+    for label, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, (9, 10, 3), dtype=np.uint8)
+            pixels[..., label % 3] //= 4
+            PIL.Image.fromarray(pixels).resize(size).save(folder / name / f"{number}.png")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """An ImageFolder of three classes, of 6, 3 and 1 images in val/."""
+    folder = tmp_path_factory.mktemp("images") / "three classes"
+    draw(folder / "train", dict.fromkeys(CLASSES, 8))
+    draw(folder / "val", dict(zip(CLASSES, (6, 3, 1), strict=True)))
+    return folder
+
+
+def make(arch, classes=3, seed=1, **options):
+    """Returns a model whose answers differ from image to image."""
+    torch.manual_seed(seed)
+    library = timm.create_model if arch.startswith("timm/") else models.get_model
+    model = library(arch.removeprefix("timm/"), num_classes=classes, **options)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.weight.uniform_(0.5, 1.5)
+                module.momentum = None  # the statistics are this batch's
+        model.train()(torch.randn(8, 3, 64, 64))
+        layers = torch.nn.Linear, torch.nn.Conv2d
+        *_, last = (module for module in model.modules() if isinstance(module, layers))
+        last.weight.mul_(4)
+    return model.eval()
+
+
+@torch.no_grad()
+def plain(model, folder, outputs=CLASSES, size=64, resize=72, mean=MEAN, std=STD):
+    """Returns what a loop of torchvision measures: [top-1, top-5 in %, loss]."""
+    steps = [v2.Resize(resize, antialias=True), v2.CenterCrop(size), v2.PILToTensor()]
+    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
+    paths = sorted(folder.glob("*/*.png"))
+    batch = torch.stack([v2.Compose(steps)(PIL.Image.open(path).convert("RGB")) for path in paths])
+    target = torch.tensor([outputs.index(path.parent.name) for path in paths])
+    logits = torch.cat([model.eval()(each) for each in batch.split(5)])
+    ranks = (logits > logits.gather(1, target[:, None])).sum(dim=1)
+    right = [100 * (ranks < n).double().mean().item() for n in (1, 5)]
+    return [*right, torch.nn.functional.cross_entropy(logits, target).item()]
+
+
+def measured(output):
+    """Returns what -e or look.py's classes prints: [top-1, top-5 in %, loss]."""
+    (found,) = re.findall(r": top-1 ([\d.]+) %, top-5 ([\d.]+) %, loss ([\d.]+)", output)
+    return [float(each) for each in found]
+
+
+def near(expected, loss=1e-5):
+    """Returns what is equal to [top-1, top-5, loss], as they are printed."""
+    shares = [pytest.approx(share, abs=6e-4) for share in expected[:2]]
+    return [*shares, pytest.approx(expected[2], rel=loss, abs=6e-6)]
+
+
+def evaluate(*words, cwd, ways=ND, **options):
+    """Returns (what -e measures, its output)."""
+    output = run([*ways, *SIZES, "-e", *words], cwd, **options)
+    return measured(output), output
+
+
+def write(path, model, arch, **more):
+    """Writes a checkpoint as the scripts do, without what resuming needs."""
+    about = {"arch": arch, "model_options": {}, "num_classes": 3, "classes": CLASSES}
+    about |= {"image_size": 64, "val_resize": 72, "mean": MEAN, "std": STD}
+    torch.save({**about, "state_dict": model.state_dict(), **more}, path)
+    return path
+
+
+@pytest.fixture
+def look(call_tool, monkeypatch, tmp_path):
+    """look(*words, status=0) in tmp_path: returns (stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words, status=0: call_tool("look", *words, status=status)
+
+
+# ----------------------------------------------------------------------- what a file says of itself
+
+
+@pytest.fixture(scope="module")
+def googlenet(images, tmp_path_factory):
+    """(model with the published normalisation, DIR that names 1,000 classes)."""
+    folder = tmp_path_factory.mktemp("named")
+    model = make("googlenet", 1000, transform_input=True, init_weights=False)
+    names = sorted([*CLASSES, *IDS[:997]])
+    for name in names:
+        (folder / "train" / name).mkdir(parents=True)
+    (folder / "val").symlink_to(images / "val")
+    return model, folder, names
+
+
+def test_googlenet_s_published_file(googlenet, tmp_path, look):
+    """By its own name it is torchvision's, as by --pretrained; by another, somebody's training."""
+    model, folder, names = googlenet
+    hub = tmp_path / "hub" / "checkpoints"
+    hub.mkdir(parents=True)
+    path = hub / "googlenet-1378be20.pth"
+    torch.save(model.state_dict(), path)
+    right = plain(model, folder / "val", names)
+    model.transform_input = False
+    wrong = plain(model, folder / "val", names)
+    model.transform_input = True
+    assert abs(right[2] - wrong[2]) > 1e-3 * right[2]
+    words = ["-a", "googlenet", folder]
+    found, output = evaluate("--weights", path, *words, cwd=tmp_path)
+    assert found == near(right) and "is assumed" not in output
+    assert "10 validation images, 1,000 classes" in output
+    assert "val: 3 of 1,000 classes have images; without: n01440764, " in output
+    home = {"TORCH_HOME": str(tmp_path)}
+    assert evaluate("--pretrained", *words, cwd=tmp_path, env=home)[0] == near(right)
+    for script in "imagenet_ddp.py", "imagenet_fsdp.py":  # all ranks read the file, or one
+        two = command(script, 2)
+        assert evaluate("--weights", path, *words, cwd=tmp_path, ways=two)[0] == near(right)
+    other = path.rename(tmp_path / "mine.pth")
+    found, output = evaluate("--weights", other, *words, cwd=tmp_path)
+    assert found == near(wrong)
+    assumed = f"{other} does not say whether its googlenet has transform_input: False is assumed"
+    assert output.count(assumed) == 1 and "and are called googlenet-1378be20.pth" in output
+    assert assumed in look("classes", other, folder, "-a", "googlenet")[1]
+    other.rename(path)
+    output, errors = look("classes", path, folder, "-a", "googlenet")
+    assert "is assumed" not in errors
+    # Crops of 224 pixels, of images that are enlarged.
+    assert measured(output) == near(plain(model, folder / "val", names, 224, 256), loss=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["googlenet", "inception_v3"])
+def test_whose_inputs_are_transformed(arch):
+    name = {
+        "googlenet": "googlenet-1378be20.pth",
+        "inception_v3": "inception_v3_google-0cc3c7bd.pth",
+    }
+    for path, saved, expected, assumed in (
+        (name[arch], {}, True, 0),
+        (f"/some/where/{name[arch]}", {"state_dict": {}}, True, 0),
+        (name["googlenet" if arch == "inception_v3" else "inception_v3"], {}, False, 1),
+        ("model_best.pth.tar", {"arch": arch, "state_dict": {}}, False, 1),
+        ("a.pt", {"model_options": {"transform_input": True, "aux_logits": False}}, True, 0),
+        (name[arch], {"model_options": {"transform_input": False}}, False, 0),
+    ):
+        about = nd.about_file(path, saved, arch)
+        options = nd.model_options(arch, 224, about)
+        assert options["transform_input"] is expected, path
+        assert len(nd.assumptions(path, arch, options, about)) == assumed
+    assert nd.model_options(arch, 224, {"published": True})["transform_input"] is True
+
+
+def test_fine_tuned_googlenet_keeps_its_inputs(images, tmp_path, look):
+    """From the published file and from the checkpoint of that, in training, -e and look.py."""
+    donor = make("googlenet", transform_input=True, init_weights=False)
+    torch.save(donor.state_dict(), tmp_path / "googlenet-1378be20.pth")
+    words = [*SIZES, "-a", "googlenet", "--epochs", "1", "--steps-per-epoch", "1", images]
+    run([*ND, *words, "--weights", "googlenet-1378be20.pth", "--output-dir", "one"], tmp_path)
+    run([*ND, *words, "--weights", "one/model_best.pt", "--output-dir", "two"], tmp_path)
+    for run_folder in "one", "two":
+        path = tmp_path / run_folder / "checkpoint.pt"
+        saved = torch.load(path, weights_only=True)
+        assert saved["model_options"]["transform_input"] is True
+        model = models.googlenet(
+            num_classes=3, transform_input=True, aux_logits=False, init_weights=False
+        )
+        model.load_state_dict(saved["state_dict"])
+        right = plain(model, images / "val")
+        for option in "--weights", "--resume":
+            found, output = evaluate("-a", "googlenet", option, path, images, cwd=tmp_path)
+            assert found == near(right) and "assumed" not in output
+        assert measured(look("classes", path, images)[0]) == near(right, loss=1e-4)
+
+
+def test_a_published_file_says_its_preprocessing(images, tmp_path, monkeypatch):
+    """resnet50-11ad3fa6.pth is of the second weights, which are resized to 232 pixels, not 256."""
+    for arch, name, sizes in (
+        ("resnet50", "resnet50-0676ba61.pth", (224, 256, "bilinear")),
+        ("resnet50", "resnet50-11ad3fa6.pth", (224, 232, "bilinear")),
+        ("vit_b_16", "vit_b_16_swag-9ac1b537.pth", (384, 384, "bicubic")),
+        ("efficientnet_b1", "efficientnet_b1_rwightman-bac287d4.pth", (240, 256, "bicubic")),
+    ):
+        about = nd.about_file(tmp_path / name, {}, arch)
+        found = about["image_size"], about["val_resize"], about["interpolation"]
+        assert about["published"] and found == sizes
+        torch.save({}, tmp_path / name)
+        words = ["-a", arch, "--weights", tmp_path / name, "-e", images]
+        data = opened(words)
+        assert (data.val_size, data.val_resize, data.interpolation) == sizes
+    # In training the sizes are the architecture's, since a resumed run does not read the file.
+    data = opened(
+        ["-a", "resnet50", "--weights", tmp_path / "resnet50-11ad3fa6.pth", "-b", 4, images]
+    )
+    assert (data.image_size, data.val_resize) == (224, 256)
+
+
+def opened(words, metadata=None):
+    """Returns the Data of a command."""
+    args, place = nd.parse_args([*map(str, words)]), nd.Place(torch.device("cpu"))
+    sources = nd.list_sources(args, place)
+    return nd.open_data(args, place, sources, nd.split_batch(args, place), metadata)
+
+
+def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):
+    """By --weights as by --resume and in look.py; what is typed counts more, and a line says so."""
+    mean, std = [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
+    model = make("squeezenet1_1")
+    about = {"image_size": 48, "val_resize": 60, "mean": mean, "std": std}
+    path = write(tmp_path / "own.pt", model, "squeezenet1_1", **about)
+    few = [
+        "--no-accel",
+        "-j",
+        "0",
+        "-b",
+        "5",
+        "-a",
+        "squeezenet1_1",
+        "-e",
+        "--weights",
+        path,
+        images,
+    ]
+    output = run([*ND, *few], tmp_path)
+    own = plain(model, images / "val", CLASSES, 48, 60, mean, std)
+    assert measured(output) == near(own, loss=1e-4)
+    assert f"Validating {path}: crops of 48 pixels, resized to 60\n" in output
+    assert f"{path} has a mean of {mean}, not {MEAN}\n" in output
+    assert measured(look("classes", path, images)[0]) == near(own, loss=1e-4)
+    output = run([*ND, *few, "--val-size", "64", "--val-resize", "72"], tmp_path)
+    assert measured(output) == near(plain(model, images / "val", mean=mean, std=std))
+    assert "Its own are crops of 48 pixels, resized to 60\n" in output
+    # In training a larger size is wanted, but not another normalisation.
+    words = [*SIZES, "-a", "squeezenet1_1", "--epochs", "1", "--lr", "1e-9", images]
+    output = run([*ND, *words, "--weights", path], tmp_path)
+    saved = torch.load(the_run(tmp_path / "runs") / "checkpoint.pt", weights_only=True)
+    assert {name: saved[name] for name in about} == about | {"image_size": 64, "val_resize": 72}
+    assert saved["interpolation"] == "bilinear"
+    expected = plain(model, images / "val", mean=mean, std=std)
+    assert float(re.search(r"loss ([\d.]+);", output)[1]) == pytest.approx(expected[2], rel=1e-3)
+
+
+def test_another_project_s_numbers_are_not_believed(tmp_path):
+    """Their mean may be of pixels from 0 to 255, and their classes a number."""
+    saved = {"state_dict": {}, "mean": [123.7, 116.3, 103.5], "classes": 10, "image_size": (9, 9)}
+    assert nd.about_file("x.pth", saved, "resnet18") == {"published": False}
+    assert nd.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
+    about = nd.about_file("x.pth", saved | {"arch": "resnet18"}, "resnet18")
+    assert about == {"published": False, "arch": "resnet18"}
+    for odd in {"mean": [0.5]}, {"std": [1.0, 0.0, 1.0]}, {"mean": ["a"] * 3}, {"image_size": "x"}:
+        with pytest.raises(nd.BadInput, match="x.pth cannot be used: its "):
+            nd.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
+
+
+# -------------------------------------------------------------------------------------------- names
+
+
+WRAPPERS = ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model.", "net."]
+ARCHS = "timm/efficientvit_b0 timm/legacy_seresnet18 timm/iformer_small densenet121 swin_t".split()
+
+
+@pytest.mark.parametrize("arch", [*ARCHS, "timm/test_vit", "squeezenet1_1"])
+def test_names_are_taken_as_they_are_and_wrappers_from_the_front(arch):
+    if arch.startswith("timm/") and not timm.list_models(arch.removeprefix("timm/")):
+        arch = "timm/" + timm.list_models("*iformer*s*")[0]
+    model = nd.make_model(arch, num_classes=3)
+    state = model.state_dict()
+    for wrapper, other in itertools.product([*WRAPPERS, "model.module."], ({}, {"loss.weight": 0})):
+        wrapped = {f"{wrapper}{name}": weight for name, weight in state.items()} | other
+        found = nd.named_as_in(model, wrapped)
+        assert {name: found[name] for name in state} == state, wrapper
+        if wrapper not in ("", "_orig_mod."):
+            assert len(found) == len(state), "what is beside the model in a module is not its own"
+    first = next(iter(state)).split(".")[0]
+    parts = {name.replace(f"{first}.", f"{first}._orig_mod.", 1): state[name] for name in state}
+    assert nd.named_as_in(model, parts) == state, "of a part that was compiled"
+
+
+def test_own_checkpoints_of_odd_names(images, tmp_path, look):
+    """Trained, measured in three ways, exported, and fine-tuned: with all of their weights."""
+    arch = "timm/efficientvit_b0"
+    words = [*SIZES, "-a", arch, "--epochs", "1", "--steps-per-epoch", "2", images]
+    output = run([*ND, *words, "--output-dir", "run"], tmp_path)
+    path = tmp_path / "run" / "checkpoint.pt"
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert any(".context_module.main" in name for name in saved)
+    model = timm.create_model("efficientvit_b0", num_classes=3)
+    model.load_state_dict(saved)
+    right = plain(model, images / "val")
+    for option in "--weights", "--resume":
+        found, output = evaluate("-a", arch, option, path, images, cwd=tmp_path)
+        assert found == near(right) and "do not fit" not in output
+    output, errors = look("classes", path, images)
+    assert measured(output) == near(right, loss=1e-4) and not errors
+    assert not look("export", path, "model.pt2")[1].count("do not fit")
+    answer = torch.export.load(tmp_path / "model.pt2").module()
+    batch = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(answer(batch), model.eval()(batch), rtol=1e-3, atol=1e-4)
+    tuned = [*words, "--weights", path, "--lr", "1e-12", "--wd", "0", "--output-dir", "tuned"]
+    assert "do not fit" not in run([*ND, *tuned], tmp_path)
+    after = torch.load(tmp_path / "tuned" / "checkpoint.pt", weights_only=True)["state_dict"]
+    for name in dict(model.named_parameters()):
+        torch.testing.assert_close(after[name], saved[name], rtol=0, atol=1e-6)
+
+
+def test_published_names_of_earlier_releases():
+    """torchvision's DenseNets of 2017 and ViTs of 2022: --weights takes what --pretrained takes."""
+    model = make("densenet121")
+    old = r"(denselayer\d+\.(?:norm|conv))(\d\.)"
+    state = {re.sub(old, r"\1.\2", name): weight for name, weight in model.state_dict().items()}
+    assert any("norm.1." in name for name in state)
+    compare(model, make("densenet121", seed=2), state)
+    model = models.VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=3).eval()
+    numbers = {"mlp.0.": "mlp.linear_1.", "mlp.3.": "mlp.linear_2."}
+    state = model.state_dict()
+    for new, before in numbers.items():
+        state = {name.replace(new, before): weight for name, weight in state.items()}
+    compare(model, models.VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=3), state, 32)
+
+
+def compare(model, other, state, size=64):
+    """Loads weights into another model, which must then answer as the model does."""
+    nd.load_weights(other, state, "x.pth", size)
+    batch = torch.randn(2, 3, size, size)
+    assert torch.equal(other.eval()(batch), model(batch))
+
+
+# ---------------------------------------------------------------------------- what the output needs
+
+
+def test_a_missing_weight_that_the_output_needs_ends(tmp_path):
+    model = make("resnet18")
+    state = model.state_dict()
+    for name in "fc.weight", "layer4.1.bn2.running_var", "conv1.weight":
+        few = {each: state[each] for each in state if each != name}
+        with pytest.raises(nd.BadInput, match=f"x.pth: 1 weights do not fit: {name}"):
+            nd.load_weights(make("resnet18", seed=2), few, "x.pth", 64)
+        nd.load_weights(make("resnet18", seed=2), few, "x.pth")  # training goes on
+    counters = [name for name in state if "num_batches_tracked" in name]
+    assert len(counters) == 20
+    compare(model, make("resnet18", seed=2), {n: state[n] for n in state if n not in counters})
+    vit = models.VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=3)
+    larger = models.VisionTransformer(48, 16, 2, 2, 16, 32, num_classes=3)
+    with pytest.raises(nd.BadInput, match="1 weights do not fit: encoder.pos_embedding"):
+        nd.load_weights(larger, vit.state_dict(), "x.pth", 48)
+
+
+def test_what_is_computed_anew_is_not_needed(capfd):
+    model = make("swin_t")
+    state = {n: w for n, w in model.state_dict().items() if "relative_position_index" not in n}
+    assert len(state) < len(model.state_dict())
+    compare(model, make("swin_t", seed=2), state)
+    model = make("googlenet", aux_logits=True, init_weights=False)
+    other = make("googlenet", seed=2, aux_logits=False, init_weights=False)
+    compare(model, other, model.state_dict())
+    assert "are left out: aux1." in capfd.readouterr().out
+
+
+def test_nothing_of_the_model_is_changed_by_the_trial(capfd):
+    """Where a weight is missing that no output needs."""
+
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.norm = torch.nn.Conv2d(3, 8, 4, 4), torch.nn.BatchNorm2d(8)
+            self.aid, self.fc = torch.nn.Linear(8, 9), torch.nn.Linear(8, 3)
+
+        def forward(self, x):
+            features = self.norm(self.stem(x)).mean(dim=(2, 3))
+            return (self.fc(features), self.aid(features)) if self.training else self.fc(features)
+
+    model, other = Two().eval(), Two().train()
+    aid = other.aid.weight.detach().clone()
+    state = {name: weight for name, weight in model.state_dict().items() if "aid" not in name}
+    nd.load_weights(other, state, "x.pth", 32)
+    assert (
+        "x.pth: 2 weights do not fit and are left out: aid.bias, aid.weight"
+        in capfd.readouterr().out
+    )
+    assert torch.equal(other.aid.weight, aid) and other.training and other.norm.training
+    batch = torch.randn(2, 3, 32, 32)
+    assert torch.equal(other.eval()(batch), model(batch))
+
+
+def test_weights_of_a_deeper_model_end(images, tmp_path, look):
+    """Those of a ResNet-34 have all names and shapes of a ResNet-18."""
+    torch.save(make("resnet34").state_dict(), tmp_path / "w.pth")
+    words = [*SIZES, "-e", "--weights", "w.pth", images]
+    line = complaint([*ND, *words], tmp_path)
+    assert "w.pth: 96 weights do not fit, of another model: layer1.2" in line
+    two = complaint([*command("imagenet_ddp.py", 2), *words], tmp_path, only=False)
+    assert "w.pth: 96 weights do not fit, of another model: layer1.2" in two
+    assert (
+        "weights do not fit, of another"
+        in look("predict", "w.pth", "-a", "resnet18", "x.png", status=2)[1]
+    )
+    assert evaluate("-a", "resnet34", "--weights", "w.pth", images, cwd=tmp_path)[0]
+
+
+def test_the_classifier_says_how_many_classes_there_are(images, tmp_path, look):
+    """Whatever the order of a file's tensors; regnets have none that can be built on meta."""
+    picture = next((images / "val").glob("*/*.png"))
+    for arch in "resnet18", "regnet_y_400mf", "squeezenet1_1", "densenet121", "timm/resnet10t":
+        model = make(arch)
+        torch.save(model.state_dict(), tmp_path / "m.pth")
+        safetensors.torch.save_file(model.state_dict(), tmp_path / "m.safetensors")
+        last = [*torch.load(tmp_path / "m.safetensors", weights_only=True)][-1]
+        assert last != [*model.state_dict()][-1] or arch == "squeezenet1_1"
+        one, two = (
+            look("predict", path, "-a", arch, picture) for path in ("m.pth", "m.safetensors")
+        )
+        assert one == two and re.fullmatch(r".*: \d [\d.]+ %, \d [\d.]+ %, \d [\d.]+ %\n", one[0])
+        assert not one[1]
+        state = model.state_dict()
+        few = {name: state[name] for name in state if state[name].shape[:1] != (3,)}
+        torch.save(few, tmp_path / "headless.pth")
+        assert "do not fit" in look("predict", "headless.pth", "-a", arch, picture, status=2)[1]
+
+
+# ---------------------------------------------------------------------------------- classes by name
+
+
+def says(number, classes=3):
+    """Returns a model that always says the same class."""
+    model = models.squeezenet1_1(num_classes=classes)
+    torch.nn.init.zeros_(model.classifier[1].weight)
+    model.classifier[1].bias.data = torch.eye(classes)[number]
+    return model
+
+
+SAY = ["-a", "squeezenet1_1"]
+
+
+def test_classes_are_compared_by_name(images, tmp_path, look):
+    """A class of val/ that the weights do not know, or of train/, ends; fewer are measured against
+    all outputs."""
+    path = write(tmp_path / "abc.pt", says(0), "squeezenet1_1")
+    assert evaluate(*SAY, "--weights", path, images, cwd=tmp_path)[0][0] == 60
+    other = shutil.copytree(images, tmp_path / "other")
+    for part in "train", "val":
+        (other / part / "bird").rename(other / part / "zbird")
+    for way in ND, command("imagenet_ddp.py", 2):
+        line = complaint([*way, *SIZES, *SAY, "-e", "--weights", path, other], tmp_path, only=False)
+        assert f"{other}/train: 1 of 3 classes are not in {path}, as zbird; known are bird" in line
+    assert "are not in abc.pt, as zbird" in look("classes", "abc.pt", other, status=2)[1]
+    shutil.rmtree(other / "train")
+    line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", path, other], tmp_path)
+    assert f"{other}/val: 1 of 3 classes are not in {path}, as zbird; known are bird" in line
+    shutil.rmtree(other / "val" / "zbird")
+    for number, share in (0, 0), (1, 75), (2, 25):
+        write(path, says(number), "squeezenet1_1")
+        found, output = evaluate(*SAY, "--weights", path, other, cwd=tmp_path)
+        assert found[0] == share
+        assert f"{other}/val: 2 of 3 classes have images; without: bird\n" in output
+        assert "\n4 validation images, 3 classes\n" in output
+        assert measured(look("classes", path, other)[0])[0] == share
+
+
+def test_train_names_classes_alone(images, tmp_path):
+    """It may be missing, or have nothing but empty folders; its images are not listed."""
+    weights = tmp_path / "bare.pth"
+    torch.save(says(1).state_dict(), weights)
+    folder = shutil.copytree(images, tmp_path / "data")
+    words = [*SAY, "--weights", weights, folder]
+    assert evaluate(*words, cwd=tmp_path)[0][0] == 30
+    for path in (folder / "train").glob("*/*.png"):
+        path.unlink()
+    assert evaluate(*words, cwd=tmp_path)[0][0] == 30
+    shutil.rmtree(folder / "val" / "bird")
+    assert evaluate(*words, cwd=tmp_path)[0][0] == 75, "by train's names"
+    for empty in (folder / "train").iterdir():
+        empty.rmdir()
+    line = complaint([*ND, *SIZES, "-e", *words], tmp_path)
+    assert f"{weights} has 3 outputs, and DIR names 2 classes: give train/ a folder" in line
+    (folder / "train").rmdir()
+    assert "has 3 outputs, and DIR names 2" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
+    (folder / "train").symlink_to("unmounted")
+    assert "train: No such file" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
+    (folder / "train").unlink()
+    shutil.copytree(images / "val" / "bird", folder / "val" / "bird")
+    assert evaluate(*words, cwd=tmp_path)[0][0] == 30, "by val's"
+
+
+def test_classes_of_a_shard_s_index(images, tmp_path, tool):
+    """val/ has images of two of them, and train/ is not there."""
+    few = shutil.copytree(images, tmp_path / "few")
+    for path in (few / "val" / "bird").iterdir():
+        path.unlink()
+    tool("make_shards", few, tmp_path / "shards")
+    torch.save(says(1).state_dict(), tmp_path / "bare.pth")
+    words = [*SAY, "--weights", "bare.pth", "shards"]
+    for _ in range(2):
+        found, output = evaluate(*words, cwd=tmp_path)
+        assert found[0] == 75 and "2 of 3 classes have images; without: bird" in output
+        shutil.rmtree(tmp_path / "shards" / "train", ignore_errors=True)
+
+
+def test_published_weights_of_a_subset(tmp_path, look):
+    """As ImageNet-A's 200 folders, and as one's own: the line says how to name all 1,000, and what
+    it says is typed. Two ranks alike."""
+    few = sorted(IDS[3:1000:5])
+    assert len(few) == 200
+    own = tmp_path / "one's own"
+    draw(own / "train", dict.fromkeys(few[7:10], 1))
+    draw(own / "val", dict(zip(few[7:10], (4, 3, 3), strict=True)))
+    alone = tmp_path / "a"
+    draw(alone / "val", dict.fromkeys(few, 1))
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    name = "squeezenet1_1-b8a52dc0.pth"
+    hub = tmp_path / "hub" / "checkpoints"
+    hub.mkdir(parents=True)
+    model = make("squeezenet1_1", 1000)
+    torch.save(model.state_dict(), hub / name)
+    for folder, classes in (own, 3), (alone, 200):
+        words = [*SIZES, *SAY, "-e", "--pretrained"]
+        env = {"TORCH_HOME": str(tmp_path)}
+        told = f"has 1,000 outputs, and DIR names {classes} classes; to name ImageNet's 1,000: "
+        for way in ND, command("imagenet_ddp.py", 2):
+            line = complaint([*way, *words, folder], tmp_path, only=False, env=env)
+            assert f"error: --pretrained {told}" in line
+        weights = [*SIZES, *SAY, "-e", "--weights", hub / name]
+        assert f"{name} {told}" in complaint([*ND, *weights, folder], tmp_path, only=False)
+        line = complaint([*ND, *words, "--num-classes", 1000, folder], tmp_path, env=env)
+        assert told in line
+        assert told in look("classes", hub / name, folder, "-a", "squeezenet1_1", status=2)[1]
+        advice = re.search(r"1,000: (.*); then NEW is the DIR", line)[1]
+        subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
+        expected = plain(model, folder / "val", IDS)
+        output = run([*ND, *words, "NEW"], tmp_path, env=env)
+        assert measured(output) == near(expected)
+        assert f"val: {classes} of 1,000 classes have images; without: " in output
+        assert measured(run([*ND, *weights, "NEW"], tmp_path)) == near(expected)
+        shutil.rmtree(tmp_path / "NEW")
+
+
+def test_folders_of_numbers(tmp_path):
+    """Of ImageNet's weights they are its numbers, as ImageNetV2's; of others, sorted as text."""
+    numbers = [str(number) for number in range(1000)]
+    folder = tmp_path / "v2"
+    draw(folder / "val", dict.fromkeys(numbers, 1), (8, 8))
+    sizes = "-e --image-size 32 --val-resize 36 --no-accel -j 0 -b 250".split()
+    model = make("squeezenet1_1", 1000)
+    name = "squeezenet1_1-b8a52dc0.pth"
+    torch.save(model.state_dict(), tmp_path / name)
+    output = run([*ND, *sizes, *SAY, "--weights", name, folder], tmp_path)
+    expected = plain(model, folder / "val", numbers, 32, 36)
+    other = plain(model, folder / "val", sorted(numbers), 32, 36)
+    assert measured(output) == near(expected, loss=1e-4) != near(other, loss=1e-4)
+    assert "\nClasses are sorted as numbers: 0, 1, 2, ...\n" in output
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    output = run([*ND, *sizes, *SAY, "--weights", "mine.pth", folder], tmp_path)
+    assert measured(output) == near(other, loss=1e-4)
+    text = "\nClasses are sorted as text, as torchvision does, where timm sorts them as numbers: "
+    assert f"{text}0, 1, 10, ...\n" in output
+
+
+@pytest.mark.parametrize("count", [10, 12])
+def test_twelve_folders_of_numbers(count, tmp_path, look):
+    """A line where text and numbers differ, in training, -e and look.py."""
+    names = [str(number) for number in range(count)]
+    folder = tmp_path / "data"
+    for part in "train", "val":
+        draw(folder / part, dict.fromkeys(names, 2))
+    torch.save(says(2, count).state_dict(), tmp_path / "bare.pth")
+    words = [*SAY, "--weights", "bare.pth", folder]
+    found, output = evaluate(*words, cwd=tmp_path)
+    trained = run([*ND, *SIZES, "--epochs", "1", "--steps-per-epoch", "1", *words], tmp_path)
+    looked = look("classes", "bare.pth", folder, *SAY)[0]
+    for each in output, trained, looked:
+        assert ("timm sorts them as numbers: 0, 1, 10, ..." in each) == (count == 12)
+    model = torchvision.datasets.ImageFolder(folder / "val").classes
+    assert f"{model[2]:<3}" in looked and found[0] == pytest.approx(100 / count, abs=1e-3)
+    right = re.search(r"^(\d+) +2 +100.00$", looked, re.M)[1]
+    assert right == "2" or count == 12
+
+
+# -------------------------------------------------------------------- others' averages and wrappers
+
+
+@pytest.mark.parametrize("averages", ["state_dict_ema", "model_ema"])
+def test_averages_of_others_are_taken(averages, images, tmp_path, look):
+    """As timm and torchvision's references save them; the line's command gives the others."""
+    raw, averaged = says(0), says(1)
+    other = {"state_dict_ema": "state_dict", "model_ema": "model"}[averages]
+    wrapped = {f"module.{name}": weight for name, weight in averaged.state_dict().items()}
+    saved = {other: raw.state_dict(), averages: {"n_averaged": torch.tensor(3), **wrapped}}
+    path = tmp_path / "a file.pth"
+    torch.save(saved | {"args": argparse.Namespace(lr=1.0), "epoch": 3}, path)
+    found, output = evaluate(*SAY, "--weights", path.name, images, cwd=tmp_path)
+    assert found[0] == 30 and "do not fit" not in output
+    (line,) = re.findall(f".*its averages, {averages}, are taken: (.*) writes the others", output)
+    words = shlex.split(line)
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], check=True, cwd=tmp_path)
+    found, output = evaluate(*SAY, "--weights", f"{other}.pth", images, cwd=tmp_path)
+    assert found[0] == 60 and "averages" not in output
+    output, errors = look("classes", path, images, *SAY)
+    assert measured(output)[0] == 30 and f"its averages, {averages}, are taken" in errors
+    words = [*SIZES, *SAY, "--epochs", "1", "--lr", "1e-9", "--weights", path, images]
+    output = run([*command("imagenet_ddp.py", 2), *words], tmp_path)
+    assert output.count(f"its averages, {averages}, are taken") == 1 and "top-1 30.000 %" in output
+
+
+def test_wrappers_of_others(images, tmp_path, look):
+    model = says(1)
+    state = model.state_dict()
+    lightning = {f"model.{name}": weight for name, weight in state.items()}
+    for saved in (
+        {"net": state, "acc": 91.2, "epoch": 3},
+        {"model_state_dict": state, "optimizer_state_dict": {}},
+        {
+            "state_dict": lightning | {"loss.weight": torch.ones(3, 3)},
+            "pytorch-lightning_version": "2",
+        },
+        {"state_dict": {f"net._orig_mod.{name}": state[name] for name in state}},
+        torch.nn.DataParallel(model).state_dict(),
+    ):
+        torch.save(saved, tmp_path / "w.pth")
+        found, output = evaluate(*SAY, "--weights", "w.pth", images, cwd=tmp_path)
+        assert found[0] == 30 and "do not fit" not in output
+        output, errors = look("classes", "w.pth", images, *SAY)
+        assert measured(output)[0] == 30 and not errors
+    strange = (
+        {"weights": state, "acc": 91.2},
+        {"state_dict": {f"body.{n}": state[n] for n in state}},
+    )
+    holds = "weights, acc", "body.features.0.weight, body.features.0.bias, "
+    for saved, names in zip(strange, holds, strict=True):
+        torch.save(saved, tmp_path / "w.pth")
+        for more in ["-e"], ["--epochs", "1"]:
+            words = [*ND, *SIZES, *SAY, "--weights", "w.pth", *more, images]
+            line = complaint(words, tmp_path, only=False)
+            assert "weights do not fit: " in line and f"; the file holds {names}" in line
+
+
+def test_a_program_is_one_line(images, tmp_path, look):
+    """TorchScript's: the command that is printed makes weights of it."""
+    script = torch.jit.trace(says(1).eval(), torch.zeros(1, 3, 64, 64))
+    torch.jit.save(script, tmp_path / "s.pt")
+    words = [*ND, *SIZES, *SAY, "-e", "--weights", "s.pt", images]
+    line = complaint(words, tmp_path)
+    assert "s.pt is a program of TorchScript: python -c " in line
+    (tried,) = re.findall(r": (python -c .*) saves its weights", line)
+    assert "is a program of TorchScript: " in look("predict", "s.pt", "x.png", status=2)[1]
+    name, *rest = shlex.split(tried)
+    subprocess.run([sys.executable, *rest], check=True, cwd=tmp_path)
+    assert evaluate(*SAY, "--weights", "new.pt", images, cwd=tmp_path)[0][0] == 30
+
+
+# ------------------------------------------------------------------------------------- other advice
+
+
+def test_no_code_of_the_hub_s_cache_is_run(images, tmp_path, look):
+    hub = tmp_path / "hub" / "checkpoints"
+    hub.mkdir(parents=True)
+    path = hub / "squeezenet1_1-b8a52dc0.pth"
+    torch.save({"a": Hostile(tmp_path / "ran")}, path)
+    for more in ["--epochs", "1"], ["-e"]:
+        words = [*ND, *SIZES, *SAY, "--pretrained", *more, images]
+        line = complaint(words, tmp_path, only=False, env={"TORCH_HOME": str(tmp_path)})
+        assert f"--pretrained: cannot load squeezenet1_1 from {hub}: " in line
+        assert line.endswith("the file there has Python objects, which could run code")
+    assert (
+        "with Python objects, which could run code" in look("predict", path, "x.png", status=2)[1]
+    )
+    path.write_bytes(b"no weights")
+    line = complaint(words, tmp_path, only=False, env={"TORCH_HOME": str(tmp_path)})
+    assert f"--pretrained: cannot load squeezenet1_1 from {hub}: " in line
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("option", ["--resume", "--weights"])
+def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_path):
+    path = trained("one device") / "checkpoint.pt"
+    words = [*ND, "--no-accel", "-j", "0", "-e", option, path, demo]
+    line = complaint([*words, "-a", "resnet18"], tmp_path, only=False)
+    advice = re.search(r" than -a resnet18: type (-a \S+)$", line)[1]
+    assert measured(run([*words, *advice.split()], tmp_path))
+    if option == "--resume":
+        words = [*ND, "--no-accel", "-j", "0", "--epochs", "2", option, path, demo]
+        line = complaint([*words, "-a", "resnet18"], tmp_path, only=False)
+        assert "differs in arch (vit_b_16, here resnet18)" in line
+        assert re.search(r": type (-a \S+)$", line)[1] == advice
+    torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
+    words = [*ND, "-e", "--weights", "timm.pth", demo]
+    assert complaint(words, tmp_path, only=False).endswith("type -a timm/resnet50d")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(["--freeze", "--weights", "w.pth"], []), ([], ["--norm-wd", "0"])],
+    ids=["unfrozen", "norm-wd"],
+)
+def test_an_optimizer_of_other_weights(first, second, images, tmp_path):
+    """The line says so, and the way that it names works."""
+    torch.save(make("resnet18").state_dict(), tmp_path / "w.pth")
+    words = [*ND, *SIZES, "--epochs", "1", "--steps-per-epoch", "1", images]
+    run([*words, *first, "--output-dir", "first"], tmp_path)
+    line = complaint([*words, *second, "--resume", "first"], tmp_path, only=False)
+    assert "the optimizer's state is of other weights, as after --freeze or with another" in line
+    assert "--weights, where a script has it, takes the weights alone" in line
+    run([*words, *second, "--weights", Path("first") / "checkpoint.pt"], tmp_path)
+
+
+def test_no_evaluation_of_random_weights(images, tmp_path):
+    for script in "imagenet_nd.py", "imagenet_ddp.py":
+        line = complaint([*command(script), "-e", images], tmp_path)
+        assert "--evaluate needs --resume, --output-dir, --weights or --pretrained" in line
+    assert importlib.import_module("imagenet_ddp").about_file("x", None) == {"published": False}
