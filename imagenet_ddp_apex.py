@@ -636,8 +636,8 @@ def build_model(args, data, load=True):
             what, saved = "--pretrained", published_weights(args.arch)
         else:
             what, saved = f"--weights {args.weights}", load_file(args.weights)
-        outputs = count_outputs(model, saved)
-        if args.evaluate and outputs not in (None, data.num_classes):
+        outputs = count_outputs(model, saved) if args.evaluate else None
+        if outputs not in (None, data.num_classes):
             if args.dummy:
                 raise BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
             raise unnamed(what, outputs, data.num_classes, args.dir)
@@ -817,10 +817,17 @@ def load_weights(model, saved, what, size=None):
         holds = ", ".join(map(str, [*(weights or saved)][:4]))
         raise BadInput(f"{line}: {names}; the file holds {holds}")
     if size:
-        # Auxiliary heads are for training.
-        extra = [each for each in extra if "aux" not in each.lower() and weights[each].ndim > 1]
-        if extra:
-            raise BadInput(f"{line}, which are another model's: {', '.join(extra[:4])}")
+        # Counters have one number, tables are of integers, and auxiliary heads are for training.
+        other = [
+            each
+            for each in extra
+            if weights[each].is_floating_point() and weights[each].numel() > 1
+            if "aux" not in each.lower()
+        ]
+        if other:
+            raise BadInput(
+                f"{line}: the file is of another model, which has {', '.join(other[:4])}"
+            )
         if output_needs(model, missing, size):
             raise BadInput(f"{line}: {names}; without them the output is random")
     if os.environ.get("RANK", "0") == "0":
@@ -1251,32 +1258,18 @@ def open_data(args, place, sources, batches, metadata=None):
     usual_size = own_size
     if demo and own_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
-    typed = args.image_size or args.val_size
-    theirs = about if args.evaluate and not typed else {}
-    image_size = args.image_size or theirs.get("image_size") or usual_size
+    theirs = about if args.evaluate else {}
+    own_sizes = {} if args.image_size or args.val_size else theirs
+    image_size = args.image_size or own_sizes.get("image_size") or usual_size
     val_size = args.val_size or image_size
-    val_resize = args.val_resize or theirs.get("val_resize")
+    val_resize = args.val_resize or own_sizes.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
-    options = model_options(args.arch, image_size, about, args.zero_init)
-    interpolation, lines = preset.interpolation.value, []
-    if args.evaluate:
-        interpolation = about.get("interpolation", interpolation)
-        sizes = "crops of {} pixels, resized to {}"
-        lines.append(f"Validating {about['what']}: {sizes.format(val_size, val_resize)}")
-        own_sizes = about.get("image_size", val_size), about.get("val_resize", val_resize)
-        if own_sizes != (val_size, val_resize):
-            lines.append(f"Its own are {sizes.format(*own_sizes)}")
-    if args.weights and not metadata:
-        lines += assumptions(args.weights, args.arch, options, about)
-    for name, usual in ("mean", preset.mean), ("std", preset.std):
-        if about.get(name, [*usual]) != [*usual]:
-            lines.append(f"{about['what']} has a {name} of {about[name]}, not {[*usual]}")
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
-    return Data(
+    data = Data(
         train,
         val,
         steps,
@@ -1284,8 +1277,8 @@ def open_data(args, place, sources, batches, metadata=None):
         repeats=args.repeated_aug,
         workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
-        model_options=options,
-        interpolation=interpolation,
+        model_options=model_options(args.arch, image_size, about, args.zero_init),
+        interpolation=theirs.get("interpolation", preset.interpolation.value),
         mean=tuple(about.get("mean", preset.mean)),
         std=tuple(about.get("std", preset.std)),
         mix_group=mix_group,
@@ -1293,8 +1286,30 @@ def open_data(args, place, sources, batches, metadata=None):
         image_size=image_size,
         val_size=val_size,
         val_resize=val_resize,
-        lines=lines,
+        lines=[],
     )
+    return data._replace(lines=compare(args, data, about))
+
+
+def compare(args, data, about):
+    """Returns lines on the weights that are evaluated, on how what they say differs from `data`,
+    and on what they do not say."""
+    what, lines, preset = about["what"], [], preset_of(args.arch)
+    if args.evaluate:
+        sizes = "crops of {} pixels, resized to {}"
+        lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}")
+        own = about.get("image_size", data.val_size), about.get("val_resize", data.val_resize)
+        if own != (data.val_size, data.val_resize):
+            lines.append(f"Its own are {sizes.format(*own)}")
+    elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes:
+        lines.append(f"{what} has other classes: its last layer starts from theirs")
+    for name in "mean", "std":
+        usual = [*getattr(preset, name)]
+        if about.get(name, usual) != usual:
+            lines.append(f"{what} has a {name} of {about[name]}, not {usual}")
+    if args.weights and not data.resumed:
+        lines += assumptions(what, args.arch, data.model_options, about)
+    return lines
 
 
 def read_about(args, place, metadata):
