@@ -94,7 +94,7 @@ tests/test_reference.py -k linear
   sum over classes => wanted, reduction="none").mean(dim=1) => wanted, reduction="none").sum(dim=1)
   targets rounded up at a higher share => (wanted > threshold) => (wanted > 2 * threshold)
   repeats mixed alike => mix_group = args.mix_group or global_batch // args.repeated_aug => mix_group = args.mix_group or global_batch
-  policies by the nearest pixel => (interpolation=preset.interpolation) => ()
+  policies by the nearest pixel => (interpolation=mode) => ()
   repeats are one crop => [items + len(order) * n for n in => [items for n in
   sides alternate by three => != bool(epoch % 2) => != bool(epoch % 3)
   erased too often => if rng.random() < args.random_erase => if rng.random() < 1.2 * args.random_erase
@@ -151,9 +151,9 @@ tests/test_training.py -k flags
   waits of all ranks => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits)
   saved every second => 0 < 60 * run.args.checkpoint_minutes < => 0 < run.args.checkpoint_minutes <
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
-  evaluated at the architecture's own size => theirs.get("image_size") or usual_size => usual_size
-  evaluated with another resize => or theirs.get("val_resize") => or None
-  evaluated at the checkpoint's size in spite of another => and args.evaluate and not typed else {} => and args.evaluate else {}
+  evaluated at the architecture's own size => own_sizes.get("image_size") or usual_size => usual_size
+  evaluated with another resize => or own_sizes.get("val_resize") => or None
+  evaluated at the checkpoint's size in spite of another => own_sizes = {} if args.image_size or args.val_size else theirs => own_sizes = theirs
 tests/test_training.py -k keeps_its_time
   an epoch whose steps are done is timed again => run.meter.bar.close()\n    # Of => run.meter.read_clock()\n    # Of
 tests/test_data.py -k "fails or failing"
@@ -398,8 +398,8 @@ tests/test_data.py -k "8_bits or range_that or every_mode or formats or what_a_f
   AVIF is not read => FORMATS += ["AVIF"] => FORMATS += []
   no line says what format it is => return f"it is {image.format}, not one of {', '.join(FORMATS)}" => pass
 tests/test_data.py -k "what_to_do or counted or counts or class_without or not_trained or imagefolder_lists"
-  labels of validation keep their own numbers => np.array([labels[name] for name in val.classes])[val.target] => val.target
-  a class of validation that is not trained => raise BadInput(f"{folder}: {what}")\n        target => target
+  labels of validation keep their own numbers => np.array([labels[name] for name in source.classes])[source.target] => source.target
+  a class of validation that is not trained => raise BadInput(f"{source.folder}: {what}, as {name}; known are {known}") => pass
   a trained class may be empty => if not names or (empty and not allow_empty): => if not names:
   a name breaks the line => c if c.isprintable() else ascii(c)[1:-1] => c
   kinds are left out in silence => several.append(f"{other:,} of other kinds") => pass
@@ -409,9 +409,75 @@ tests/test_data.py -k "what_to_do or counted or counts or class_without or not_t
   a suffix in capitals is another => os.path.splitext(file)[1].lower() => os.path.splitext(file)[1]
   what is not read is another set of data => for array in self[2:-1]: => for array in (*self[2:-1], self.not_read.encode()):
   training is counted as validation => {len(val.target):,} validation images" => {len(train.target):,} validation images"
-  empty classes of training alone are named => *train.gaps(), *val.gaps()] => *train.gaps()]
+  empty classes of training alone are named => else []), *val.gaps()] => else [])]
 tests/test_text_input.py -k data_is_counted
   sequences of training are counted twice => {len(val.target):,} validation sequences" => {len(train.target):,} validation sequences"
+tests/test_weights.py -k "inputs_are or keeps_its_inputs or published_file_says or sizes_mean or not_believed"
+  a published file is somebody's training => theirs = published_files(arch or about.get("arch")).get(os.path.basename(path)) => theirs = None
+  a published file is known by its path => .get(os.path.basename(path)) => .get(path)
+  the first published file stands for all => os.path.basename(weights.url): weights for weights in several => os.path.basename(weights.url): [*several][0] for weights in several
+  options of a file are not believed => theirs = about.get("model_options", {}) => theirs = {}
+  nothing is assumed aloud => options.get(option, theirs[option]) != theirs[option] => False
+  own inputs are assumed, too => theirs = model_options(arch, None, about | {"published": True}) => theirs = model_options(arch, None, {"published": True})
+  mean of the file is not believed => mean=tuple(about.get("mean", preset.mean)), => mean=tuple(preset.mean),
+  mean of the file is not saved => "mean": list(data.mean), => "mean": list(preset_of(args.arch).mean),
+  sizes of the file are not believed => own_sizes = {} if args.image_size or args.val_size else theirs => own_sizes = {}
+  sizes of the file are trained => theirs = about if args.evaluate else {} => theirs = about
+  another size is typed in silence => if own != (data.val_size, data.val_resize): => if False:
+  another mean is believed in silence => if about.get(name, usual) != usual: => if False:
+  interpolation of the file is not believed => interpolation=theirs.get("interpolation", preset.interpolation.value), => interpolation=preset.interpolation.value,
+  numbers of another project are believed => if "model_options" not in saved: => if not saved.keys() & ABOUT.keys():
+  a mean of one number => good = scale.shape == (2, 3) and => good =
+tests/test_weights.py -k "taken_as_they or odd_names or earlier or missing or anew or by_the_trial or deeper or how_many"
+  a prefix is cut from the middle => ways = [weights] => ways = [{name.replace("module.", ""): weights[name] for name in weights}]
+  torch.compile's prefix stays => name.replace("_orig_mod.", "") => name
+  one wrapper alone => for _ in range(3):  # "module." => for _ in range(1):  # "module."
+  what stands beside the model stays => if first in prefixes} => if True}
+  names of 2017 are no names => re.sub(old, r"\1", name) => name
+  versions of layers are the present ones => state._metadata = {"": own._metadata[""]} => state._metadata = own._metadata
+  a random weight is measured => if output_needs(model, missing, size): => if False:
+  random statistics are measured => if "running_" in name} => if "mean_" in name}
+  tables that are computed are needed => for name, each in model.named_buffers() if "running_" in name => for name, each in model.named_buffers()
+  the trial leaves NaN => tensor.copy_(before)\n    model.train => pass\n    model.train
+  the trial leaves the model in evaluation mode => model.train(training)\n    return bool => return bool
+  another model is measured => if other:\n            raise => if False:\n            raise
+  an auxiliary head is of another model => if "aux" not in each.lower() => if True
+  weights of another shape are loaded => if weights[each].shape != own[each].shape} => if False}
+  outputs are rows of any layer => reversed([*classifier(model).modules()]) => reversed([*model.modules()][:5])
+  a size is asked of training, too => data.val_size if args.evaluate else None) => data.val_size)
+tests/test_weights.py -k "by_name or alone or as_many or index or subset or folders_of"
+  classes of the file are not believed => return about.get("classes", found) => return found
+  train lists its images in an evaluation => train = val._replace(**nothing, not_read="") => train = val._replace(not_read="")
+  train names no class in an evaluation => train = train._replace(folder=str(folder / "train"), classes=names) => pass
+  an unmounted train is a missing one => lost = isinstance(error, FileNotFoundError) and not os.path.islink(folder) => lost = isinstance(error, FileNotFoundError)
+  a missing train ends an evaluation => if names_only and lost: => if False:
+  strange classes of train are taken => for each in (train, val))\n    return train, val, outputs => for each in (train._replace(classes=classes), val))\n    return train, val, outputs
+  outputs without names are measured => if outputs not in (None, data.num_classes): => if False:
+  typed outputs without names are measured => elif outputs != len(classes): => elif False:
+  other outputs than a file's are typed => if outputs != about.get("num_classes", outputs): => if False:
+  outputs of a file are not believed => outputs = args.num_classes or about.get("num_classes") or len(train.classes) or 1000 => outputs = args.num_classes or len(train.classes) or 1000
+  numbers are text for published weights => about["published"] and sorted(numbers) == sorted(found) => False
+  numbers are ImageNet's for all weights => about["published"] and sorted(numbers) == sorted(found) => sorted(numbers) == sorted(found)
+  no line on the order of numbers => if not all(map(str.isdecimal, classes)) or => if True or
+  the advice links another folder => ln -s {measured} NEW/{part} => ln -s {measured} NEW
+  other classes are fine-tuned in silence => elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes: => elif False:
+tests/test_weights.py -k "averages_of or wrappers or program or hub or to_type or other_weights"
+  averages of others are left => AVERAGES = ("ema", "state_dict_ema", "model_ema") => AVERAGES = ("ema",)
+  averages are taken in silence => if name in AVERAGES[1:]: => if False:
+  every rank says so => if os.environ.get("RANK", "0") == "0":\n        if left: => if True:\n        if left:
+  the others are the averages => if name not in AVERAGES and saved.get(name)] => if saved.get(name)]
+  net is no name of weights => "model", "net", "model_state_dict") => "model", "model_state_dict")
+  the line names nothing of the file => holds = ", ".join(map(str, [*(weights or saved)][:4])) => holds = ""
+  a program is a damaged file => if any(name.endswith("/constants.pkl") for name in archive.namelist()): => if False:
+  code of the hub's cache is run => os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1" => pass
+  advice to trust the file => if "Weights only" in str(error):  # PyTorch's => if False:  # PyTorch's
+  another architecture is measured => if args.evaluate and arch not in (args.arch, args.arch.removeprefix("timm/")): => if False:
+  timm's architecture is torchvision's => else f"timm/{arch}" => else arch
+  no architecture to type => advice = f": type -a {arch}" if arch != mine.get("arch") else "" => advice = ""
+  no line on another optimizer's weights => if all(path[0] == "optimizer" for path, _ in mine ^ theirs): => if False:
+  an evaluation without its loss => {values['Top5']:.{digits}f} %, {loss}" => {values['Top5']:.{digits}f} %"
+tests/test_text_input.py -k classifier_that_is_new
+  a new classifier is measured => if left and args.evaluate: => if False:
 """  # noqa: E501
 
 

@@ -290,16 +290,14 @@ def test_another_project_s_numbers_are_not_believed(tmp_path):
 
 
 WRAPPERS = ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model.", "net."]
-ARCHS = "timm/efficientvit_b0 timm/legacy_seresnet18 timm/iformer_small densenet121 swin_t".split()
+ARCHS = "timm/efficientvit_b0 timm/legacy_seresnet18 timm/iformer_t densenet121 swin_t".split()
 
 
-@pytest.mark.parametrize("arch", [*ARCHS, "timm/test_vit", "squeezenet1_1"])
+@pytest.mark.parametrize("arch", [*ARCHS, "timm/iformer_m_distilled", "squeezenet1_1"])
 def test_names_are_taken_as_they_are_and_wrappers_from_the_front(arch):
-    if arch.startswith("timm/") and not timm.list_models(arch.removeprefix("timm/")):
-        arch = "timm/" + timm.list_models("*iformer*s*")[0]
     model = nd.make_model(arch, num_classes=3)
     state = model.state_dict()
-    for wrapper, other in itertools.product([*WRAPPERS, "model.module."], ({}, {"loss.weight": 0})):
+    for wrapper, other in itertools.product([*WRAPPERS, "model.module."], ({}, {"loss.weight": torch.ones(2)})):
         wrapped = {f"{wrapper}{name}": weight for name, weight in state.items()} | other
         found = nd.named_as_in(model, wrapped)
         assert {name: found[name] for name in state} == state, wrapper
@@ -430,7 +428,7 @@ def test_weights_of_a_deeper_model_end(images, tmp_path, look):
 def test_the_classifier_says_how_many_classes_there_are(images, tmp_path, look):
     """Whatever the order of a file's tensors; regnets have none that can be built on meta."""
     picture = next((images / "val").glob("*/*.png"))
-    for arch in "resnet18", "regnet_y_400mf", "squeezenet1_1", "densenet121", "timm/resnet10t":
+    for arch in "regnet_y_400mf", "squeezenet1_1", "densenet121", "timm/resnet10t":
         model = make(arch)
         torch.save(model.state_dict(), tmp_path / "m.pth")
         safetensors.torch.save_file(model.state_dict(), tmp_path / "m.safetensors")
@@ -473,6 +471,9 @@ def test_classes_are_compared_by_name(images, tmp_path, look):
         line = complaint([*way, *SIZES, *SAY, "-e", "--weights", path, other], tmp_path, only=False)
         assert f"{other}/train: 1 of 3 classes are not in {path}, as zbird; known are bird" in line
     assert "are not in abc.pt, as zbird" in look("classes", "abc.pt", other, status=2)[1]
+    (line,) = opened([*SAY, "-b", 4, "--weights", path, other]).lines  # a new last layer is wanted
+    assert line == f"{path} has other classes: its last layer starts from theirs"
+    assert not opened([*SAY, "-b", 4, "--weights", path, images]).lines
     shutil.rmtree(other / "train")
     line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", path, other], tmp_path)
     assert f"{other}/val: 1 of 3 classes are not in {path}, as zbird; known are bird" in line
@@ -509,6 +510,24 @@ def test_train_names_classes_alone(images, tmp_path):
     (folder / "train").unlink()
     shutil.copytree(images / "val" / "bird", folder / "val" / "bird")
     assert evaluate(*words, cwd=tmp_path)[0][0] == 30, "by val's"
+
+
+def test_as_many_outputs_as_are_typed(images, tmp_path):
+    """Or as a checkpoint has; of synthetic images the line says what to type, as it is typed."""
+    torch.save(says(1).state_dict(), tmp_path / "bare.pth")
+    own = write(tmp_path / "own.pt", says(1), "squeezenet1_1")
+    few = [*ND, *SIZES, *SAY, "-e", "--weights"]
+    dummy = ["--dummy", "--steps-per-epoch", "1"]
+    line = complaint([*few, "bare.pth", *dummy], tmp_path, only=False)
+    advice = re.search(r"--weights bare.pth has 3 outputs: type (.*)$", line)[1]
+    for path, more in ("bare.pth", advice.split()), (own, []):
+        assert "5 validation images, 3 classes, all synthetic" in run(
+            [*few, path, *dummy, *more], tmp_path
+        )
+    line = complaint([*few, own, "--num-classes", "4", images], tmp_path)
+    assert line.endswith("own.pt has 3 outputs: omit --num-classes")
+    line = complaint([*few, "bare.pth", "--num-classes", "4", images], tmp_path)
+    assert "bare.pth has 4 outputs, and DIR names 3 classes" in line
 
 
 def test_classes_of_a_shard_s_index(images, tmp_path, tool):
