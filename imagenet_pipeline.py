@@ -62,6 +62,7 @@ import traceback
 import types
 import warnings
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -742,7 +743,7 @@ def build_model(args, data, load=True):
         if outputs not in (None, data.num_classes):
             if args.dummy:
                 raise BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
-            raise unnamed(what, outputs, data.num_classes, args.dir)
+            raise unnamed(what, outputs, data.train.classes, args.dir)
         load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
@@ -800,6 +801,8 @@ def classifier(model):
 
 # -------------------------------------------------------------------------------- weights of a file
 
+# The checksum of ILSVRC2012's ids n01440764 to n15075141, end to end.
+IMAGENET_IDS = 0x3650FED2
 # What about_model() writes into a checkpoint, and of which type it is.
 ABOUT = {
     "arch": str,
@@ -822,15 +825,25 @@ def about_file(path, saved, arch=None):
     if a value is none that about_model() writes."""
     saved = saved if isinstance(saved, dict) else {}
     if "model_options" not in saved:
-        about = {"arch": saved["arch"]} if isinstance(saved.get("arch"), str) else {}
-        theirs = published_files(arch or about.get("arch")).get(os.path.basename(path))
+        about = {}
+        if isinstance(saved.get("arch"), str):  # timm writes its own names without timm/
+            known = saved["arch"] in models.list_models(module=models)
+            about["arch"] = saved["arch"] if known else f"timm/{saved['arch']}"
+        files = published_files(arch or about.get("arch"))
+        names = os.path.basename(path), os.path.basename(os.path.realpath(path))
+        theirs = [files[name] for name in names if name in files]
         if theirs:
-            about |= about_images(theirs.transforms())
+            about |= about_images(theirs[0].transforms())
         return about | {"published": bool(theirs)}
-    about = {name: saved[name] for name in ABOUT if saved.get(name)}
+    about = {name: saved[name] for name in ABOUT if name in saved}
     for name, value in about.items():
-        if not isinstance(value, ABOUT[name]):
+        odd = not isinstance(value, ABOUT[name]) or (ABOUT[name] is int and value < 1)
+        odd = odd or (name == "interpolation" and value not in ("bilinear", "bicubic"))
+        odd = odd or (name == "classes" and not all(isinstance(each, str) for each in value))
+        if odd:
             raise BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
+    if not about.get("classes"):  # of synthetic images
+        about.pop("classes", None)
     try:
         scale = np.array([about.get("mean", [0.0] * 3), about.get("std", [1.0] * 3)], float)
         good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
@@ -911,7 +924,12 @@ def load_weights(model, saved, what, size=None):
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}
-    missing, extra = model.load_state_dict(state, strict=False)
+    try:
+        if not all(weight.isfinite().all() for weight in weights.values()):
+            raise BadInput(f"{what}: its weights are not all finite")
+        missing, extra = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # sparse tensors, for one
+        raise BadInput(f"{what}: {first_line(error)}") from None
     left = sorted({*missing, *extra} | odd)
     line = f"{what}: {len(left)} weights do not fit"
     names = ", ".join(left[:4])
@@ -919,13 +937,9 @@ def load_weights(model, saved, what, size=None):
         holds = ", ".join(map(str, [*(weights or saved)][:4]))
         raise BadInput(f"{line}: {names}; the file holds {holds}")
     if size:
-        # Counters have one number, tables are of integers, and auxiliary heads are for training.
-        other = [
-            each
-            for each in extra
-            if weights[each].is_floating_point() and weights[each].numel() > 1
-            if "aux" not in each.lower()
-        ]
+        # Counters and tables are integers, and auxiliary heads are for training.
+        other = [each for each in extra if weights[each].is_floating_point()]
+        other = [each for each in other if "aux" not in each.lower()]
         if other:
             raise BadInput(
                 f"{line}: the file is of another model, which has {', '.join(other[:4])}"
@@ -941,30 +955,36 @@ def load_weights(model, saved, what, size=None):
 
 def the_others(saved, what):
     """Returns how to take the weights beside the averages in a file, as text."""
-    names = [name for name in WEIGHTS if name not in AVERAGES and saved.get(name)]
+    names = [name for name in WEIGHTS if name not in AVERAGES and has_tensors(saved.get(name))]
     if not names:
         return ""
-    path, out = what.removeprefix("--weights "), f"{names[0]}.pth"
+    path = what.removeprefix("--weights ")
+    out = f"{Path(path).stem}_{names[0]}.pth"
     code = (
         "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
-        f"torch.save(torch.load({path!r}, 'cpu')[{names[0]!r}], {out!r})"
+        f"torch.save(torch.load({path!r}, 'cpu')[{names[0]!r}], open({out!r}, 'xb'))"
     )
-    return f"; python -c {shlex.quote(code)} writes the others into {out}"
+    command = shlex.join([sys.executable, "-c", code])
+    return f": {command} writes the others into {out}"
 
 
 def weights_in(saved):
     """Returns (name, {name: tensor}) of the weights in a file's content. The first name is one of
     WEIGHTS, or None if the file is a state dict itself."""
     saved = saved if isinstance(saved, dict) else {}
-    there = (name for name in WEIGHTS if saved.get(name) and isinstance(saved[name], dict))
-    name = next(there, None)
+    name = next((name for name in WEIGHTS if has_tensors(saved.get(name))), None)
     found = saved if name is None else saved[name]
     return name, {str(each): found[each] for each in found if torch.is_tensor(found[each])}
 
 
+def has_tensors(found):
+    """Returns whether an entry of a file is a dict with tensors."""
+    return isinstance(found, dict) and any(map(torch.is_tensor, found.values()))
+
+
 def named_as_in(model, weights):
     """Returns {name: tensor} with the model's names: as they are, or, if more of them fit so,
-    without the prefixes of wrappers."""
+    without the prefixes of wrappers. Raises BadInput if two models in the file fit alike."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     ways = [weights]
     # torch.compile's prefix is in the middle of a name if only a part is compiled.
@@ -972,11 +992,24 @@ def named_as_in(model, weights):
     # torchvision renames what it has published of DenseNets: norm.1 is norm1.
     old = r"(denselayer\d+\.(?:norm|conv))\.(?=[12]\.)"
     ways.append({re.sub(old, r"\1", name): ways[-1][name] for name in ways[-1]})
+    cut = ways[-1:]
     for _ in range(3):  # "module." is of parallel training, the others of Lightning
-        pairs = ((name.partition("."), tensor) for name, tensor in ways[-1].items())
-        prefixes = ("module", "model", "net")
-        ways.append({name: tensor for (first, _, name), tensor in pairs if first in prefixes})
-    return max(ways, key=lambda way: sum(way[name].shape == shapes.get(name) for name in way))
+        pairs = itertools.product(cut, ("module.", "model.", "net."))
+        cut = [
+            {name.removeprefix(prefix): way[name] for name in way if name.startswith(prefix)}
+            for way, prefix in pairs
+        ]
+        ways += cut
+
+    def fitting(way):
+        return sum(way[name].shape == shapes.get(name) for name in way)
+
+    best = max(ways, key=fitting)
+    for way in ways:
+        other = [name for name in way if name in best and way[name] is not best[name]]
+        if other and fitting(way) == fitting(best):
+            raise BadInput(f"the file has two models that fit, both with a {other[0]}")
+    return best
 
 
 def output_needs(model, names, size):
@@ -1000,13 +1033,16 @@ def output_needs(model, names, size):
 
 def unnamed(what, outputs, classes, folder, part="val"):
     """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
-    line = f"{what} has {outputs:,} outputs, and DIR names {classes:,} classes"
+    names = ", ".join(ascii(name)[1:-1] for name in classes[:3]) + ", ..." * (len(classes) > 3)
+    line = f"{what} has {outputs:,} outputs, and DIR names {len(classes):,} classes: {names}"
     if outputs != 1000:
-        return BadInput(f"{line}: give train/ a folder for each output, which may be empty")
+        return BadInput(f"{line}; give train/ a folder for each output, which may be empty")
     measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
-    make = f"mkdir NEW && ln -s {measured} NEW/{part}"
-    names = "xargs -I{} mkdir -p NEW/train/{} < tools/imagenet_classes.txt"
-    return BadInput(f"{line}; to name ImageNet's 1,000: {make} && {names}; then NEW is the DIR")
+    make = f"mkdir -p NEW && ln -sfn {measured} NEW/{part}"
+    listed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools/imagenet_classes.txt")
+    every = "seq 0 999" if all(map(str.isdecimal, classes)) else f"cat {shlex.quote(listed)}"
+    make += f" && {every} | xargs -I{{}} mkdir -p NEW/train/{{}}"
+    return BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -1361,10 +1397,11 @@ def open_data(args, place, sources, batches, metadata=None):
     if demo and own_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
     theirs = about if args.evaluate else {}
-    own_sizes = {} if args.image_size or args.val_size else theirs
-    image_size = args.image_size or own_sizes.get("image_size") or usual_size
+    image_size = args.image_size or theirs.get("image_size") or usual_size
     val_size = args.val_size or image_size
-    val_resize = args.val_resize or own_sizes.get("val_resize")
+    val_resize = args.val_resize
+    if val_size == theirs.get("image_size"):
+        val_resize = val_resize or theirs.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
@@ -1427,10 +1464,13 @@ def read_about(args, place, metadata):
     else:
         what = "published weights" if args.pretrained else "random weights"
         about = {"published": args.pretrained}
-    arch = about.get("arch", args.arch)
-    if args.evaluate and arch not in (args.arch, args.arch.removeprefix("timm/")):
-        typed = arch if arch in models.list_models(module=models) else f"timm/{arch}"
-        raise BadInput(f"{what} has another architecture than -a {args.arch}: type -a {typed}")
+    arch, same = about.get("arch", args.arch), [args.arch]
+    if "model_options" not in about and args.arch == f"timm/{arch}":  # as timm writes its names
+        same.append(arch)
+    if args.evaluate and arch not in same:
+        if "model_options" not in about and args.arch.startswith("timm/"):
+            arch = f"timm/{arch.removeprefix('timm/')}"
+        raise BadInput(f"{what} has another architecture than -a {args.arch}: type -a {arch}")
     return about | {"what": what}
 
 
@@ -1448,19 +1488,25 @@ def name_outputs(args, train, val, about):
     if "classes" in about:
         whose = about["what"]
     elif outputs != len(classes):
-        raise unnamed(about["what"], outputs, len(classes), args.dir)
+        raise unnamed(about["what"], outputs, classes, args.dir)
     train, val = (in_classes(each, classes, whose) for each in (train, val))
     return train, val, outputs
 
 
 def order_classes(found, about):
     """Returns the classes of a model's outputs: those that a file says, or those of the folders
-    that were `found`, whose order is ImageFolder's, as that of nearly all weights. Folders named
-    0 to 999 are, for published weights, ImageNet's numbers."""
+    that were `found`, whose order is ImageFolder's, as that of nearly all weights. For published
+    weights of 1,000 classes, these must be ImageNet's: by WordNet's ids, or from 0 to 999."""
+    if "classes" in about or not about["published"] or len(found) != 1000:
+        return about.get("classes", found)
     numbers = [str(number) for number in range(1000)]
-    if "classes" not in about and about["published"] and sorted(numbers) == sorted(found):
+    if sorted(numbers) == sorted(found):
         return numbers
-    return about.get("classes", found)
+    ids = "".join(name[:9] for name in found)  # a name may go on with a word
+    if zlib.crc32(ids.encode(errors="replace")) != IMAGENET_IDS:
+        names = "their folders are called as in tools/imagenet_classes.txt, or 0 to 999"
+        raise BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
+    return found
 
 
 def order_of_numbers(classes):
@@ -2636,6 +2682,8 @@ def load_checkpoint(args, place):
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        if args.evaluate:  # as the run itself validates
+            tensors["state_dict"] = tensors["ema"] or tensors["state_dict"]
         # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "in_place": in_place}
@@ -2834,15 +2882,20 @@ def load_file(path, typed=True):
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    code = (
-                        f"torch.save(torch.jit.load({str(path)!r}, 'cpu').state_dict(), 'new.pt')"
-                    )
-                    save = f"python -c {shlex.quote(f'import torch; {code}')}"
-                    raise Damaged(f"{path} is a program of TorchScript: {save} saves its weights")
+                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
+                    out = f"{Path(path).stem}_weights.pt"
+                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
+                    command = shlex.join([sys.executable, "-c", code])
+                    what = f"{path} is a program of TorchScript"
+                    raise Damaged(f"{what}: {command} writes its weights into {out}")
         content.seek(0)
         if Path(path).suffix == ".safetensors":
             return importlib.import_module("safetensors.torch").load(content.getvalue())
-        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
+        # Other projects save their options, and numbers of NumPy: none of it runs code.
+        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
+        scalar = np.float64(0).__reduce__()[0]
+        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
+        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
             return torch.load(content, map_location="cpu", weights_only=True)
     except Damaged:
         raise

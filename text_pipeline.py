@@ -2048,6 +2048,8 @@ def load_checkpoint(args, place):
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        if args.evaluate:  # as the run itself validates
+            tensors["state_dict"] = tensors["ema"] or tensors["state_dict"]
         # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "in_place": in_place}
@@ -2246,15 +2248,20 @@ def load_file(path, typed=True):
                 if damaged := archive.testzip() or folders[:1]:
                     raise ValueError(f"{damaged} is damaged")
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    code = (
-                        f"torch.save(torch.jit.load({str(path)!r}, 'cpu').state_dict(), 'new.pt')"
-                    )
-                    save = f"python -c {shlex.quote(f'import torch; {code}')}"
-                    raise Damaged(f"{path} is a program of TorchScript: {save} saves its weights")
+                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
+                    out = f"{Path(path).stem}_weights.pt"
+                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
+                    command = shlex.join([sys.executable, "-c", code])
+                    what = f"{path} is a program of TorchScript"
+                    raise Damaged(f"{what}: {command} writes its weights into {out}")
         content.seek(0)
         if Path(path).suffix == ".safetensors":
             return importlib.import_module("safetensors.torch").load(content.getvalue())
-        with torch.serialization.safe_globals([argparse.Namespace]):  # other projects save one
+        # Other projects save their options, and numbers of NumPy: none of it runs code.
+        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
+        scalar = np.float64(0).__reduce__()[0]
+        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
+        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
             return torch.load(content, map_location="cpu", weights_only=True)
     except Damaged:
         raise

@@ -416,6 +416,10 @@ def test_average_is_the_mean(tmp_path, look, picture):
     torch.save({**torch.load(paths[0]), "classes": ["x", *CLASSES[1:]]}, "other.pt")
     line = look("average", paths[0], "other.pt", "no.pt", status=2)[1]
     assert "other.pt differs from" in line and "in classes" in line
+    for each in models[:2]:  # without names of classes, which the mean does not invent
+        torch.save({"state_dict": each.state_dict(), "arch": "resnet18"}, f"{id(each)}.pth")
+    look("average", *(f"{id(each)}.pth" for each in models[:2]), "bare.pt")
+    assert not torch.load(tmp_path / "bare.pt", weights_only=True)["classes"]
     line = look("average", *paths, status=2)[1]  # OUT forgotten
     assert "2.pt is there already" in line
     assert "two checkpoints or more" in look("average", paths[0], "no.pt", status=2)[1]

@@ -521,6 +521,10 @@ def test_no_evaluation_of_a_classifier_that_is_new(bert, pairs, tmp_path, compla
     line = complaint_here(ND, *RTE, folder, "--evaluate", pairs, only=False)
     assert line.endswith(f"{new}: its answers would be random")
     assert new in run([*command(ND), *RTE, folder, "--epochs", "1", pairs], tmp_path)
+    config = transformers.BertConfig.from_pretrained(bert, num_labels=3)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    line = complaint_here(ND, *RTE, folder, "--evaluate", pairs, only=False, begun=True)
+    assert f"-a {folder}: 2 weights are new: classifier.bias" in line, "of another task"
     known = run([*command(ND), *RTE, bert, "--evaluate", pairs], tmp_path)
     assert "validation: " in known and "are new" not in known
 

@@ -4,10 +4,8 @@ import argparse
 import importlib
 import itertools
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,11 +120,12 @@ def googlenet(images, tmp_path_factory):
     """(model with the published normalisation, DIR that names 1,000 classes)."""
     folder = tmp_path_factory.mktemp("named")
     model = make("googlenet", 1000, transform_input=True, init_weights=False)
-    names = sorted([*CLASSES, *IDS[:997]])
-    for name in names:
+    for name in IDS:
         (folder / "train" / name).mkdir(parents=True)
-    (folder / "val").symlink_to(images / "val")
-    return model, folder, names
+    (folder / "val").mkdir()
+    for name, each in zip(IDS[::400], CLASSES, strict=True):
+        (folder / "val" / name).symlink_to(images / "val" / each)
+    return model, folder, IDS
 
 
 def test_googlenet_s_published_file(googlenet, tmp_path, look):
@@ -145,7 +144,7 @@ def test_googlenet_s_published_file(googlenet, tmp_path, look):
     found, output = evaluate("--weights", path, *words, cwd=tmp_path)
     assert found == near(right) and "is assumed" not in output
     assert "10 validation images, 1,000 classes" in output
-    assert "val: 3 of 1,000 classes have images; without: n01440764, " in output
+    assert "val: 3 of 1,000 classes have images; without: n01443537, " in output
     home = {"TORCH_HOME": str(tmp_path)}
     assert evaluate("--pretrained", *words, cwd=tmp_path, env=home)[0] == near(right)
     for script in "imagenet_ddp.py", "imagenet_fsdp.py":  # all ranks read the file, or one
@@ -218,6 +217,10 @@ def test_a_published_file_says_its_preprocessing(images, tmp_path, monkeypatch):
         about = nd.about_file(tmp_path / name, {}, arch)
         found = about["image_size"], about["val_resize"], about["interpolation"]
         assert about["published"] and found == sizes
+        (tmp_path / "link.pth").unlink(missing_ok=True)
+        (tmp_path / "link.pth").symlink_to(name)
+        (tmp_path / name).touch()
+        assert nd.about_file(tmp_path / "link.pth", {}, arch) == about
         torch.save({}, tmp_path / name)
         words = ["-a", arch, "--weights", tmp_path / name, "-e", images]
         data = opened(words)
@@ -264,6 +267,11 @@ def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):
     output = run([*ND, *few, "--val-size", "64", "--val-resize", "72"], tmp_path)
     assert measured(output) == near(plain(model, images / "val", mean=mean, std=std))
     assert "Its own are crops of 48 pixels, resized to 60\n" in output
+    # One size typed: the other one keeps the architecture's proportion.
+    data = opened(["-a", "squeezenet1_1", "--val-size", 64, "-e", "--weights", path, images])
+    assert (data.val_size, data.val_resize) == (64, 73)
+    data = opened(["-a", "squeezenet1_1", "--val-size", 48, "-e", "--weights", path, images])
+    assert (data.image_size, data.val_size, data.val_resize) == (48, 48, 60), "its own"
     # In training a larger size is wanted, but not another normalisation.
     words = [*SIZES, "-a", "squeezenet1_1", "--epochs", "1", "--lr", "1e-9", images]
     output = run([*ND, *words, "--weights", path], tmp_path)
@@ -274,8 +282,17 @@ def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):
     assert float(re.search(r"loss ([\d.]+);", output)[1]) == pytest.approx(expected[2], rel=1e-3)
 
 
+def test_another_size_is_wanted_in_training():
+    about = {"model_options": {"image_size": 64, "input_size": (64, 64)}}
+    assert nd.model_options("vit_b_16", 32, about) == {"image_size": 32}
+    assert nd.model_options("maxvit_t", 32, about) == {"input_size": (32, 32)}
+
+
 def test_another_project_s_numbers_are_not_believed(tmp_path):
     """Their mean may be of pixels from 0 to 255, and their classes a number."""
+    own = {"model_options": {}, "mean": [0.0] * 3, "std": [0.5] * 3}
+    about = nd.about_file("x.pth", own, "resnet18")
+    assert about == own | {"published": False}
     saved = {"state_dict": {}, "mean": [123.7, 116.3, 103.5], "classes": 10, "image_size": (9, 9)}
     assert nd.about_file("x.pth", saved, "resnet18") == {"published": False}
     assert nd.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
@@ -297,7 +314,9 @@ ARCHS = "timm/efficientvit_b0 timm/legacy_seresnet18 timm/iformer_t densenet121 
 def test_names_are_taken_as_they_are_and_wrappers_from_the_front(arch):
     model = nd.make_model(arch, num_classes=3)
     state = model.state_dict()
-    for wrapper, other in itertools.product([*WRAPPERS, "model.module."], ({}, {"loss.weight": torch.ones(2)})):
+    for wrapper, other in itertools.product(
+        [*WRAPPERS, "model.module."], ({}, {"loss.weight": torch.ones(2)})
+    ):
         wrapped = {f"{wrapper}{name}": weight for name, weight in state.items()} | other
         found = nd.named_as_in(model, wrapped)
         assert {name: found[name] for name in state} == state, wrapper
@@ -419,8 +438,9 @@ def test_weights_of_a_deeper_model_end(images, tmp_path, look):
     torch.save(make("resnet34").state_dict(), tmp_path / "w.pth")
     words = [*SIZES, "-e", "--weights", "w.pth", images]
     other = "w.pth: 96 weights do not fit: the file is of another model, which has layer1.2.conv1.w"
-    for way in ND, command("imagenet_ddp.py", 2), command("imagenet_fsdp.py", 2):
+    for way in ND, command("imagenet_ddp.py", 2):
         assert other in complaint([*way, *words], tmp_path, only=False)
+    assert other in run([*command("imagenet_fsdp.py", 2), *words], tmp_path, status=1)  # torchrun's
     assert other in look("predict", "w.pth", "-a", "resnet18", "x.png", status=2)[1]
     assert evaluate("-a", "resnet34", "--weights", "w.pth", images, cwd=tmp_path)[0]
 
@@ -487,7 +507,16 @@ def test_classes_are_compared_by_name(images, tmp_path, look):
         assert measured(look("classes", path, other)[0])[0] == share
 
 
-def test_train_names_classes_alone(images, tmp_path):
+def test_classes_in_another_order():
+    """As shards may have them: targets are numbers of names."""
+    nothing, target = np.zeros(3, int), np.array([0, 1, 0])
+    source = nd.Source("val", ["dog", "bird"], nothing, nothing, nothing, nothing, target)
+    for order, expected in (CLASSES, [2, 0, 2]), (["bird", "dog"], [1, 0, 1]):
+        found = nd.in_classes(source, order, "x.pth")
+        assert found.target.tolist() == expected and found.classes == order
+
+
+def test_train_names_classes_alone(images, tmp_path, look):
     """It may be missing, or have nothing but empty folders; its images are not listed."""
     weights = tmp_path / "bare.pth"
     torch.save(says(1).state_dict(), weights)
@@ -499,10 +528,13 @@ def test_train_names_classes_alone(images, tmp_path):
     assert evaluate(*words, cwd=tmp_path)[0][0] == 30
     shutil.rmtree(folder / "val" / "bird")
     assert evaluate(*words, cwd=tmp_path)[0][0] == 75, "by train's names"
+    assert measured(look("classes", weights, folder, *SAY)[0])[0] == 75
     for empty in (folder / "train").iterdir():
         empty.rmdir()
     line = complaint([*ND, *SIZES, "-e", *words], tmp_path)
-    assert f"{weights} has 3 outputs, and DIR names 2 classes: give train/ a folder" in line
+    assert (
+        f"{weights} has 3 outputs, and DIR names 2 classes: cat, dog; give train/ a folder" in line
+    )
     (folder / "train").rmdir()
     assert "has 3 outputs, and DIR names 2" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
     (folder / "train").symlink_to("unmounted")
@@ -554,7 +586,6 @@ def test_published_weights_of_a_subset(tmp_path, look):
     draw(own / "val", dict(zip(few[7:10], (4, 3, 3), strict=True)))
     alone = tmp_path / "a"
     draw(alone / "val", dict.fromkeys(few, 1))
-    (tmp_path / "tools").symlink_to(ROOT / "tools")
     name = "squeezenet1_1-b8a52dc0.pth"
     hub = tmp_path / "hub" / "checkpoints"
     hub.mkdir(parents=True)
@@ -563,17 +594,20 @@ def test_published_weights_of_a_subset(tmp_path, look):
     for folder, classes in (own, 3), (alone, 200):
         words = [*SIZES, *SAY, "-e", "--pretrained"]
         env = {"TORCH_HOME": str(tmp_path)}
-        told = f"has 1,000 outputs, and DIR names {classes} classes; to name ImageNet's 1,000: "
-        for way in ND, command("imagenet_ddp.py", 2):
+        told = f"has 1,000 outputs, and DIR names {classes} classes: n0"
+        ways = [ND, command("imagenet_ddp.py", 2)] if folder == own else [ND]
+        for way in ways:
             line = complaint([*way, *words, folder], tmp_path, only=False, env=env)
             assert f"error: --pretrained {told}" in line
         weights = [*SIZES, *SAY, "-e", "--weights", hub / name]
         assert f"{name} {told}" in complaint([*ND, *weights, folder], tmp_path, only=False)
-        line = complaint([*ND, *words, "--num-classes", 1000, folder], tmp_path, env=env)
-        assert told in line
+        if folder == own:
+            line = complaint([*ND, *words, "--num-classes", 1000, folder], tmp_path, env=env)
+            assert told in line
         assert told in look("classes", hub / name, folder, "-a", "squeezenet1_1", status=2)[1]
-        advice = re.search(r"1,000: (.*); then NEW is the DIR", line)[1]
-        subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
+        advice = re.search(r"to name ImageNet's 1,000: (.*); then NEW is the DIR", line)[1]
+        for _ in range(2):
+            subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
         expected = plain(model, folder / "val", IDS)
         output = run([*ND, *words, "NEW"], tmp_path, env=env)
         assert measured(output) == near(expected)
@@ -601,6 +635,37 @@ def test_folders_of_numbers(tmp_path):
     assert measured(output) == near(other, loss=1e-4)
     text = "\nClasses are sorted as text, as torchvision does, where timm sorts them as numbers: "
     assert f"{text}0, 1, 10, ...\n" in output
+
+
+def test_published_weights_are_of_imagenet_s_classes():
+    """By their ids, which a word may follow, or their numbers; in no other order."""
+    about = {"published": True}
+    numbers = [str(number) for number in range(1000)]
+    words = [f"{name}_word" for name in IDS]
+    others = [*IDS[:-1], "n15075142"], [str(n) for n in range(1, 1001)], sorted(words, key=hash)
+    for found in IDS, words, IDS[:200]:
+        assert nd.order_classes(found, about) == found
+    assert nd.order_classes(sorted(numbers), about) == numbers
+    for found in *others, sorted(models.ResNet18_Weights.DEFAULT.meta["categories"]):
+        with pytest.raises(nd.BadInput, match="ImageNet's 1,000 classes: their folders"):
+            nd.order_classes(found, about)
+        assert nd.order_classes(found, {"published": False}) == found
+        assert nd.order_classes(found, about | {"classes": CLASSES}) == CLASSES
+
+
+def test_some_of_the_numbers(tmp_path):
+    """The advice names all of them, as numbers."""
+    folder = tmp_path / "it's"
+    draw(folder / "val", {"7": 2, "11": 1, "999": 1})
+    model = make("squeezenet1_1", 1000)
+    name = "squeezenet1_1-b8a52dc0.pth"
+    torch.save(model.state_dict(), tmp_path / name)
+    line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", name, folder], tmp_path, only=False)
+    advice = re.search(r"1,000: (.*); then NEW is the DIR", line)[1]
+    subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
+    found, output = evaluate(*SAY, "--weights", name, "NEW", cwd=tmp_path)
+    assert found == near(plain(model, folder / "val", [str(n) for n in range(1000)]))
+    assert "sorted as numbers" in output
 
 
 @pytest.mark.parametrize("count", [10, 12])
@@ -633,15 +698,14 @@ def test_averages_of_others_are_taken(averages, images, tmp_path, look):
     other = {"state_dict_ema": "state_dict", "model_ema": "model"}[averages]
     wrapped = {f"module.{name}": weight for name, weight in averaged.state_dict().items()}
     saved = {other: raw.state_dict(), averages: {"n_averaged": torch.tensor(3), **wrapped}}
-    path = tmp_path / "a file.pth"
+    path = tmp_path / f"{other} 1.pth"
     torch.save(saved | {"args": argparse.Namespace(lr=1.0), "epoch": 3}, path)
     found, output = evaluate(*SAY, "--weights", path.name, images, cwd=tmp_path)
     assert found[0] == 30 and "do not fit" not in output
     (line,) = re.findall(f".*its averages, {averages}, are taken: (.*) writes the others", output)
-    words = shlex.split(line)
-    assert words[0] == "python"
-    subprocess.run([sys.executable, *words[1:]], check=True, cwd=tmp_path)
-    found, output = evaluate(*SAY, "--weights", f"{other}.pth", images, cwd=tmp_path)
+    subprocess.run(line, shell=True, check=True, cwd=tmp_path)
+    assert subprocess.run(line, shell=True, cwd=tmp_path).returncode, "nothing is overwritten"
+    found, output = evaluate(*SAY, "--weights", f"{other} 1_{other}.pth", images, cwd=tmp_path)
     assert found[0] == 60 and "averages" not in output
     output, errors = look("classes", path, images, *SAY)
     assert measured(output)[0] == 30 and f"its averages, {averages}, are taken" in errors
@@ -682,18 +746,71 @@ def test_wrappers_of_others(images, tmp_path, look):
             assert "weights do not fit: " in line and f"; the file holds {names}" in line
 
 
+def test_own_averages_are_evaluated_by_either_option(images, tmp_path, look):
+    """As the run itself validates, though --ema is not typed again."""
+    words = [*SIZES, *SAY, "--epochs", "1", "--steps-per-epoch", "1", "--ema", "0.5", images]
+    run([*ND, *words, "--output-dir", "run"], tmp_path)
+    path = tmp_path / "run" / "checkpoint.pt"
+    saved = torch.load(path, weights_only=True)
+    saved["ema"] = {name: weight.float() for name, weight in says(1).state_dict().items()}
+    torch.save(saved | {"state_dict": says(0).state_dict()}, path)
+    for words in (
+        ["--resume", path],
+        ["--output-dir", "run"],
+        ["--weights", path],
+        ["--resume", path, "--ema", "0.5"],
+    ):
+        assert evaluate(*SAY, *words, images, cwd=tmp_path)[0][0] == 30, words
+    assert measured(look("classes", path, images)[0])[0] == 30
+
+
+def test_two_models_in_a_file(tmp_path):
+    """Which of them is meant, nothing says; averages by a name of their own are others' alone."""
+    one, two = (make("resnet18", seed=seed).state_dict() for seed in (1, 2))
+    both = {f"model.{n}": one[n] for n in one} | {f"net.{n}": two[n] for n in two}
+    with pytest.raises(nd.BadInput, match="two models that fit, both with a conv1.weight"):
+        nd.load_weights(make("resnet18"), {"state_dict": both}, "x.pth")
+    both = {f"model.{n}": one[n] for n in one} | {f"teacher.{n}": two[n] for n in two}
+    compare(make("resnet18", seed=1), make("resnet18", seed=3), {"state_dict": both})
+
+
+@pytest.mark.parametrize("entry", ["ema", "model", "net", "state_dict"])
+def test_an_entry_without_weights(entry):
+    """A tensor, a name, or what is no model."""
+    model = make("resnet18")
+    for strange in torch.zeros(3), "resnet18", {"name": "resnet18"}, {"shadow": {"a": 1}}:
+        found = {entry: strange, "model_state_dict": model.state_dict()}
+        compare(model, make("resnet18", seed=2), found)
+
+
+def test_weights_that_are_not_finite(images, tmp_path, look):
+    state = says(1).state_dict()
+    state["classifier.1.bias"][0] = torch.nan
+    torch.save(state, tmp_path / "w.pth")
+    for more in ["-e"], ["--epochs", "1"]:
+        words = [*ND, *SIZES, *SAY, "--weights", "w.pth", *more, images]
+        assert complaint(words, tmp_path, only=False).endswith("its weights are not all finite")
+    assert "its weights are not all finite" in look("predict", "w.pth", *SAY, "x", status=2)[1]
+
+
+def test_numbers_of_numpy_are_no_code(tmp_path):
+    """As home-made loops save their best accuracy."""
+    saved = {"best": np.float64(91.2), "low": np.float32(0.5), "state_dict": {}}
+    torch.save(saved, tmp_path / "w.pth")
+    assert nd.load_file(tmp_path / "w.pth") == saved
+
+
 def test_a_program_is_one_line(images, tmp_path, look):
     """TorchScript's: the command that is printed makes weights of it."""
     script = torch.jit.trace(says(1).eval(), torch.zeros(1, 3, 64, 64))
     torch.jit.save(script, tmp_path / "s.pt")
     words = [*ND, *SIZES, *SAY, "-e", "--weights", "s.pt", images]
     line = complaint(words, tmp_path)
-    assert "s.pt is a program of TorchScript: python -c " in line
-    (tried,) = re.findall(r": (python -c .*) saves its weights", line)
+    tried = re.search(r"TorchScript: (.*) writes its weights into s_weights.pt", line)[1]
     assert "is a program of TorchScript: " in look("predict", "s.pt", "x.png", status=2)[1]
-    name, *rest = shlex.split(tried)
-    subprocess.run([sys.executable, *rest], check=True, cwd=tmp_path)
-    assert evaluate(*SAY, "--weights", "new.pt", images, cwd=tmp_path)[0][0] == 30
+    subprocess.run(tried, shell=True, check=True, cwd=tmp_path)
+    assert evaluate(*SAY, "--weights", "s_weights.pt", images, cwd=tmp_path)[0][0] == 30
+    assert subprocess.run(tried, shell=True, cwd=tmp_path).returncode, "nothing is overwritten"
 
 
 # ------------------------------------------------------------------------------------- other advice
@@ -730,6 +847,23 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
         line = complaint([*words, "-a", "resnet18"], tmp_path, only=False)
         assert "differs in arch (vit_b_16, here resnet18)" in line
         assert re.search(r": type (-a \S+)$", line)[1] == advice
+    for typed, named, own, arch in (
+        ("timm/resnet50d", "resnet50d", False, None),
+        ("timm/resnet18", "resnet18", False, None),
+        ("resnet50", "resnet50d", False, "timm/resnet50d"),
+        ("timm/resnet34", "resnet18", False, "timm/resnet18"),
+        ("timm/resnet34", "timm/resnet18", True, "timm/resnet18"),
+        ("resnet18", "timm/resnet18", True, "timm/resnet18"),
+        ("timm/resnet18", "resnet18", True, "resnet18"),
+    ):
+        saved = {"arch": named, "state_dict": {}} | ({"model_options": {}} if own else {})
+        torch.save(saved, tmp_path / "timm.pth")
+        args = nd.parse_args(["-a", typed, "-e", "--weights", str(tmp_path / "timm.pth")])
+        if arch is None:
+            nd.read_about(args, nd.Place(torch.device("cpu")), None)
+        else:
+            with pytest.raises(nd.BadInput, match=f"type -a {arch}$"):
+                nd.read_about(args, nd.Place(torch.device("cpu")), None)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
     words = [*ND, "-e", "--weights", "timm.pth", demo]
     assert complaint(words, tmp_path, only=False).endswith("type -a timm/resnet50d")

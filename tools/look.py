@@ -68,8 +68,6 @@ def open_checkpoint(path, arch=None):
         weights = nd.weights_in(saved)[1]
         if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
             raise ValueError("it holds no weights by name")
-        if not all(each.isfinite().all() for each in weights.values()):
-            raise ValueError("its weights are not all finite")
         about = nd.about_file(path, saved, arch)
         arch = arch or about.get("arch")
         if arch is None:
@@ -200,7 +198,7 @@ def classes(args):
     known = nd.order_classes(named, trained.about)
     if "classes" not in trained.about and len(known) != len(trained.classes):
         outputs = len(trained.classes)
-        raise nd.unnamed(args.checkpoint, outputs, len(known), args.dir, args.part)
+        raise nd.unnamed(args.checkpoint, outputs, known, args.dir, args.part)
     source = nd.in_classes(source, known, args.checkpoint)
     for line in (*nd.order_of_numbers(known), *source.gaps()):
         nd.print_line(line)
