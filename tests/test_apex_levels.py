@@ -95,6 +95,7 @@ def prepared(apex, net, *options):
     """Returns the script's Run of a model, what there is of it, in one process on the CPU."""
     args = apex.parse_args(["--no-accel", *options])
     data = SimpleNamespace(device_batch=8, accumulation_steps=args.accumulation, image_size=8)
+    data.mean, data.std = (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)
     place = apex.Place(torch.device("cpu"), precision=args.precision)
     sgd = functools.partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WD)
     with mock.patch.multiple(

@@ -141,6 +141,7 @@ def test_pipelines_that_cannot_be(model, options, complaint, pipeline, monkeypat
     args = {"arch": "resnet18", "schedule": "gpipe", "microbatches": 4, "ranks": 2}
     args = vars(pipeline.parse_args([])) | args | options
     sizes = {"device_batch": 8, "image_size": 32, "val_size": 32, "num_classes": 10}
+    sizes |= {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2)}
     args, data = SimpleNamespace(**args), SimpleNamespace(**sizes)
     place = SimpleNamespace(rank=0, ranks=args.ranks, data_ranks=1, device=torch.device("cpu"))
     with pytest.raises(pipeline.BadInput, match=re.escape(complaint)):

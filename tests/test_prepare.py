@@ -185,7 +185,8 @@ def test_each_form_gives_the_same_images_and_classes(form, tmp_path, prepare):
 def test_look_measures_the_same_on_what_came_of_each_form(tmp_path, prepare, call_tool):
     model = tmp_path / "model.pt"
     state = nd.models.squeezenet1_1(num_classes=3).state_dict()
-    torch.save({"arch": "squeezenet1_1", "classes": IDS, "state_dict": state}, model)
+    about = {"arch": "squeezenet1_1", "classes": [*IDS], "model_options": {}}
+    torch.save(about | {"state_dict": state}, model)
     found = set()
     for form, write in FORMS.items():
         write(tmp_path / form)

@@ -408,7 +408,7 @@ def test_pages_list_the_sections():
     """In their order, with the parts of a task and of services."""
     parts = sync_copies.split(SCRIPTS["imagenet_nd.py"])
     titles = {name: re.findall("^# -{9,} (.+)$", parts[name], re.MULTILINE) for name in parts}
-    assert len(titles["task"]) == 5 and len(titles["services"]) == 8
+    assert len(titles["task"]) == 6 and len(titles["services"]) == 8
     for page in "README.md", "CONTRIBUTING.md":
         rows = re.findall(r"^\| \*\*(\w+)\*\* \| (.+?) \|", (ROOT / page).read_text(), re.MULTILINE)
         assert [name for name, _ in rows] == list(sync_copies.SECTIONS), page

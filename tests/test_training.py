@@ -118,11 +118,12 @@ def test_log_and_output_agree(whole, demo):
         assert correct == pytest.approx(round(correct), abs=1e-4)
         line = rf"^{epoch + 1}/3  train loss {values['Loss/train'][epoch]:.2f}  val "
         line += rf"top-1 {values['Top1/val'][epoch]:.1f} %, top-5 {values['Top5/val'][epoch]:.1f} %"
+        line += rf", loss {values['Loss/val'][epoch]:.3f}"
         line += r"  [\d,]+ images/s  left \d:\d\d:\d\d$"
         assert re.search(line, output, re.MULTILINE), line
         for number, loss in enumerate(of_epoch, 1):
             line = rf"^{epoch + 1}/3  step {number}  loss {loss:.4f}  mean: top-1 ([\d.]+) %, "
-            line += r"top-5 ([\d.]+) %  [\d,]+ images/s  wait \d+ %$"
+            line += r"top-5 ([\d.]+) %, loss [\d.]+  [\d,]+ images/s  wait \d+ %$"
             found = re.search(line, output, re.MULTILINE)
             assert found, line
         # The last step's are the whole epoch's.
@@ -130,8 +131,8 @@ def test_log_and_output_agree(whole, demo):
         assert [*found.groups()] == percent and percent[0] != percent[1]
     assert values["Steps/skipped"] == [0, 0, 0]
     best = {tag: max(values[f"{tag}/val"]) for tag in ("Top1", "Top5")}
-    last = {tag: values[f"{tag}/val"][-1] for tag in ("Top1", "Top5")}
-    line = f"top-1 {last['Top1']:.3f} %, top-5 {last['Top5']:.3f} %; "
+    last = {tag: values[f"{tag}/val"][-1] for tag in ("Top1", "Top5", "Loss")}
+    line = f"top-1 {last['Top1']:.3f} %, top-5 {last['Top5']:.3f} %, loss {last['Loss']:.5f}; "
     line += f"model_best.pt has the best top1, {best['Top1']:.5g}\n"
     assert re.search(r"^all epochs are done after 3/3 epochs in 0:", output, re.MULTILINE)
     assert f"(h:m:s): {line}" in output
@@ -570,7 +571,7 @@ def test_a_checkpoint_is_evaluated_at_its_sizes(words, sizes, demo):
     """Where no size is typed: a resize belongs to a size."""
     how = [] if "--resume" in words else ["--evaluate", "--resume", "x.pt"]
     args, place = nd.parse_args([*how, *words, str(demo)]), nd.Place(torch.device("cpu"))
-    head = {"path": "x.pt", "epoch": 3, "image_size": 40, "val_resize": 50}
+    head = {"path": "x.pt", "epoch": 3, "model_options": {}, "image_size": 40, "val_resize": 50}
     data = nd.open_data(args, place, nd.list_sources(args, place), (8, 1, 8), head)
     assert (data.val_size, data.val_resize) == sizes
 
@@ -593,6 +594,7 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
     )
     source = nd.Source("images", ["a"], *[np.zeros(2, int)] * 5)
     run.data.train = run.data.val = source
+    run.data.lines = []
     nd.print_header(run, None)
     assert ("\n--lr 0.1 is meant for sgd, not for " in capsys.readouterr().out) == named
 

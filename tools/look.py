@@ -93,7 +93,10 @@ def open_checkpoint(path, arch=None):
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
-        raise nd.BadInput(f"{path} cannot be used: {nd.first_line(error)}") from None
+        line = nd.first_line(error)
+        if not line.startswith(str(path)):
+            line = f"{path} cannot be used: {line}"
+        raise nd.BadInput(line) from None
     pixels = (about.get(name, usual[name]) for name in ("interpolation", "mean", "std"))
     return Trained(path, about, arch, options, model, classes, size, resize, *pixels)
 
