@@ -1,13 +1,19 @@
 """What weights say of themselves: numbers are those of plain loops, or there is none."""
 
 import argparse
+import contextlib
 import importlib
+import io
 import itertools
+import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
+from unittest import mock
 
+import conftest
 import numpy as np
 import PIL.Image
 import pytest
@@ -15,7 +21,7 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
-from conftest import ROOT, Hostile, command, complaint, run, the_run
+from conftest import ROOT, Hostile, command, the_run
 from torchvision import models
 from torchvision.transforms import v2
 
@@ -89,6 +95,47 @@ def near(expected, loss=1e-5):
     """Returns what is equal to [top-1, top-5, loss], as they are printed."""
     shares = [pytest.approx(share, abs=6e-4) for share in expected[:2]]
     return [*shares, pytest.approx(expected[2], rel=loss, abs=6e-6)]
+
+
+def run(words, cwd, **options):
+    """Runs a command, evaluations on one device in this process, which saves the start of each."""
+    words = [str(word) for word in words]
+    if words[: len(ND)] == ND and "-e" in words:
+        return evaluated(words[len(ND) :], cwd, **options)
+    return conftest.run(words, cwd, **options)
+
+
+def complaint(words, cwd, only=True, **options):
+    """Returns the line in which a command ends that must fail, likewise."""
+    words = [str(word) for word in words]
+    if words[: len(ND)] != ND or "-e" not in words:
+        return conftest.complaint(words, cwd, only, **options)
+    with pytest.raises(nd.BadInput) as raised:
+        evaluated(words[len(ND) :], cwd, **options)
+    assert "\n" not in str(raised.value)
+    return f"imagenet_nd.py: error: {raised.value}"
+
+
+def evaluated(words, cwd, env=()):
+    """Does what main() does under -e, less ending the process; returns what is printed."""
+    before, handlers = dict(os.environ), {each: signal.getsignal(each) for each in conftest.SIGNALS}
+    os.environ.update(dict(env))
+    nd.open_shard.cache_clear()
+    nd.region_decoder.cache_clear()
+    here, printed = os.getcwd(), io.StringIO()
+    os.chdir(cwd)
+    try:
+        untimed = mock.patch.object(nd, "arm_timeout")  # it needs a stderr with a number
+        with untimed, contextlib.redirect_stdout(printed):
+            started = nd.build_run(nd.parse_args(words))
+            print(f"validation: {nd.format_metrics(nd.validate(started), 3)}")
+    finally:
+        os.chdir(here)
+        os.environ.clear()
+        os.environ.update(before)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    return printed.getvalue()
 
 
 def evaluate(*words, cwd, ways=ND, **options):
@@ -839,12 +886,12 @@ def test_no_code_of_the_hub_s_cache_is_run(images, tmp_path, look):
 def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_path):
     path = trained("one device") / "checkpoint.pt"
     words = [*ND, "--no-accel", "-j", "0", "-e", option, path, demo]
-    line = complaint([*words, "-a", "resnet18"], tmp_path, only=False)
+    line = conftest.complaint([*words, "-a", "resnet18"], tmp_path, only=False)
     advice = re.search(r" than -a resnet18: type (-a \S+)$", line)[1]
-    assert measured(run([*words, *advice.split()], tmp_path))
+    assert measured(conftest.run([*words, *advice.split()], tmp_path))
     if option == "--resume":
         words = [*ND, "--no-accel", "-j", "0", "--epochs", "2", option, path, demo]
-        line = complaint([*words, "-a", "resnet18"], tmp_path, only=False)
+        line = conftest.complaint([*words, "-a", "resnet18"], tmp_path, only=False)
         assert "differs in arch (vit_b_16, here resnet18)" in line
         assert re.search(r": type (-a \S+)$", line)[1] == advice
     for typed, named, own, arch in (
@@ -887,6 +934,6 @@ def test_an_optimizer_of_other_weights(first, second, images, tmp_path):
 
 def test_no_evaluation_of_random_weights(images, tmp_path):
     for script in "imagenet_nd.py", "imagenet_ddp.py":
-        line = complaint([*command(script), "-e", images], tmp_path)
+        line = conftest.complaint([*command(script), "-e", images], tmp_path)
         assert "--evaluate needs --resume, --output-dir, --weights or --pretrained" in line
     assert importlib.import_module("imagenet_ddp").about_file("x", None) == {"published": False}
