@@ -707,7 +707,7 @@ def test_some_of_the_numbers(tmp_path):
     model = make("squeezenet1_1", 1000)
     name = "squeezenet1_1-b8a52dc0.pth"
     torch.save(model.state_dict(), tmp_path / name)
-    line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", name, folder], tmp_path, only=False)
+    line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", name, folder.name], tmp_path)
     advice = re.search(r"1,000: (.*); then NEW is the DIR", line)[1]
     subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
     found, output = evaluate(*SAY, "--weights", name, "NEW", cwd=tmp_path)
