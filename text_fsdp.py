@@ -1878,8 +1878,10 @@ def load_checkpoint(args, place):
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema
         if args.ema and trained:
             tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        if args.evaluate:  # as the run itself validates
-            tensors["state_dict"] = tensors["ema"] or tensors["state_dict"]
+        if args.evaluate and tensors["ema"]:  # as the run itself validates; counters stay integers
+            dtypes = {name: weight.dtype for name, weight in tensors["state_dict"].items()}
+            averages = tensors["ema"].items()
+            tensors["state_dict"] = {name: each.to(dtypes[name]) for name, each in averages}
         # Without averages in the file, they begin at the weights.
         tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
         metadata |= {"path": str(path), "in_place": in_place}

@@ -477,7 +477,7 @@ tests/test_weights.py -k "averages or wrappers or program or hub or to_type or o
   another architecture is measured => if args.evaluate and arch not in same: => if False:
   timm's architecture is torchvision's => about["arch"] = saved["arch"] if known else f"timm/{saved['arch']}" => about["arch"] = saved["arch"]
   own architectures are timm's, too => if "model_options" not in about and args.arch == f"timm/{arch}": => if args.arch == f"timm/{arch}":
-  weights are evaluated, not their averages => tensors["state_dict"] = tensors["ema"] or tensors["state_dict"] => pass
+  weights are evaluated, not their averages => tensors["state_dict"] = {name: each.to(dtypes[name]) for name, each in averages} => pass
   an entry of another kind has the weights => isinstance(found, dict) and any(map(torch.is_tensor, found.values())) => isinstance(found, dict)
   NaN is loaded => if not all(weight.isfinite().all() for weight in weights.values()): => if False:
   advice overwrites a file => open({out!r}, 'xb'))"\n    )\n    command => open({out!r}, 'wb'))"\n    )\n    command

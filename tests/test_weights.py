@@ -21,7 +21,7 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
-from conftest import ROOT, Hostile, command, the_run
+from conftest import ROOT, Hostile, command, load, the_run
 from torchvision import models
 from torchvision.transforms import v2
 
@@ -793,22 +793,28 @@ def test_wrappers_of_others(images, tmp_path, look):
             assert "weights do not fit: " in line and f"; the file holds {names}" in line
 
 
-def test_own_averages_are_evaluated_by_either_option(images, tmp_path, look):
+@pytest.mark.parametrize("way", [("imagenet_ddp.py", 2), ("imagenet_fsdp.py", 2)], ids=str)
+def test_own_averages_are_evaluated_by_either_option(way, images, tmp_path, look):
     """As the run itself validates, though --ema is not typed again."""
-    words = [*SIZES, *SAY, "--epochs", "1", "--steps-per-epoch", "1", "--ema", "0.5", images]
+    arch = ["-a", "mobilenet_v3_small"]
+    words = [*SIZES, *arch, "--epochs", "1", "--steps-per-epoch", "1", "--ema", "0.5", images]
     run([*ND, *words, "--output-dir", "run"], tmp_path)
     path = tmp_path / "run" / "checkpoint.pt"
-    saved = torch.load(path, weights_only=True)
-    saved["ema"] = {name: weight.float() for name, weight in says(1).state_dict().items()}
-    torch.save(saved | {"state_dict": says(0).state_dict()}, path)
+    saved, raw, averaged = load(path), make(arch[1], seed=1), make(arch[1], seed=2)
+    saved["ema"] = {name: weight.float() for name, weight in averaged.state_dict().items()}
+    torch.save(saved | {"state_dict": raw.state_dict()}, path)
+    expected = plain(averaged, images / "val")
+    assert expected[2] != pytest.approx(plain(raw, images / "val")[2], rel=1e-3)
+    found = evaluate(*arch, "--resume", path, images, cwd=tmp_path, ways=command(*way))[0]
+    assert found == near(expected)
     for words in (
         ["--resume", path],
         ["--output-dir", "run"],
         ["--weights", path],
         ["--resume", path, "--ema", "0.5"],
     ):
-        assert evaluate(*SAY, *words, images, cwd=tmp_path)[0][0] == 30, words
-    assert measured(look("classes", path, images)[0])[0] == 30
+        assert evaluate(*arch, *words, images, cwd=tmp_path)[0] == near(expected), words
+    assert measured(look("classes", path, images)[0]) == near(expected, loss=1e-4)
 
 
 def test_two_models_in_a_file(tmp_path):
