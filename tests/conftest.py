@@ -136,8 +136,10 @@ STARTED = []
 
 @pytest.fixture(autouse=True)
 def what_was_started_ends():
-    """Kills what start() has started, so that a test that fails leaves no ranks."""
+    """Kills what start() has started, so that a test that fails leaves no ranks; and stops the
+    clock that a script's function has armed in this process, which would end it minutes later."""
     yield
+    faulthandler.cancel_dump_traceback_later()
     while STARTED:
         STARTED.pop().kill()
 
