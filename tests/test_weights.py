@@ -267,6 +267,10 @@ def test_a_published_file_says_its_preprocessing(images, tmp_path, monkeypatch):
         (tmp_path / "link.pth").symlink_to(name)
         (tmp_path / name).touch()
         assert nd.about_file(tmp_path / "link.pth", {}, arch) == about
+        (tmp_path / "blob").touch()
+        (tmp_path / "cache" / arch).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cache" / arch / name).symlink_to(tmp_path / "blob")
+        assert nd.about_file(tmp_path / "cache" / arch / name, {}, arch) == about
         torch.save({}, tmp_path / name)
         words = ["-a", arch, "--weights", tmp_path / name, "-e", images]
         data = opened(words)
