@@ -348,7 +348,13 @@ def test_another_project_s_numbers_are_not_believed(tmp_path):
     assert nd.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
     about = nd.about_file("x.pth", saved | {"arch": "resnet18"}, "resnet18")
     assert about == {"published": False, "arch": "resnet18"}
-    for odd in {"mean": [0.5]}, {"std": [1.0, 0.0, 1.0]}, {"mean": ["a"] * 3}, {"image_size": "x"}:
+    for odd in (
+        {"mean": [0.5]},
+        {"mean": [0.5], "std": [0.5]},
+        {"std": [1.0, 0.0, 1.0]},
+        {"mean": ["a"] * 3},
+        {"image_size": "x"},
+    ):
         with pytest.raises(nd.BadInput, match="x.pth cannot be used: its "):
             nd.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
 
