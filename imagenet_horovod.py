@@ -505,7 +505,7 @@ def build_model(args, data, load=True):
             what, saved = "--pretrained", published_weights(args.arch)
         else:
             what, saved = f"--weights {args.weights}", load_file(args.weights)
-        outputs = count_outputs(model, saved) if args.evaluate else None
+        outputs = count_outputs(model, saved, what) if args.evaluate else None
         if outputs not in (None, data.num_classes):
             if args.dummy:
                 raise BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
@@ -531,8 +531,8 @@ def make_model(arch, pretrained=False, **options):
 
 
 def model_options(arch, image_size, about, zero_init=False):
-    """Returns the arguments of an architecture besides the number of classes: those that a file has
-    `about` its model, but in the size of this run."""
+    """Returns the arguments of an architecture besides the number of classes: those of a file's
+    model, from `about_file()`, but sizes are this run's."""
     options = {}
     if zero_init:  # only ResNets take it
         options = {"zero_init_residual": True}
@@ -663,10 +663,10 @@ def published_weights(arch):
         raise storage_error(what, error, typed=True) from None
 
 
-def count_outputs(model, saved):
+def count_outputs(model, saved, what):
     """Returns the number of outputs of the model in a file, as the rows of its last layer; None if
     it has no such layer."""
-    weights = named_as_in(model, weights_in(saved)[1])
+    weights = named_as_in(model, weights_in(saved)[1], what)
     names = {module: name for name, module in model.named_modules()}
     for layer in reversed([*classifier(model).modules()]):
         if f"{names.get(layer)}.weight" in weights:
@@ -685,7 +685,7 @@ def load_weights(model, saved, what, size=None):
     layer. If the model is to be evaluated as it is, on images of `size` pixels, raises BadInput if
     its output needs weights that the file lacks, or the file has those of another model."""
     name, found = weights_in(saved)
-    weights, own = named_as_in(model, found), model.state_dict()
+    weights, own = named_as_in(model, found, what), model.state_dict()
     odd = {each for each in own.keys() & weights.keys() if weights[each].shape != own[each].shape}
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
@@ -748,7 +748,7 @@ def has_tensors(found):
     return isinstance(found, dict) and any(map(torch.is_tensor, found.values()))
 
 
-def named_as_in(model, weights):
+def named_as_in(model, weights, what="the file"):
     """Returns {name: tensor} with the model's names: as they are, or, if more of them fit so,
     without the prefixes of wrappers. Raises BadInput if two models in the file fit alike."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -774,7 +774,7 @@ def named_as_in(model, weights):
     for way in ways:
         other = [name for name in way if name in best and way[name] is not best[name]]
         if other and fitting(way) == fitting(best):
-            raise BadInput(f"the file has two models that fit, both with a {other[0]}")
+            raise BadInput(f"{what} has two models that fit, both with a {other[0]}")
     return best
 
 
@@ -799,8 +799,8 @@ def output_needs(model, names, size):
 
 def unnamed(what, outputs, classes, folder, part="val"):
     """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
-    names = ", ".join(ascii(name)[1:-1] for name in classes[:3]) + ", ..." * (len(classes) > 3)
-    line = f"{what} has {outputs:,} outputs, and DIR names {len(classes):,} classes: {names}"
+    named = f"{len(classes):,} classes: {first_three(classes)}"
+    line = f"{what} has {outputs:,} outputs, and DIR names {named}"
     if outputs != 1000:
         return BadInput(f"{line}; give train/ a folder for each output, which may be empty")
     measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
@@ -990,11 +990,15 @@ def in_classes(source, classes, whose):
     labels = {name: label for label, name in enumerate(classes)}
     if strange := [name for name in source.classes if name not in labels]:
         what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
-        name, *others = (ascii(name)[1:-1] for name in (strange[0], *classes[:3]))
-        known = ", ".join(others) + ", ..." * (len(classes) > 3)
+        name, known = first_three(strange[:1]), first_three(classes)
         raise BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
     target = np.array([labels[name] for name in source.classes])[source.target]
     return source._replace(classes=classes, target=target)
+
+
+def first_three(names):
+    """Returns the first names as text; what cannot be printed of them is escaped."""
+    return ", ".join(ascii(name)[1:-1] for name in names[:3]) + ", ..." * (len(names) > 3)
 
 
 def open_source(folder, allow_empty=False, names_only=False):

@@ -65,8 +65,7 @@ def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
     saved = nd.load_file(path)
     try:
-        weights = nd.weights_in(saved)[1]
-        if not all(isinstance(each, torch.Tensor) for each in weights.values()) or not weights:
+        if not nd.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
         about = nd.about_file(path, saved, arch)
         arch = arch or about.get("arch")
@@ -80,13 +79,14 @@ def open_checkpoint(path, arch=None):
             raise ValueError(f"its images of {resize} pixels are less than the crop, {size}")
         options = nd.model_options(arch, size, about)
         count = about.get("num_classes")
-        count = count or nd.count_outputs(nd.make_model(arch, **options), saved) or 1000
+        if not count:
+            count = nd.count_outputs(nd.make_model(arch, **options), saved, str(path)) or 1000
         model = nd.make_model(arch, num_classes=count, **options).eval()
         for line in nd.assumptions(path, arch, options, about):
             nd.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
             nd.load_weights(model, saved, str(path), size)
-        classes = [str(each) for each in about.get("classes", [])]
+        classes = about.get("classes", [])
         if not classes and count == 1000:
             classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
         classes = classes + [str(each) for each in range(len(classes), count)]
