@@ -31,6 +31,7 @@ import difflib
 import errno
 import faulthandler
 import fcntl
+import fnmatch
 import functools
 import gc
 import hashlib
@@ -90,7 +91,7 @@ def prepare(args, place, data):
         dist.broadcast(tensor, 0)
     if args.list_tensors and place.rank == 0:
         _list(model, args.exchange_dtype)
-    optimizer = build_optimizer(args, model.parameters())
+    optimizer = build_optimizer(args, model)
     if args.exchange == "ddp":
         model = DistributedDataParallel(model)
         # DDP would send rank 0's BatchNorm statistics in each step; once, in validate(), is enough.
@@ -628,7 +629,7 @@ def build_model(args, data, load=True):
     model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and not data.resumed and (args.pretrained or args.weights):
         if args.pretrained:
-            what, saved = "--pretrained", published_weights(args.arch)
+            what, saved = "--pretrained", published_weights(args.arch, data.model_options)
         else:
             what, saved = f"--weights {args.weights}", load_file(args.weights)
         outputs = count_outputs(model, saved, what) if args.evaluate else None
@@ -669,10 +670,32 @@ def model_options(arch, image_size, about, zero_init=False):
         options = {"image_size": image_size}
     elif arch == "maxvit_t":
         options = {"input_size": (image_size, image_size)}
+    elif arch.startswith("timm/"):
+        options = timm_size(arch, image_size)
     # No other options than these: one may name a file, which a library would load.
     theirs = about.get("model_options", {})
     believed = [name for name in options if name in theirs and "size" not in name]
     return options | {name: theirs[name] for name in believed}
+
+
+@functools.cache
+def timm_size(arch, image_size):
+    """Returns {"img_size": pixels} for a model of timm's that takes images of another size than its
+    own only if it is built for it, else nothing; raises BadInput if it does not take them."""
+    config = preset_of(arch).config
+    if image_size == config.input_size[1]:
+        return {}
+    why = None
+    for options in ({}, {"img_size": image_size})[: 1 + config.fixed_input_size]:
+        try:
+            with torch.device("meta"), torch.no_grad():
+                model = make_model(arch, **options).eval()
+                model(torch.zeros(1, 3, image_size, image_size))
+            return options
+        except Exception as error:  # whatever a model says of a size
+            why = why or error
+    what = f"-a {arch} does not take images of {image_size} pixels"
+    raise BadInput(f"{what} ({first_line(why)}); its own have {config.input_size[1]}")
 
 
 def freeze_all_but_last(model):
@@ -766,8 +789,10 @@ def about_images(preset):
 def assumptions(path, arch, options, about):
     """Returns lines on the `options` of model_options() that a file does not say, where published
     weights have others."""
+    if not (files := published_files(arch)):  # no architecture of torchvision
+        return []
     theirs = model_options(arch, None, about | {"published": True})
-    name = " or ".join(published_files(arch))
+    name = " or ".join(files)
     return [
         f"{path} does not say whether its {arch} has {option}: {options[option]} is assumed, as in "
         f"a training from scratch; published weights have {theirs[option]}, and are called {name}"
@@ -776,12 +801,14 @@ def assumptions(path, arch, options, about):
     ]
 
 
-def published_weights(arch):
-    """Returns the state dict that an architecture's library publishes."""
+def published_weights(arch, options):
+    """Returns the state dict that an architecture's library publishes. For a model that is built
+    with `options` of timm_size(), timm resamples the embeddings of positions."""
+    sizes = {name: options[name] for name in options if name == "img_size"}
     # PyTorch would else run what lies in its cache, under the name of published weights.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
-        return make_model(arch, pretrained=True).state_dict()
+        return make_model(arch, pretrained=True, **sizes).state_dict()
     except Exception as error:  # no network, or a file that may hold anything
         what = f"--pretrained: cannot load {arch} from {torch.hub.get_dir()}/checkpoints"
         if "Weights only" in str(error):  # PyTorch's advice would be to trust it
@@ -1301,6 +1328,7 @@ def open_data(args, place, sources, batches, metadata=None):
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
         raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    built_for = val_size if args.evaluate else image_size
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
         val = val._replace(target=train.target[: steps * global_batch])
@@ -1312,7 +1340,7 @@ def open_data(args, place, sources, batches, metadata=None):
         repeats=args.repeated_aug,
         workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
-        model_options=model_options(args.arch, image_size, about, args.zero_init),
+        model_options=model_options(args.arch, built_for, about, args.zero_init),
         interpolation=theirs.get("interpolation", preset.interpolation.value),
         mean=tuple(about.get("mean", preset.mean)),
         std=tuple(about.get("std", preset.std)),
@@ -1332,7 +1360,8 @@ def compare(args, data, about):
     what, lines, preset = about["what"], [], preset_of(args.arch)
     if args.evaluate:
         sizes = "crops of {} pixels, resized to {}"
-        lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}")
+        how = data.interpolation + ", squashed" * getattr(preset, "squash", False)
+        lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}, {how}")
         own = about.get("image_size", data.val_size), about.get("val_resize", data.val_resize)
         if own != (data.val_size, data.val_resize):
             lines.append(f"Its own are {sizes.format(*own)}")
@@ -1360,6 +1389,8 @@ def read_about(args, place, metadata):
     else:
         what = "published weights" if args.pretrained else "random weights"
         about = {"published": args.pretrained}
+        if args.pretrained and args.evaluate:
+            about |= about_images(preset_of(args.arch, test=True))
     arch, same = about.get("arch", args.arch), [args.arch]
     if "model_options" not in about and args.arch == f"timm/{arch}":  # as timm writes its names
         same.append(arch)
@@ -1421,14 +1452,27 @@ def batch_multiple(args):
 
 
 @functools.cache
-def preset_of(arch):
-    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std."""
+def preset_of(arch, test=False):
+    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std; for
+    published weights of timm's also that of a `test`, as in timm's validate.py."""
     if not arch.startswith("timm/"):
         return next(iter(models.get_model_weights(arch))).transforms()
     config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
-    crop, mode = config.input_size[1], InterpolationMode(config.interpolation)
-    sizes = {"crop_size": [crop], "resize_size": [round(crop / config.crop_pct)]}
-    return types.SimpleNamespace(**sizes, interpolation=mode, mean=config.mean, std=config.std)
+    shape, share = config.input_size, config.crop_pct
+    if test:
+        shape, share = config.test_input_size or shape, config.test_crop_pct or share
+        if shape[0] != 3 or shape[1] != shape[2] or config.crop_mode not in ("center", "squash"):
+            images = f"images of {shape[1]} x {shape[2]} pixels, crop mode {config.crop_mode}"
+            raise BadInput(f"-a {arch} is published for {images}: these scripts do not make them")
+    return types.SimpleNamespace(
+        crop_size=[shape[1]],
+        resize_size=[math.floor(shape[1] / share)],
+        interpolation=InterpolationMode(config.interpolation),
+        mean=config.mean,
+        std=config.std,
+        squash=config.crop_mode == "squash",
+        config=config,
+    )
 
 
 def train_size(args, data, epoch):
@@ -1490,7 +1534,7 @@ class Images(torch.utils.data.Dataset):
 
     def __init__(self, args, data, buffers):
         self.args, self.data, self.buffers = args, data, buffers
-        self.mode = data.interpolation
+        self.mode, self.squash = data.interpolation, getattr(preset_of(args.arch), "squash", False)
         mean = tuple(round(255 * channel) for channel in data.mean)
         self.mean, self.policy = torch.tensor(mean, dtype=torch.uint8), None
         if args.auto_augment in POLICIES:
@@ -1572,10 +1616,13 @@ class Images(torch.utils.data.Dataset):
             out[top : top + height, left : left + width] = self.mean
 
     def load_central(self, encoded, out, epoch=None, key=None):
-        """Writes the central crop, after the shorter side was resized to --val-resize."""
+        """Writes the central crop, after the shorter side was resized to --val-resize; for models
+        that timm publishes so, after both were, whatever the image's shape."""
         # Cropped to 4:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
-        image = decode(encoded, functools.partial(crop_box, rng=None, longest=4))
-        sides = [self.data.val_resize * side // min(image.shape[:2]) for side in image.shape[:2]]
+        longest = 10**6 if self.squash else 4
+        image = decode(encoded, functools.partial(crop_box, rng=None, longest=longest))
+        least = image.shape[:2] if self.squash else [min(image.shape[:2])] * 2
+        sides = [self.data.val_resize * s // n for s, n in zip(image.shape[:2], least, strict=True)]
         resized = torch.empty(*sides, 3, dtype=torch.uint8)
         resize(image, sides, self.mode, resized)
         top, left = (round((side - len(out)) / 2) for side in sides)
@@ -2316,16 +2363,23 @@ def to_device(batches, args, data, device, data_waits):
 # --------------------------------------------------------------------------- optimizer and schedule
 
 
-def build_optimizer(args, weights):
-    """Returns the optimizer of the trainable `weights`, in two groups with --norm-wd."""
-    trained = [weight for weight in weights if weight.requires_grad]
-    groups = [{"params": trained, "weight_decay": args.wd}]
+def build_optimizer(args, model, masters=None):
+    """Returns the optimizer of a model's trainable weights, or of their `masters`, in two groups
+    with --norm-wd."""
+    decayed, others = [], []
     # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
-    # are the weights with one dimension, whatever their names.
+    # are the weights with one dimension, whatever their names; timm's models name others, such as
+    # embeddings of positions, some by patterns.
+    patterns = getattr(model, "no_weight_decay", tuple)()
+    for (name, weight), updated in zip(
+        model.named_parameters(), masters or model.parameters(), strict=True
+    ):
+        exempt = weight.ndim < 2 or any(fnmatch.fnmatch(name, each) for each in patterns)
+        if updated.requires_grad:
+            (others if exempt and args.norm_wd is not None else decayed).append(updated)
+    groups = [{"params": decayed, "weight_decay": args.wd}]
     if args.norm_wd is not None:
-        groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
-        norms = [weight for weight in trained if weight.ndim < 2]
-        groups += [{"params": norms, "weight_decay": args.norm_wd}]
+        groups += [{"params": others, "weight_decay": args.norm_wd}]
     if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
     if args.optimizer == "lamb":
@@ -3373,6 +3427,7 @@ MEANINGS = {
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
+    r"doesn't match model|divisible by (patch|window)": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
 }
 

@@ -35,6 +35,7 @@ import difflib
 import errno
 import faulthandler
 import fcntl
+import fnmatch
 import functools
 import gc
 import hashlib
@@ -96,7 +97,7 @@ def prepare(args, place, data):
         _fill(tensor.detach(), value, place)
     # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
-    return model, build_optimizer(args, model.parameters()), scaler
+    return model, build_optimizer(args, model), scaler
 
 
 def _shard(model, args, place):
@@ -1616,16 +1617,23 @@ def to_device(batches, args, data, device, data_waits):
 # --------------------------------------------------------------------------- optimizer and schedule
 
 
-def build_optimizer(args, weights):
-    """Returns the optimizer of the trainable `weights`, in two groups with --norm-wd."""
-    trained = [weight for weight in weights if weight.requires_grad]
-    groups = [{"params": trained, "weight_decay": args.wd}]
+def build_optimizer(args, model, masters=None):
+    """Returns the optimizer of a model's trainable weights, or of their `masters`, in two groups
+    with --norm-wd."""
+    decayed, others = [], []
     # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
-    # are the weights with one dimension, whatever their names.
+    # are the weights with one dimension, whatever their names; timm's models name others, such as
+    # embeddings of positions, some by patterns.
+    patterns = getattr(model, "no_weight_decay", tuple)()
+    for (name, weight), updated in zip(
+        model.named_parameters(), masters or model.parameters(), strict=True
+    ):
+        exempt = weight.ndim < 2 or any(fnmatch.fnmatch(name, each) for each in patterns)
+        if updated.requires_grad:
+            (others if exempt and args.norm_wd is not None else decayed).append(updated)
+    groups = [{"params": decayed, "weight_decay": args.wd}]
     if args.norm_wd is not None:
-        groups[0]["params"] = [weight for weight in trained if weight.ndim > 1]
-        norms = [weight for weight in trained if weight.ndim < 2]
-        groups += [{"params": norms, "weight_decay": args.norm_wd}]
+        groups += [{"params": others, "weight_decay": args.norm_wd}]
     if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
     if args.optimizer == "lamb":
@@ -2673,6 +2681,7 @@ MEANINGS = {
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
+    r"doesn't match model|divisible by (patch|window)": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
 }
 

@@ -99,7 +99,9 @@ def prepared(apex, net, *options):
     place = apex.Place(torch.device("cpu"), precision=args.precision)
     sgd = functools.partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM, weight_decay=WD)
     with mock.patch.multiple(
-        apex, build_model=lambda args, data: net, build_optimizer=lambda args, weights: sgd(weights)
+        apex,
+        build_model=lambda args, data: net,
+        build_optimizer=lambda args, model, weights: sgd(weights),
     ):
         model, optimizer, scaler = apex.prepare(args, place, data)
     held = {"model": model, "optimizer": optimizer, "scaler": scaler, "ema": {}}

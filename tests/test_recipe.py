@@ -94,7 +94,7 @@ def test_weight_decay_of_norms_and_biases(name):
     model[3].weight.requires_grad_(False)
     for words, groups in ([], [(5, 1e-4)]), (["--norm-wd", "0"], [(1, 1e-4), (4, 0)]):
         args = nd.parse_args(["--optimizer", name, *words])
-        optimizer = nd.build_optimizer(args, model.parameters())
+        optimizer = nd.build_optimizer(args, model)
         found = [(len(each["params"]), each["weight_decay"]) for each in optimizer.param_groups]
         assert found == groups
         assert all(each["lr"] == 0.1 for each in optimizer.param_groups)
@@ -264,7 +264,7 @@ def test_zero_init_begins_with_blocks_that_are_the_identity():
 def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
     timm = pytest.importorskip("timm")
     preset = nd.preset_of("timm/vit_tiny_patch16_224")
-    assert preset.mean == (0.5,) * 3 and preset.crop_size == [224] and preset.resize_size == [249]
+    assert preset.mean == (0.5,) * 3 and preset.crop_size == [224] and preset.resize_size == [248]
     words = ["-a", "timm/resnet10t", "--image-size", "32", "-b", "8", "--optimizer", "lamb"]
     words += ["--steps-per-epoch", "4", "--epochs", "1", "-j", "0", "--no-accel", "--ema", "0.5"]
     run([*command("imagenet_nd.py"), *words, demo], tmp_path)

@@ -187,7 +187,7 @@ def test_what_torchvision_leaves_undecayed_is_left_so(name, more):
     with torch.device("meta"):
         model = models.get_model(name)
     names = {id(weight): name for name, weight in model.named_parameters()}
-    optimizer = nd.build_optimizer(nd.parse_args(["--norm-wd", "0"]), model.parameters())
+    optimizer = nd.build_optimizer(nd.parse_args(["--norm-wd", "0"]), model)
     (ours,) = (group["params"] for group in optimizer.param_groups if not group["weight_decay"])
     ours = {names[id(weight)] for weight in ours}
     theirs = {names[id(weight)] for weight in split_normalization_params(model)[0]}

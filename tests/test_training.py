@@ -550,7 +550,7 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
         (ND, ["--weights", "theirs.pt", *size], "theirs.pt: crops of 32 pixels, resized to 37"),
     ):
         output = run([*command(script), *net, "--evaluate", *words, demo], tmp_path)
-        assert f"Validating {what}\n" in output
+        assert f"Validating {what}, bilinear\n" in output
         assert not re.search("Resuming|learning rate|other options", output)
         same = f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in output
         assert same == what.endswith("37")

@@ -311,7 +311,7 @@ def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):
     output = run([*ND, *few], tmp_path)
     own = plain(model, images / "val", CLASSES, 48, 60, mean, std)
     assert measured(output) == near(own, loss=1e-4)
-    assert f"Validating {path}: crops of 48 pixels, resized to 60\n" in output
+    assert f"Validating {path}: crops of 48 pixels, resized to 60, bilinear\n" in output
     assert f"{path} has a mean of {mean}, not {MEAN}\n" in output
     assert measured(look("classes", path, images)[0]) == near(own, loss=1e-4)
     output = run([*ND, *few, "--val-size", "64", "--val-resize", "72"], tmp_path)

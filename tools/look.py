@@ -118,7 +118,7 @@ class Pictures(torch.utils.data.Dataset):
     """Central crops, uint8 (size, size, 3), and their numbers; -1 of what cannot be read."""
 
     def __init__(self, trained, paths, reads):
-        args = SimpleNamespace(auto_augment="off")
+        args = SimpleNamespace(auto_augment="off", arch=trained.arch)
         names = {"interpolation": trained.interpolation, "mean": trained.mean}
         data = SimpleNamespace(val_resize=trained.resize, **names)
         self.images, self.size = nd.Images(args, data, None), trained.size
