@@ -245,6 +245,11 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "--evaluate trains no steps"),
         (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
         (
+            "find_bottleneck -b 4 -a vit_b_16 --image-size 32 --start-size 16 --epochs 9 --dummy "
+            "--no-accel -j 0 --steps 1",
+            "the model cannot take this size of batch or input (Wrong image height! Expected 32",
+        ),
+        (
             f"find_bottleneck -b 32 -j 2 -a {NET} DEMO",
             "an epoch has 40 steps, fewer than are needed",
         ),

@@ -117,9 +117,10 @@ def main():
     if args.steps < 1:
         parser.error(f"--steps {args.steps}: 1 or more")
     try:
-        with one_line(parser, nd.BadInput, nd.Fault, OSError):
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                loader, model, both, workers = measure(words, args.steps, folder)
+        with one_line(parser), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            loader, model, both, workers = measure(words, args.steps, folder)
+    except Exception as error:  # as the script reports it: one line, but of a bug all
+        sys.exit(nd.report_error(error))
     finally:
         kill_workers()
     cores = nd.cores_per_rank(nd.Place(None))
