@@ -2749,7 +2749,7 @@ def read_checkpoint(path, typed=True):
     """Returns a checkpoint of these scripts."""
     saved = load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, loads those of other projects"
+        others = "--weights loads those of other projects"
         raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
 
@@ -2840,7 +2840,7 @@ def saved_pairs(run, state):
             if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
                 line += (
                     "; the optimizer's state is of other weights, as after --freeze or with "
-                    "another --norm-wd: --weights, where a script has it, takes the weights alone"
+                    "another --norm-wd: --weights takes the weights alone"
                 )
             raise BadInput(line)
     for path, tensor in own.items():

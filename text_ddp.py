@@ -504,12 +504,18 @@ def end_early(run):
 
 
 def build_model(args, data, load=True):
-    """Returns the model `-a` in float32 on the CPU, with FOLDER's weights if `load`."""
+    """Returns the model `-a` in float32 on the CPU, if `load` with FOLDER's or FILE's weights."""
+    load = load and not data.resumed
     if args.task == "lm":
         sizes = data.train.vocabulary, args.max_length
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
-        model = Classifier(build_encoder(args, data, load and not data.resumed))
+        names = CLASSES.get(args.task, GLUE[args.task][2])
+        order = [data.classes.index(name) for name in names]
+        model = Classifier(build_encoder(args, data, load and not args.weights), order)
+        try_out(model, args)
+    if load and args.weights:
+        load_weights(model, args, data)
     if args.compile:
         # Or, after another length, all later batches would run a slower graph.
         model.compile(mode=args.compile_mode, dynamic=False)
@@ -588,33 +594,39 @@ class CausalAttention(nn.Module):
 def build_encoder(args, data, load):
     """Returns -a with a classifier on top, with random weights or FOLDER's."""
     auto = transformers().AutoModelForSequenceClassification
+    known = args.arch in ARCHS
     try:
         config = make_config(args, data)
-        if args.arch in ARCHS or args.from_scratch or not load:
-            return auto.from_config(config, dtype=torch.float32)  # whatever FOLDER's dtype
-        options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
-        # Another task's last layer does not fit.
-        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        model, info = auto.from_pretrained(args.arch, **options)
+        if known or args.from_scratch or not load:
+            model, left = auto.from_config(config, dtype=torch.float32), []  # whatever FOLDER's is
+        else:
+            options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
+            # Another task's last layer does not fit.
+            options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+            model, info = auto.from_pretrained(args.arch, **options)
+            left = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     except Exception as error:  # libraries may raise anything
         raise storage_error(f"-a {args.arch}", error, typed=True) from None
-    left = sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])])
     if len(left) > len(model.state_dict()) / 2:
-        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {left[0]}")
-    line = f"-a {args.arch}: {len(left)} weights are new: {', '.join(left[:4])}"
+        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {min(left)}")
+    line = f"-a {args.arch}: {len(left)} weights are new: {', '.join(sorted(left)[:4])}"
     if left and args.evaluate:
         raise BadInput(f"{line}: its answers would be random")
-    if left and os.environ.get("RANK", "0") == "0":
-        print_line(line)
+    if left:
+        print_once(line)
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and args.dropout is not None:
+            module.p = args.dropout
     return model
 
 
 class Classifier(nn.Module):
     """An encoder of transformers that takes the one tensor of load_batches()."""
 
-    def __init__(self, encoder):
+    def __init__(self, encoder, order):
         super().__init__()
         self.encoder = encoder
+        self.order = order  # of the encoder's outputs, so that they are the task's classes
 
     def forward(self, inputs):
         """Takes (N, L + 1), returns logits (N, classes)."""
@@ -624,7 +636,8 @@ class Classifier(nn.Module):
         given = {"input_ids": tokens.where(mask, config.pad_token_id)}
         if getattr(config, "type_vocab_size", 1) > 1:
             given["token_type_ids"] = (mask & (mask.cumsum(dim=1) > second)).long()
-        return self.encoder(attention_mask=mask.long(), **given).logits
+        logits = self.encoder(attention_mask=mask.long(), **given).logits
+        return logits if self.order == sorted(self.order) else logits[:, self.order]
 
 
 def make_config(args, data):
@@ -643,20 +656,129 @@ def make_config(args, data):
         config = auto.from_pretrained(args.arch, trust_remote_code=False)  # runs none of its code
     if config.pad_token_id is None:
         raise ValueError("it has no padding token: is it an encoder?")
-    shifted = re.search("roberta|camembert|mpnet|longformer", config.model_type)
-    most = config.max_position_embeddings - 2 * bool(shifted)
-    if args.max_length > most:
-        raise ValueError(f"--max-length {args.max_length} is more than its {most} positions")
     vocabulary = config.vocab_size
     tokens = data.train.vocabulary
     if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
         raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
-    config.num_labels = len(GLUE[args.task][2])
+    config.id2label = dict(enumerate(data.classes))
+    config.label2id = {name: number for number, name in config.id2label.items()}
     # A folder may name attention code to fetch and run, and may return tuples.
     config.update({"_attn_implementation": None, "return_dict": True})
     if args.dropout is not None:
-        config.update({name: args.dropout for name in config.to_dict() if "dropout" in name})
+        rates = re.compile("dropout|pdrop")
+        found = {name: value for name, value in config.to_dict().items() if rates.search(name)}
+        rated = [name for name in found if type(found[name]) in (int, float, type(None))]
+        config.update(dict.fromkeys(rated, args.dropout))
     return config
+
+
+def try_out(model, args):
+    """Raises BadInput if a model does not take --max-length tokens, or if --dropout does not reach
+    all of its dropout: by calling it on a sequence, as no library says it of all models."""
+    if next(model.parameters()).is_meta:  # rank 0 has the weights
+        return
+    rates = Rates()
+    config = model.encoder.config
+
+    def fails(length):
+        token = 1 if config.pad_token_id != 1 else 2
+        inputs = torch.full((1, length + 1), token)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), rates:
+                model.train()(inputs)
+        except Exception as error:  # whatever a model says of it
+            return error
+        return None
+
+    why = fails(args.max_length)
+    if why:
+        most = min(args.max_length, getattr(config, "max_position_embeddings", args.max_length))
+        # RoBERTa and its kin do not use two of their positions or more.
+        fits = next((length for length in range(most, most - 8, -1) if not fails(length)), 0)
+        if fits > 0:
+            positions = f"--max-length {args.max_length} is more than its {fits} positions"
+            raise BadInput(f"-a {args.arch}: {positions}")
+        raise BadInput(f"-a {args.arch} cannot be called: {first_line(why)}")
+    if args.dropout is not None and not rates.found <= {args.dropout}:
+        others = ", ".join(f"{rate:g}" for rate in sorted(rates.found - {args.dropout}))
+        what = f"--dropout {args.dropout} does not reach all dropout of -a {args.arch}"
+        raise BadInput(f"{what}: {others} is in its code, or in config.json by another name")
+    if args.dropout and not rates.found:
+        raise BadInput(f"--dropout {args.dropout}: -a {args.arch} has no dropout")
+
+
+class Rates(torch.overrides.TorchFunctionMode):
+    """Notes the rates of dropout by which a model is trained, whoever calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_function__(self, function, types, given=(), named=None):
+        """Calls the function, like PyTorch without this mode."""
+        named = named or {}
+        name = getattr(function, "__name__", "")
+        if "dropout" in name and named.get("training", True) and "p" in named:
+            self.found.add(named["p"])
+        if "attention" in name and named.get("dropout_p"):
+            self.found.add(named["dropout_p"])
+        return function(*given, **named)
+
+
+def load_weights(model, args, data):
+    """Loads the weights of --weights FILE that fit, and prints the others, such as those of another
+    task's last layer. Of more positions than --max-length, the first are taken. Raises BadInput if
+    FILE is a checkpoint of these scripts of another model, or, to evaluate, of another task, or if
+    not all weights fit."""
+    what, saved = f"--weights {args.weights}", load_file(args.weights)
+    saved = saved if isinstance(saved, dict) else {}
+    about = about_model(args, data)
+    free = {"max_length"}
+    if not args.evaluate and saved.get("task") != args.task:
+        free |= {"task", "classes"}
+    if "model_options" in saved:
+        mine = {name: about[name] for name in MUST_FIT if about[name] and name not in free}
+        if found := differing(saved, mine):
+            raise BadInput(f"{what} differs in {found}")
+    held = [name for name in WEIGHTS if isinstance(saved.get(name), dict) and saved[name]]
+    found = saved[held[0]] if held else saved
+    weights = {
+        str(name).replace("_orig_mod.", "").removeprefix("module."): found[name]
+        for name in found
+        if torch.is_tensor(found[name])
+    }
+    own = model.state_dict()
+    for name in own.keys() & weights.keys():
+        there, here = weights[name].shape, own[name].shape
+        if "position" in name and there[1:] == here[1:] and there != here:
+            if len(weights[name]) < len(own[name]):
+                most = f"its {args.max_length - len(own[name]) + len(weights[name])} positions"
+                raise BadInput(
+                    f"{what}: --max-length {args.max_length} exceeds its {most} positions"
+                )
+            weights[name] = weights[name][: len(own[name])]
+    fitting = {name: weights[name] for name in own.keys() & weights.keys()}
+    fitting = {name: each for name, each in fitting.items() if each.shape == own[name].shape}
+    left = sorted((own.keys() | weights.keys()) - fitting.keys())
+    line = f"{what}: {len(left)} weights do not fit"
+    if len(own.keys() - fitting.keys()) >= len(own) / 2:
+        holds = ", ".join(map(str, [*(weights or saved)][:4]))
+        raise BadInput(f"{line}: {', '.join(left[:4])}; the file holds {holds}")
+    if left and args.evaluate:
+        raise BadInput(f"{line}: {', '.join(left[:4])}; without them the output is random")
+    if not all(weight.isfinite().all() for weight in fitting.values()):
+        raise BadInput(f"{what}: its weights are not all finite")
+    model.load_state_dict(fitting, strict=False)
+    if left:
+        print_once(f"{line} and are left out: {', '.join(left[:4])}")
+    if held[:1] == ["ema"]:
+        print_once(f"{what}: its averages, ema, are taken")
+
+
+def print_once(line):
+    """Prints a line on rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        print_line(line)
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -714,15 +836,16 @@ def compute_metrics(sums):
 
 
 def format_metrics(values, digits=1):
-    """Returns the measures as text, without those at their worst or not measured."""
+    """Returns the measures as text, without those that the task does not have."""
     forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
     forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
-    good = [tag for tag in forms if values.get(tag, BEST[tag][1]) != BEST[tag][1]]
-    return ", ".join(forms[tag].format(values[tag], digits, digits + 2) for tag in good)
+    return ", ".join(
+        forms[tag].format(values[tag], digits, digits + 2) for tag in forms if tag in values
+    )
 
 
 # What a checkpoint must share with about_model().
-MUST_FIT = "arch task model_options vocabulary words max_length".split()
+MUST_FIT = "arch task classes model_options vocabulary words tokenizer max_length".split()
 
 
 def about_model(args, data):
@@ -730,9 +853,11 @@ def about_model(args, data):
     return {
         "arch": os.path.basename(os.path.abspath(args.arch)),
         "task": args.task,
+        "classes": data.classes,
         "model_options": data.model_options,
         "vocabulary": data.train.vocabulary,
         "words": data.train.words,
+        "tokenizer": data.train.tokenizer,
         "max_length": args.max_length,
     }
 
@@ -741,7 +866,7 @@ def about_data(data):
     """Returns the lines that are printed on the data at the start."""
     train, val = data.train, data.val
     counts = f"{len(train.target):,} training and {len(val.target):,} validation sequences"
-    return [f"{counts}, a vocabulary of {train.vocabulary:,}"]
+    return [*data.lines, f"{counts}, a vocabulary of {train.vocabulary:,}"]
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -758,6 +883,7 @@ class Source(NamedTuple):
     target: np.ndarray  # (N,) classes; zeros for a language model
     vocabulary: int  # number of possible tokens
     words: list | None = None  # a language model's words, by token
+    tokenizer: str | None = None  # a digest of it, of digest_of(); None = not known, or words
     pad: int = 0  # the token that fills an encoder's sequence
 
     def digest(self):
@@ -781,8 +907,9 @@ def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets."""
     # Block i begins at token i x --max-length, and ends with the first token of the next block, so
     # every token but the first is a target once. Training omits the incomplete last block.
-    words, vocabulary = None, 256  # of bytes
+    words, vocabulary, digest = None, 256, "bytes"
     is_text = args.tokenizer not in (None, "bytes")
+    as_array = functools.partial(np.array, dtype=np.int32)
     if args.dir:
         kind = "bin" if not args.tokenizer and look_at(f"{args.dir}/train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
@@ -790,18 +917,11 @@ def list_blocks(args):
     else:
         paths, arrays = [Path("Python's language reference")] * 2, demo_text(is_text)
     if paths[0].suffix == ".bin":
-        words, vocabulary, arrays = view_bins(paths, arrays)
-    elif args.tokenizer == "words":  # a library of tokenizers takes ten times as long
-        words = [*dict.fromkeys(["<unk>", *split_words(arrays[0])])]
-        vocabulary = len(words)
-        index = {word: token for token, word in enumerate(words)}
-        arrays = [np.array([index.get(word, 0) for word in split_words(text)]) for text in arrays]
+        words, vocabulary, digest, arrays = view_bins(paths, arrays)
     elif is_text:
-        tokenizer = load_tokenizer(args.tokenizer)
-        vocabulary = len(tokenizer)
-        lines = [text.splitlines(keepends=True) or [""] for text in arrays]
-        ids = [tokenizer(rows, add_special_tokens=False, verbose=False).input_ids for rows in lines]
-        arrays = [np.fromiter(itertools.chain(*rows), np.int32) for rows in ids]
+        words, vocabulary, digest, encode = make_encoder(args.tokenizer, arrays[:1])
+        parts = [map(as_array, tokenize([text], encode)) for text in arrays]
+        arrays = [np.concatenate([*several]) for several in parts]
     length = args.max_length
     sources = []
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
@@ -820,28 +940,101 @@ def list_blocks(args):
             target=zeros,
             vocabulary=vocabulary,
             words=words,
+            tokenizer=digest,
         )
         sources.append(source)
     return sources
 
 
 def view_bins(paths, raw):
-    """Returns (words or None, size of the vocabulary, tokens) of files without a header, like
-    nanoGPT's; meta.json, which tools/prepare_text.py writes, says what is in them."""
+    """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, tokens) of
+    files without a header, like nanoGPT's; meta.json, which tools/prepare_text.py writes, says what
+    is in them."""
     meta = paths[0].with_name("meta.json")
     try:
         about = json.loads(meta.read_text())
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
         words = [] + about.get("words", [])  # must be a list
-        return words or None, int(about["vocabulary"]), [array.view(dtype) for array in raw]
+        vocabulary, digest = int(about["vocabulary"]), about.get("tokenizer")
+        arrays = [array.view(dtype) for array in raw]
+        if words and len(words) != vocabulary:
+            raise ValueError(f"it has {len(words)} words, and a vocabulary of {vocabulary}")
+        if not 0 < vocabulary <= 256 ** np.dtype(dtype).itemsize:
+            raise ValueError(f"a vocabulary of {vocabulary} does not fit into {about['dtype']}")
+        halves = [array[: len(array) // 2 * 2].view("<u2")[1 : 10**6 : 2] for array in arrays]
+        if dtype == "<u2" and vocabulary > 1 and any(len(h) and not h.any() for h in halves):
+            raise ValueError("every second token is 0: the files are of uint32, not of uint16")
+        return words or None, vocabulary, digest, arrays
     except Exception as error:  # the file may hold anything
-        wanted = ': for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
+        wanted = '; for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
         raise storage_error(meta, error, typed=True, advice=wanted) from None
+
+
+def make_encoder(name, chunks):
+    """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, function
+    from texts to their tokens) of --tokenizer; of words, those in the chunks of a text."""
+    if name != "words":
+        tokenizer = load_tokenizer(name)
+
+        def encode(texts):
+            return tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
+
+        return None, len(tokenizer), digest_of(tokenizer), encode
+    # A library of tokenizers takes ten times as long.
+    index = {"<unk>": 0}
+    for found in tokenize(chunks, lambda texts: [*map(split_words, texts)]):
+        for word in found:
+            index.setdefault(word, len(index))
+
+    def look_up(texts):
+        return [[index.get(word, 0) for word in split_words(text)] for text in texts]
+
+    return [*index], len(index), None, look_up
 
 
 def split_words(text):
     """Returns a text's words, split at white space; the end of a line is a word, too."""
     return text.replace("\n", " <eos> ").split()
+
+
+PIECE = 1 << 16  # characters of a text at a time
+
+
+def tokenize(chunks, encode):
+    """Yields lists of a text's tokens, those of the whole text, which comes in chunks; some at a
+    time, because `encode` takes a hundred times as much memory as what it is given."""
+    pieces = cut_text(chunks, encode)
+    while several := [*itertools.islice(pieces, 16)]:  # a library encodes them in parallel
+        known = encode([before for before, _ in several])
+        whole = encode([before + piece for before, piece in several])
+        yield from (ids[len(seen) :] for ids, seen in zip(whole, known, strict=True))
+
+
+def cut_text(chunks, encode, near=256):
+    """Yields (what is before, piece) of a text, `near` and about PIECE characters. They are cut
+    where tokens do not join, which is tried: with what follows, `encode` has to find the same
+    tokens before a cut as without it."""
+
+    def is_cut(text, at):
+        before = text[max(0, at - near) : at]
+        alone, joined = encode([before, before + text[at : at + near]])
+        return alone and joined[: len(alone)] == alone
+
+    before = text = ""
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE):
+            text += chunk[start : start + PIECE]
+            if len(text) < PIECE:
+                continue
+            # After a line, before a word, else anywhere.
+            within, first = text[-PIECE + near : -near], len(text) - PIECE + near
+            for pattern in r"\S\n(?=\S)", r"\S(?= \S)", ".":
+                ends = [first + match.end() for match in re.finditer(pattern, within, re.DOTALL)]
+                if at := next((end for end in ends[:-5:-1] if is_cut(text, end)), None):
+                    yield before, text[:at]
+                    before, text = text[max(0, at - near) : at], text[at:]
+                    break
+    yield before, text
 
 
 def demo_text(text=False):
@@ -882,12 +1075,12 @@ def list_rows(args, place):
             second=np.array(second),
             target=np.array([row[0] for row in rows]),
             vocabulary=len(tokenizer),
+            tokenizer=digest_of(tokenizer),
             pad=tokenizer.pad_token_id or 0,
         )
         sources.append(source)
         if (full := (length == args.max_length).sum()) and place.rank == 0:
             print_line(f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut")
-        # If FOLDER has no tokenizer, transformers makes one that knows no word.
         if (tokens == tokenizer.unk_token_id).mean() > 0.5:
             raise BadInput(f"{path}: more than half of it is unknown to the tokenizer")
     return sources
@@ -903,7 +1096,7 @@ def read_rows(path, task, place):
         given = ", ".join(header)[:200]
         raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
     rows = []
-    short = 0
+    short = unlabeled = quoted = 0
     for number, line in enumerate(lines, 1 + (task != "cola")):
         cells = line.split("\t")
         row = dict(zip(header, cells, strict=False))
@@ -911,13 +1104,22 @@ def read_rows(path, task, place):
             short += bool(line)
         elif len(cells) != len(header):
             raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
+        elif row[label] == "-":  # in SNLI and MultiNLI, where annotators did not agree
+            unlabeled += 1
         elif row[label] not in classes:
             given = f"line {number} has the label {row[label][:50]!r}"
             raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
         else:
             rows.append((classes.index(row[label]), *(row[name] for name in columns)))
-    if short and place.rank == 0:
-        print_line(f"{path}: {short} incomplete rows are left out")
+            quoted += any(re.fullmatch('".*"".*"', row[name]) is not None for name in columns)
+    if place.rank == 0:
+        if short:
+            print_line(f"{path}: {short} incomplete rows are left out")
+        if unlabeled:
+            print_line(f"{path}: {unlabeled} rows with the label - are left out")
+        if quoted:
+            how = 'read as they stand, as in GLUE; to_csv(..., sep="\\t", quoting=3) writes none'
+            print_line(f"{path}: {quoted} sentences are in quotes, with quotes doubled: {how}")
     if not rows:
         raise BadInput(f"{path} has no rows")
     return rows
@@ -949,10 +1151,44 @@ def demo_rows():
 
 def load_tokenizer(folder):
     """Returns the tokenizer in a folder with Hugging Face's files."""
+    library = transformers().AutoTokenizer
+    names = "tokenizer_config.json", "tokenizer.json"
     try:
-        return transformers().AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        says, made = (look_at(f"{folder}/{name}") for name in names)
+        says = "do_lower_case" in Path(folder, names[0]).read_text("utf-8") if says else False
+        tokenizer = library.from_pretrained(folder, trust_remote_code=False)
+        if len(tokenizer) < len(tokenizer.all_special_ids) + 3:
+            files = "tokenizer.json, or vocab.txt, or vocab.json and merges.txt, or a *.model"
+            raise ValueError(f"it needs {files}; without, it would know no word")
+        if not (says or made) and lowers_cased(tokenizer):
+            tokenizer = library.from_pretrained(
+                folder, trust_remote_code=False, do_lower_case=False
+            )
+            line = f"{folder}: its vocabulary has capitals, so text keeps its own; if this is wrong"
+            print_once(f'{line}, write {{"do_lower_case": true}} into its tokenizer_config.json')
+            if lowers_cased(tokenizer):
+                raise ValueError("its vocabulary has capitals, and it would not use them")
+        return tokenizer
     except Exception as error:  # libraries may raise anything
         raise storage_error(f"{folder} has no tokenizer", error, typed=True) from None
+
+
+def lowers_cased(tokenizer):
+    """Returns whether a tokenizer makes no difference between A and a, though its vocabulary
+    does."""
+    vocabulary = tokenizer.get_vocab()
+    capitals = sum(re.fullmatch(r"(##|\W)?[A-Z][a-z]*", token) is not None for token in vocabulary)
+    letters = "A B C D E F G H"
+    same = tokenizer.tokenize(letters) == tokenizer.tokenize(letters.lower())
+    return same and capitals > len(vocabulary) / 100
+
+
+def digest_of(tokenizer):
+    """Returns a hash of a tokenizer's vocabulary and of what it makes of a sentence."""
+    sentence = " The 2 caf\u00e9s\n\n opened EARLY:\tdon't   wait (e.g. at 10:30)!\n"
+    tokens = tokenizer(sentence, add_special_tokens=False).input_ids
+    content = sorted(tokenizer.get_vocab().items()), tokens
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def word_tokenizer(texts):
@@ -1009,22 +1245,59 @@ class Data(NamedTuple):
     workers: int  # loader processes: none
     resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what a model with random weights is built with
+    classes: list | None  # names of the encoder's outputs
+    lines: list  # printed at the start
 
 
 def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data for these options, with `batches` of split_batch()."""
-    if args.evaluate and place.rank == 0:
+    lines = []
+    if args.evaluate:
         if metadata:
             what = f"{metadata['path']}, epoch {metadata['epoch']}"
         else:
             what = "random weights" if args.arch in ARCHS or args.from_scratch else args.arch
-        print_line(f"Validating {what}: up to {args.max_length} tokens")
+            what = args.weights or what
+        lines.append(f"Validating {what}: up to {args.max_length} tokens")
+    for option, name in ("-a", args.arch), ("--tokenizer", args.tokenizer):
+        if name in (*ARCHS, *OURS) and os.path.isdir(name):
+            lines.append(f"{option} {name} is not the folder {name}, which is {option} ./{name}")
     options = {}
     if args.arch in ARCHS:
         options = {name: getattr(args, name) for name in (*SIZES, "tied")}
     steps = steps_per_epoch(args, sources[0], batches[-1])
     resumed = metadata is not None
-    return Data(*sources, steps, *batches, 1, 0, resumed, model_options=options)
+    classes = None if args.task == "lm" else name_classes(args, resumed, lines)
+    return Data(*sources, steps, *batches, 1, 0, resumed, options, classes, lines)
+
+
+def name_classes(args, resumed, lines):
+    """Returns the names of the classes in the order of the encoder's outputs: that of the names in
+    FOLDER's config.json, where they are the task's, as in any spelling of GLUE's; the task's where
+    they are LABEL_0, LABEL_1 ... or other names, on which it adds a line. Raises BadInput if
+    FOLDER's own classifier, of other names, is to be evaluated."""
+    given = GLUE[args.task][2]
+    names = CLASSES.get(args.task, given)
+    if args.arch in ARCHS or args.from_scratch:
+        return names
+    try:
+        config = transformers().AutoConfig.from_pretrained(args.arch, trust_remote_code=False)
+        found = [str(name) for _, name in sorted(config.id2label.items())]
+    except Exception as error:  # libraries may raise anything
+        raise storage_error(f"-a {args.arch}", error, typed=True) from None
+    plain = [re.sub("[^a-z0-9]+", "_", name.lower()) for name in found]
+    for known in names, given:
+        if sorted(plain) == sorted(known):
+            return [names[known.index(name)] for name in plain]
+    if all(re.fullmatch(f"(label_)?{n}", name) for n, name in enumerate(plain)):
+        return names
+    classes = f"{', '.join(found[:4])}, --task {args.task} {', '.join(names)}"
+    line = f"-a {args.arch} has the classes {classes}"
+    if args.evaluate and not (resumed or args.weights):
+        raise BadInput(f"{line}: its answers would mean something else")
+    if len(found) == len(names) and not (resumed or args.weights):
+        lines.append(f"{line}: its last layer starts from theirs")
+    return names
 
 
 def batch_multiple(args):
@@ -1087,6 +1360,7 @@ WARMUP = 1, 10  # epochs of warm-up, of this many epochs
 # Encoders of transformers that are built with random weights.
 ENCODERS = "albert bert distilbert electra roberta".split()
 ARCHS = ("gpt", *ENCODERS)
+OURS = ("words", "bytes")  # tokenizers
 SIZES = ("layers", "hidden_size", "heads")
 # Tasks of GLUE (Wang et al. 2018): the columns of text, the label's column, and the classes, in
 # Hugging Face's order.
@@ -1100,6 +1374,18 @@ GLUE = {
     "rte": (["sentence1", "sentence2"], "label", ["entailment", "not_entailment"]),
     "wnli": (["sentence1", "sentence2"], "label", ["0", "1"]),
 }
+
+
+# How Hugging Face's GLUE names the classes that are numbers in GLUE's own files.
+CLASSES = {
+    "cola": ["unacceptable", "acceptable"],
+    "sst-2": ["negative", "positive"],
+    "mrpc": ["not_equivalent", "equivalent"],
+    "qqp": ["not_duplicate", "duplicate"],
+    "wnli": ["not_entailment", "entailment"],
+}
+# By which names files have weights, averages first.
+WEIGHTS = ("ema", "state_dict", "model", "model_state_dict")
 
 
 class StoreArch(argparse.Action):
@@ -1150,6 +1436,7 @@ def add_task_options(parser):
         "(default: %(default)s)",
     )
     add("--from-scratch", action="store_true", help="random weights for FOLDER's model")
+    add("--weights", metavar="FILE", help="start from the weights in a file (default: none)")
     size = number(int, 1, 10**5)
     add("--layers", type=size, default=2, help="with random weights")
     add("--hidden-size", type=size, default=64, help="with random weights")
@@ -1166,7 +1453,7 @@ def add_task_options(parser):
         type=lambda text: ["accuracy", round(100 * fraction(text), 9)],
         help="0.9: as --desired accuracy 90 (default: none)",
     )
-    return ["pad_to_max"], ["dir"]
+    return ["pad_to_max", "weights"], ["dir"]
 
 
 def check_task_options(args, parser):
@@ -1185,6 +1472,7 @@ def check_task_options(args, parser):
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     random = known or args.from_scratch
+    begun = args.resume or args.output_dir or args.weights
     tags = {"lm": "loss perplexity", "mnli": "loss accuracy"}.get(args.task, "loss accuracy f1 mcc")
     wanted = {args.best, *(tag.lower() for tag, _ in args.desired)} - {None}
     refused = {
@@ -1198,9 +1486,10 @@ def check_task_options(args, parser):
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
         f"{task} needs --pad-to-max under --compile": args.compile and not (lm or args.pad_to_max),
-        "DIR needs a name": args.dir == "",
-        "--evaluate needs --resume, --output-dir or -a FOLDER: random weights have no accuracy "
-        "worth a number": args.evaluate and random and not (args.resume or args.output_dir),
+        "DIR and --weights need a name": "" in (args.dir, args.weights),
+        "--from-scratch and --weights exclude each other": args.from_scratch and args.weights,
+        "--evaluate needs --resume, --output-dir, --weights or -a FOLDER: random weights have no "
+        "accuracy worth a number": args.evaluate and random and not begun,
         f"{task} needs DIR with files of GLUE": not args.dir and args.task not in ("lm", "cola"),
     }
     for why, wrong in refused.items():
@@ -2015,7 +2304,7 @@ def read_checkpoint(path, typed=True):
     """Returns a checkpoint of these scripts."""
     saved = load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights, where a script has it, loads those of other projects"
+        others = "--weights loads those of other projects"
         raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
 
@@ -2106,7 +2395,7 @@ def saved_pairs(run, state):
             if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
                 line += (
                     "; the optimizer's state is of other weights, as after --freeze or with "
-                    "another --norm-wd: --weights, where a script has it, takes the weights alone"
+                    "another --norm-wd: --weights takes the weights alone"
                 )
             raise BadInput(line)
     for path, tensor in own.items():

@@ -112,7 +112,7 @@ OPTIONS = [
     ("--task mnli -a bert --desired mcc 0.5", "--task mnli measures only loss accuracy"),
     ("--task cola -a bert --best perplexity", "--task cola measures only loss accuracy f1 mcc"),
     ("--resume ''", "--resume"),
-    ("--evaluate", "--evaluate needs --resume, --output-dir or -a FOLDER"),
+    ("--evaluate", "--evaluate needs --resume, --output-dir, --weights or -a FOLDER"),
     ("-b 4000 --max-length 8", "training has 94 sequences, fewer than a global batch, 4000"),
     ("--max-length 100000", "too few for --max-length 100000"),
 ]
@@ -435,7 +435,8 @@ def test_positions_that_are_left_out(another, tmp_path, complaint_here):
     folder = write(tmp_path / "rte", {"train.tsv": PAIRS, "dev.tsv": PAIRS})
     for kind in "roberta", "xlm-roberta", "camembert":
         edit(another / "config.json", model_type=kind, max_position_embeddings=514)
-        line = complaint_here(ND, *RTE, another, "--max-length", "513", folder)
+        words = [*RTE, another, "--from-scratch", "--max-length", "513"]
+        line = complaint_here(ND, *words, folder)
         assert "--max-length 513 is more than its 512 positions" in line
 
 

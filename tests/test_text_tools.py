@@ -201,6 +201,8 @@ def test_tokens_are_those_of_the_scripts(name, piece, tmp_path, tool, tokenizer,
         assert (again.vocabulary, again.words) == (there.vocabulary, there.words)
         assert again.digest() == there.digest(), "a run goes on with the other"
     about = {"vocabulary": given[0].vocabulary, "dtype": "uint16", "words": given[0].words}
+    about["tokenizer"] = given[0].tokenizer
+    assert bool(about["words"]) != bool(about["tokenizer"])
     about = {name: value for name, value in about.items() if value}
     assert json.loads((tmp_path / "out" / "meta.json").read_text()) == about
     both = "out: {} tokens to train on, {} to validate".format(*(len(one.tokens) for one in given))
@@ -229,7 +231,7 @@ def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
     cut = int(0.9 * len(raw))
     assert (tmp_path / "tenth" / "train.txt").read_bytes() == raw[:cut]
     assert (tmp_path / "tenth" / "val.txt").read_bytes() == raw[cut:]
-    # A character is not cut in two, and several texts are one.
+    # A character is not cut in two, and several texts are one, each from a line of its own.
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "b.txt").write_text("\U0001f600" * 50, "utf-8")
@@ -237,9 +239,10 @@ def test_one_text_is_cut_as_nanogpt_cuts_it(tmp_path, tool, tokenizer):
     (texts / "c.txt").write_text("c" * 3, "utf-8")
     (texts / "c.md").write_text("left out")
     output = tool("prepare_text", "lm", texts, tmp_path / "third", "--val", "0.333")
-    assert "third: 201 tokens to train on, 99 to validate, of 256" in output
-    assert (tmp_path / "third" / "train.txt").read_text("utf-8") == "a" * 97 + "\U0001f600" * 26
-    assert (tmp_path / "third" / "val.txt").read_text("utf-8") == "\U0001f600" * 24 + "ccc"
+    assert "third: 202 tokens to train on, 100 to validate, of 256" in output
+    found = (tmp_path / "third" / "train.txt").read_text("utf-8")
+    assert found == "a" * 97 + "\n" + "\U0001f600" * 26
+    assert (tmp_path / "third" / "val.txt").read_text("utf-8") == "\U0001f600" * 24 + "\nccc"
     # Tokens are cut at the same place.
     for name in "words", tokenizer:
         out = tmp_path / f"tokens {len(str(name))}"
@@ -308,11 +311,13 @@ def test_what_is_ended_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["words", "folder"])
-def test_memory_does_not_grow_with_a_text(name, tmp_path, tool, tokenizer, monkeypatch):
-    """It is that of a piece and of the words that there are."""
+@pytest.mark.parametrize("end", ["\n", " "], ids=["lines", "one line"])
+def test_memory_does_not_grow_with_a_text(name, end, tmp_path, tool, tokenizer, monkeypatch):
+    """It is that of some pieces and of the words that there are."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     monkeypatch.setattr(nd.importlib.import_module("prepare_text"), "PIECE", 1 << 13)
-    line, most = " ".join(f"w{n}" for n in range(200)) + "\n", []
+    monkeypatch.setattr(nd, "PIECE", 1 << 10)
+    line, most = " ".join(f"w{n}" for n in range(200)) + end, []
     for lines in 1, 40, 400:  # the first, because modules and caches are loaded
         (tmp_path / "input.txt").write_text(line * lines)
         words = "lm", tmp_path / "input.txt", tmp_path / f"out{lines}", "--tokenizer"

@@ -7,17 +7,16 @@
     python tools/prepare_text.py lm TEXT OUT --tokenizer words     # the same, of words
 
 OUT then is a DIR of the scripts. TEXT is a file, or a folder: its train.txt and its val.txt or
-valid.txt stay apart; without these, all its *.txt are one text, of which the end is for validation.
-The scripts tokenize a text at each start on each rank, in memory; OUT's tokens are the same, made
-once, some lines at a time. The layout is nanoGPT's: tokens end to end, 16 bits each, or 32 where
-there are more than 65,536.
+valid.txt stay apart; without these, all its *.txt are one text, each from a line of its own, of
+which the end is for validation. The scripts tokenize a text at each start on each rank, in memory;
+OUT's tokens are the same, made once: those of the whole text, though it is read in pieces. The
+layout is nanoGPT's: tokens end to end, 16 bits each, or 32 where there are more than 65,536.
 """
 
 import argparse
 import codecs
 import contextlib
 import functools
-import itertools
 import json
 import math
 import re
@@ -34,7 +33,7 @@ from commandline import make_parser, one_line
 
 import text_nd as nd
 
-PIECE = 1 << 20  # bytes of a text at a time: tokenizers take a hundred times as much memory
+PIECE = 1 << 20  # bytes of a text at a time
 # Where the columns of text are called otherwise than GLUE's.
 PARQUET = {"mrpc": ["sentence1", "sentence2"], "mnli": ["premise", "hypothesis"]}
 
@@ -122,65 +121,52 @@ def prepare_glue(args):
 # ------------------------------------------------------------------------------------------ a text
 
 
+def open_text(path):
+    """Returns a file's bytes (N,) uint8, without a mark of their order at the beginning."""
+    raw = nd.read_file(path)
+    return raw[3 * raw[:3].tobytes().startswith(codecs.BOM_UTF8) :]
+
+
 def split_text(path, share):
-    """Returns {"train", "val": [bytes of a file (N,) uint8]}: files of these names, or beginning
-    and end of all there is."""
+    """Returns {"train", "val": [(path, bytes (N,) uint8)]}: files of these names, or beginning and
+    end of all there is, with an end of line between files."""
     train, *vals = (path / name for name in ("train.txt", "val.txt", "valid.txt"))
     if any(map(Path.exists, (train, *vals))):
         if share:
             raise nd.BadInput(f"{path} has a part for validation: --val is for one text")
         val = next(filter(Path.exists, vals), vals[0])
-        return {"train": [nd.read_file(train)], "val": [nd.read_file(val)]}
+        return {"train": [(train, open_text(train))], "val": [(val, open_text(val))]}
     paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-    parts, texts = {"train": [], "val": []}, [nd.read_file(path) for path in paths]
-    left = int(sum(map(len, texts)) * (1 - (share or 0.1)))  # as nanoGPT cuts
-    for raw in texts:
+    texts = [(each, open_text(each)) for each in paths if each == path or each.stat().st_size]
+    line = np.frombuffer(b"\n", np.uint8)
+    for number, (_, raw) in reversed([*enumerate(texts[:-1], 1)]):
+        if raw[-1:].tobytes() != b"\n":
+            texts.insert(number, (texts[number - 1][0], line))
+    parts = {"train": [], "val": []}
+    left = int(sum(len(raw) for _, raw in texts) * (1 - (share or 0.1)))  # as nanoGPT cuts
+    for each, raw in texts:
         at = min(left, len(raw))
         while 0 < at < len(raw) and raw[at] & 0xC0 == 0x80:  # within a character
             at += 1
-        parts["train"].append(raw[:at])
-        parts["val"].append(raw[at:])
+        parts["train"].append((each, raw[:at]))
+        parts["val"].append((each, raw[at:]))
         left = max(0, left - at)
     return parts
 
 
-def read_lines(parts, part):
-    """Yields the text of a part, files end to end, in pieces that end where a line does: so their
-    tokens are those of the whole."""
-    size, rest = math.ceil(sum(map(len, parts[part])) / PIECE), []
-    # Of marks of the order of bytes, it drops the one at the beginning.
-    decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+def read_text(parts, part):
+    """Yields the text of a part in pieces, files end to end."""
+    size = math.ceil(sum(len(raw) for _, raw in parts[part]) / PIECE)
     with tqdm(desc=part, total=size, unit=" MB", disable=None) as bar:
-        for raw in parts[part]:
-            for start in range(0, len(raw), PIECE):
-                lines, end, tail = decode(raw[start : start + PIECE].tobytes()).rpartition("\n")
-                if end:
-                    yield "".join((*rest, lines, end))
-                    rest = []
-                rest.append(tail)
-                bar.update()
-    if last := "".join(rest) + decode(b"", final=True):
-        yield last
-
-
-def make_encoder(name, parts):
-    """Returns (the vocabulary, as meta.json describes it; a function from lines to their tokens),
-    both as the scripts have them with this --tokenizer."""
-    if name == "words":
-        seen = {}
-        for text in read_lines(parts, "train"):
-            seen.update(dict.fromkeys(nd.split_words(text)))
-        index = {word: token for token, word in enumerate(dict.fromkeys(["<unk>", *seen]))}
-        about = {"vocabulary": len(index), "words": [*index]}
-        return about, lambda text: [index.get(word, 0) for word in nd.split_words(text)]
-    if not Path(name).is_dir():
-        raise nd.BadInput(f"--tokenizer {name}: no folder, nor words or bytes")
-    tokenizer = nd.load_tokenizer(name)
-    encode = functools.partial(tokenizer, add_special_tokens=False, verbose=False)
-    about = {"vocabulary": len(tokenizer)}
-    return about, lambda text: [
-        *itertools.chain(*encode(text.splitlines(keepends=True))["input_ids"])
-    ]
+        for path, raw in parts[part]:
+            decode = codecs.getincrementaldecoder("utf-8")().decode
+            try:
+                for start in range(0, len(raw), PIECE):
+                    end = start + PIECE
+                    yield decode(raw[start:end].tobytes(), final=end >= len(raw))
+                    bar.update()
+            except UnicodeError as error:
+                raise nd.BadInput(f"{path} is no UTF-8: {nd.first_line(error)}") from None
 
 
 def prepare_lm(args):
@@ -189,13 +175,20 @@ def prepare_lm(args):
     if args.tokenizer == "bytes":
         if (args.input / "train.txt").exists():
             raise nd.BadInput(f"{args.input} is a DIR of the scripts as it is: give --tokenizer")
-        suffix, size, about, contents = "txt", 1, {"vocabulary": 256}, parts
+        suffix, size, about = "txt", 1, {"vocabulary": 256}
+        contents = {part: [raw for _, raw in texts] for part, texts in parts.items()}
     else:
-        about, encode = make_encoder(args.tokenizer, parts)
+        if args.tokenizer != "words" and not Path(args.tokenizer).is_dir():
+            raise nd.BadInput(f"--tokenizer {args.tokenizer}: no folder, nor words or bytes")
+        made = nd.make_encoder(args.tokenizer, read_text(parts, "train"))
+        about = dict(zip(("words", "vocabulary", "tokenizer"), made[:3], strict=True))
+        about = {name: value for name, value in about.items() if value}
         wide = about["vocabulary"] > 1 << 16
         suffix, size, about = "bin", 2 + 2 * wide, about | {"dtype": "uint32" if wide else "uint16"}
         contents = {
-            part: (np.array(encode(text), f"<u{size}") for text in read_lines(parts, part))
+            part: (
+                np.array(ids, f"<u{size}") for ids in nd.tokenize(read_text(parts, part), made[3])
+            )
             for part in parts
         }
     tokens = {}
@@ -229,10 +222,7 @@ def main():
     one.add_argument("--val", type=nd.fraction, help=share)
     args = parser.parse_args()
     with one_line(parser, nd.BadInput, nd.Fault, OSError):
-        try:
-            args.way(args)
-        except UnicodeError as error:
-            raise nd.BadInput(f"{args.input} is no UTF-8: {nd.first_line(error)}") from None
+        args.way(args)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,10 @@ def make_codec(saved, folder):
         if not Path(folder).is_dir():
             raise nd.BadInput(f"--tokenizer {folder} is no folder")
         tokenizer = nd.load_tokenizer(folder)
-        if len(tokenizer) != size or words:
-            has = "words of its own" if words else f"{size} tokens, not {len(tokenizer)}"
+        other = saved.get("tokenizer") not in (None, nd.digest_of(tokenizer))
+        if len(tokenizer) != size or words or other:
+            has = "another vocabulary" if other else f"{size} tokens, not {len(tokenizer)}"
+            has = "words of its own" if words else has
             raise nd.BadInput(f"--tokenizer {folder} is not the checkpoint's, which has {has}")
         return (
             lambda text: tokenizer.encode(text, add_special_tokens=False),
