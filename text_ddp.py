@@ -513,7 +513,7 @@ def build_model(args, data, load=True):
         names = CLASSES.get(args.task, GLUE[args.task][2])
         order = [data.classes.index(name) for name in names]
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
-        try_out(model, args)
+        try_out(model, args, data.train)
     if load and args.weights:
         load_weights(model, args, data)
     if args.compile:
@@ -672,17 +672,19 @@ def make_config(args, data):
     return config
 
 
-def try_out(model, args):
+def try_out(model, args, source):
     """Raises BadInput if a model does not take --max-length tokens, or if --dropout does not reach
     all of its dropout: by calling it on a sequence, as no library says it of all models."""
     if next(model.parameters()).is_meta:  # rank 0 has the weights
         return
     rates = Rates()
-    config = model.encoder.config
+    tokens = source.tokens[: source.length[0]].tolist()
 
     def fails(length):
-        token = 1 if config.pad_token_id != 1 else 2
-        inputs = torch.full((1, length + 1), token)
+        # A sequence's first and last tokens are marks. Between them it is cut, or one is repeated.
+        inside = tokens[1:-1][: length - 2]
+        inside += inside[:1] * (length - 2 - len(inside))
+        inputs = torch.tensor([[*tokens[:1], *inside, *tokens[-1:], length]])
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]), rates:
                 model.train()(inputs)
@@ -692,7 +694,8 @@ def try_out(model, args):
 
     why = fails(args.max_length)
     if why:
-        most = min(args.max_length, getattr(config, "max_position_embeddings", args.max_length))
+        most = getattr(model.encoder.config, "max_position_embeddings", args.max_length)
+        most = min(args.max_length, most)
         # RoBERTa and its kin do not use two of their positions or more.
         fits = next((length for length in range(most, most - 8, -1) if not fails(length)), 0)
         if fits > 0:
@@ -752,10 +755,9 @@ def load_weights(model, args, data):
         there, here = weights[name].shape, own[name].shape
         if "position" in name and there[1:] == here[1:] and there != here:
             if len(weights[name]) < len(own[name]):
-                most = f"its {args.max_length - len(own[name]) + len(weights[name])} positions"
-                raise BadInput(
-                    f"{what}: --max-length {args.max_length} exceeds its {most} positions"
-                )
+                most = args.max_length - len(own[name]) + len(weights[name])
+                longer = f"--max-length {args.max_length} exceeds its {most} positions"
+                raise BadInput(f"{what}: {longer}")
             weights[name] = weights[name][: len(own[name])]
     fitting = {name: weights[name] for name in own.keys() & weights.keys()}
     fitting = {name: each for name, each in fitting.items() if each.shape == own[name].shape}
@@ -920,8 +922,7 @@ def list_blocks(args):
         words, vocabulary, digest, arrays = view_bins(paths, arrays)
     elif is_text:
         words, vocabulary, digest, encode = make_encoder(args.tokenizer, arrays[:1])
-        parts = [map(as_array, tokenize([text], encode)) for text in arrays]
-        arrays = [np.concatenate([*several]) for several in parts]
+        arrays = [np.concatenate([*map(as_array, encode([text]))]) for text in arrays]
     length = args.max_length
     sources = []
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
@@ -972,24 +973,26 @@ def view_bins(paths, raw):
 
 def make_encoder(name, chunks):
     """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, function
-    from texts to their tokens) of --tokenizer; of words, those in the chunks of a text."""
+    from a text in chunks to lists of its tokens) of --tokenizer; of words, those in `chunks`."""
     if name != "words":
         tokenizer = load_tokenizer(name)
 
         def encode(texts):
             return tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
 
-        return None, len(tokenizer), digest_of(tokenizer), encode
-    # A library of tokenizers takes ten times as long.
-    index = {"<unk>": 0}
-    for found in tokenize(chunks, lambda texts: [*map(split_words, texts)]):
-        for word in found:
-            index.setdefault(word, len(index))
+        return None, len(tokenizer), digest_of(tokenizer), lambda chunks: tokenize(chunks, encode)
 
-    def look_up(texts):
-        return [[index.get(word, 0) for word in split_words(text)] for text in texts]
+    def find_words(chunks):  # a library of tokenizers takes ten times as long
+        return tokenize(chunks, lambda texts: [*map(split_words, texts)])
 
-    return [*index], len(index), None, look_up
+    words = [*dict.fromkeys(itertools.chain(["<unk>"], *find_words(chunks)))]
+    index = {word: token for token, word in enumerate(words)}
+    return (
+        words,
+        len(words),
+        None,
+        lambda chunks: ([index.get(word, 0) for word in found] for found in find_words(chunks)),
+    )
 
 
 def split_words(text):
@@ -1028,7 +1031,7 @@ def cut_text(chunks, encode, near=256):
                 continue
             # After a line, before a word, else anywhere.
             within, first = text[-PIECE + near : -near], len(text) - PIECE + near
-            for pattern in r"\S\n(?=\S)", r"\S(?= \S)", ".":
+            for pattern in r"\S\n(?=\S)", r"\S(?= \S)", r"(.)(?=.)(?!\1)":
                 ends = [first + match.end() for match in re.finditer(pattern, within, re.DOTALL)]
                 if at := next((end for end in ends[:-5:-1] if is_cut(text, end)), None):
                     yield before, text[:at]
@@ -2784,6 +2787,10 @@ def build_run(args):
             run.epoch, run.step = metadata["epoch"], min(step, data.steps)
             if step == 0:  # it was saved after an epoch's last step, before its validation
                 run.epoch, run.step = metadata["epoch"] - 1, data.steps
+        if trains and not metadata["in_place"] and run.epoch + run.step / data.steps >= args.epochs:
+            done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
+            advice = f"raise --epochs, or --weights {metadata['path']} starts from its weights"
+            raise BadInput(f"nothing is left to train: {done}; {advice}")
         if trains and (why := why_over(run, metadata)):
             if place.rank == 0:
                 print_line(f"{args.output_dir}: {why}: nothing is left to do")

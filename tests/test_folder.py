@@ -588,7 +588,9 @@ def test_evaluate_without_a_checkpoint(words, why, typed, one, tmp_path):
 def test_text_is_evaluated_and_resumed_alike(text, tmp_path):
     words = [*command("text_ddp.py", 2), "--max-length", "32", "-b", "4", "--epochs", "2", text]
     words += ["--no-accel", "--hidden-size", "16", "--steps-per-epoch", "4"]
-    assert "needs --resume, --output-dir or -a FOLDER" in the_line(run([*words, "-e"], tmp_path, 2))
+    assert "needs --resume, --output-dir, --weights or -a FOLDER" in the_line(
+        run([*words, "-e"], tmp_path, 2)
+    )
     words += ["--output-dir", "run"]
     run(words, tmp_path, 143, EARLY)
     assert "all epochs are done" in run(words, tmp_path)

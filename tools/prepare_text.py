@@ -138,6 +138,7 @@ def split_text(path, share):
         return {"train": [(train, open_text(train))], "val": [(val, open_text(val))]}
     paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     texts = [(each, open_text(each)) for each in paths if each == path or each.stat().st_size]
+    texts = [(each, raw) for each, raw in texts if len(raw)]
     line = np.frombuffer(b"\n", np.uint8)
     for number, (_, raw) in reversed([*enumerate(texts[:-1], 1)]):
         if raw[-1:].tobytes() != b"\n":
@@ -186,9 +187,7 @@ def prepare_lm(args):
         wide = about["vocabulary"] > 1 << 16
         suffix, size, about = "bin", 2 + 2 * wide, about | {"dtype": "uint32" if wide else "uint16"}
         contents = {
-            part: (
-                np.array(ids, f"<u{size}") for ids in nd.tokenize(read_text(parts, part), made[3])
-            )
+            part: (np.array(ids, f"<u{size}") for ids in made[3](read_text(parts, part)))
             for part in parts
         }
     tokens = {}
