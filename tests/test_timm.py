@@ -253,3 +253,36 @@ def test_undecayed_weights_are_the_same_in_all_scripts(way, demo, tmp_path):
         model = timm.create_model("test_vit")
     others = [n for n, w in model.named_parameters() if w.ndim < 2 or n in model.no_weight_decay()]
     assert counts[0][1] == len(others) and "pos_embed" in others
+
+
+# ------------------------------------------------------------------------------ docs/recipes.md
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("sgd", "--optimizer nesterov"),
+        ("momentum", "--optimizer sgd"),
+        ("muon", "--optimizer muon --beta2 0.95"),
+        ("adamw", "--optimizer adamw"),
+        ("lamb", "--optimizer lamb"),
+    ],
+)
+def test_optimizers_of_the_page_are_timms(there, here):
+    """Six steps with timm's optimizer of this name, and with what the page says to type here."""
+    trained = []
+    for ours in True, False:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8))
+        if ours:
+            words = [*here.split(), "--lr", "0.05", "--wd", "0.05", "--norm-wd", "0"]
+            optimizer = nd.build_optimizer(nd.parse_args(words), model)
+        else:
+            given = {"lr": 0.05, "weight_decay": 0.05, "momentum": 0.9}
+            optimizer = timm.optim.create_optimizer_v2(model, there, **given)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.linspace(-1, 1, 24).view(4, 6)).square().sum().backward()
+            optimizer.step()
+        trained.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
+    torch.testing.assert_close(*trained, rtol=1e-5, atol=1e-6)
