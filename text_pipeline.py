@@ -733,7 +733,7 @@ def build_model(args, data, load=True):
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
         names = CLASSES.get(args.task, GLUE[args.task][2])
-        order = [data.classes.index(name) for name in names]
+        order = [data.labels.index(name) for name in names]
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
         try_out(model, args, data.train)
     if load and args.weights:
@@ -882,7 +882,7 @@ def make_config(args, data):
     tokens = data.train.vocabulary
     if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
         raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
-    config.id2label = dict(enumerate(data.classes))
+    config.id2label = dict(enumerate(data.labels))
     config.label2id = {name: number for number, name in config.id2label.items()}
     # A folder may name attention code to fetch and run, and may return tuples.
     config.update({"_attn_implementation": None, "return_dict": True})
@@ -960,7 +960,7 @@ def load_weights(model, args, data):
     about = about_model(args, data)
     free = {"max_length"}
     if not args.evaluate and saved.get("task") != args.task:
-        free |= {"task", "classes"}
+        free |= {"task", "labels"}
     if "model_options" in saved:
         mine = {name: about[name] for name in MUST_FIT if about[name] and name not in free}
         if found := differing(saved, mine):
@@ -1069,7 +1069,7 @@ def format_metrics(values, digits=1):
 
 
 # What a checkpoint must share with about_model().
-MUST_FIT = "arch task classes model_options vocabulary words tokenizer max_length".split()
+MUST_FIT = "arch task labels model_options vocabulary words tokenizer max_length".split()
 
 
 def about_model(args, data):
@@ -1077,7 +1077,7 @@ def about_model(args, data):
     return {
         "arch": os.path.basename(os.path.abspath(args.arch)),
         "task": args.task,
-        "classes": data.classes,
+        "labels": data.labels,
         "model_options": data.model_options,
         "vocabulary": data.train.vocabulary,
         "words": data.train.words,
@@ -1194,8 +1194,8 @@ def view_bins(paths, raw):
 
 
 def make_encoder(name, chunks):
-    """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, function
-    from a text in chunks to lists of its tokens) of --tokenizer; of words, those in `chunks`."""
+    """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, function) of
+    --tokenizer; of words, those in `chunks`. The function takes chunks, yields lists of tokens."""
     if name != "words":
         tokenizer = load_tokenizer(name)
 
@@ -1207,7 +1207,8 @@ def make_encoder(name, chunks):
     def find_words(chunks):  # a library of tokenizers takes ten times as long
         return tokenize(chunks, lambda texts: [*map(split_words, texts)])
 
-    words = [*dict.fromkeys(itertools.chain(["<unk>"], *find_words(chunks)))]
+    every = itertools.chain.from_iterable(find_words(chunks))
+    words = [*dict.fromkeys(itertools.chain(["<unk>"], every))]
     index = {word: token for token, word in enumerate(words)}
     return (
         words,
@@ -1470,7 +1471,7 @@ class Data(NamedTuple):
     workers: int  # loader processes: none
     resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what a model with random weights is built with
-    classes: list | None  # names of the encoder's outputs
+    labels: list | None  # names of the encoder's outputs
     lines: list  # printed at the start
 
 

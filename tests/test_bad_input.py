@@ -173,7 +173,7 @@ def test_options(script, options, words, images, complaint_here):
         ("--zero-init", "zero_init_residual"),
         ("-a vit_b_16 --image-size 100", "Input shape indivisible by patch size!"),
         (
-            "-a vit_b_16 --val-size 48 --evaluate --dummy",
+            "-a vit_b_16 --start-size 48 --epochs 9 --dummy --steps-per-epoch 1",
             "Wrong image height! Expected 32 but got 48!",
         ),
         ("-a alexnet", "Output size is too small"),
@@ -407,7 +407,7 @@ def test_weights_that_do_not_fit(trained, images, tmp_path, complaint_here):
         "state.1.momentum_buffer": {"optimizer": optimizer | {"state": moments}},
     }.items():
         torch.save(saved | held, tmp_path / "bad.pt")
-        line = complaint_here(ND, *TINY, images, "--resume", tmp_path / "bad.pt")
+        line = complaint_here(ND, *TINY, "--epochs", "9", images, "--resume", tmp_path / "bad.pt")
         assert f"--resume: 1 weights do not fit: {name}" in line
 
 

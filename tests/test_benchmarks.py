@@ -488,9 +488,9 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
         words = ["--task", "rte", "-a", str(folder), "--from-scratch", str(tmp_path / "rte")]
         args = of_text.text_nd.parse_args([*words, "--max-length", "8"])
         tokenizer = of_text.text_nd.load_tokenizer(folder)
-        data = SimpleNamespace(
-            train=SimpleNamespace(vocabulary=len(tokenizer), pad=0), resumed=False
-        )
+        train = SimpleNamespace(vocabulary=len(tokenizer), pad=0)
+        labels = ["entailment", "not_entailment"]
+        data = SimpleNamespace(train=train, resumed=False, labels=labels)
         with torch.device("meta"):
             model = of_text.text_nd.build_model(args, data)
         weights = [*model.parameters()]

@@ -190,7 +190,7 @@ OPTIONS = {
     "text": (
         "arch=gpt dropout=None from_scratch=False heads=2 hidden_size=64 layers=2 max_length=128 "
         "task=lm tied=False tokenizer=None",
-        "pad_to_max=False",
+        "pad_to_max=False weights=None",
         "dir=None",
     ),
     "nd": ("", "", ""),

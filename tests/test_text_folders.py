@@ -164,7 +164,7 @@ def test_other_names_are_not_evaluated(names, tmp_path, complaint_here):
     output = run([*ND, *words, "--epochs", "1", "--output-dir", "run"], tmp_path)
     assert (f"{told}: its last layer starts from theirs\n" in output) == (len(names) == 3)
     saved = load(tmp_path / "run" / "model_best.pt")
-    assert saved["classes"] == MNLI
+    assert saved["labels"] == MNLI
     output = run([*ND, *words, "-e", "--output-dir", "run"], tmp_path)
     assert measured(output), "what was trained is of the task's classes"
 
@@ -646,7 +646,7 @@ def test_a_classifier_goes_on_with_another_task(tmp_path, complaint_here):
     for more in [], ["-e"]:
         words = [*SAY, *"--task mnli -a model --weights run/model_best.pt mnli".split(), *more]
         line = complaint_here("text_nd.py", *words, only=False, begun=True)
-        assert "--weights run/model_best.pt differs in classes" in line
+        assert "--weights run/model_best.pt differs in labels" in line
 
 
 def test_nothing_left_to_train_is_said(begun, refused):

@@ -431,13 +431,13 @@ def test_a_decoder(another, pairs, complaint_here):
 
 
 def test_positions_that_are_left_out(another, tmp_path, complaint_here):
-    """RoBERTa and its kin count from 2."""
+    """RoBERTa and its kin count from the one after that of padding."""
     folder = write(tmp_path / "rte", {"train.tsv": PAIRS, "dev.tsv": PAIRS})
     for kind in "roberta", "xlm-roberta", "camembert":
-        edit(another / "config.json", model_type=kind, max_position_embeddings=514, pad_token_id=1)
-        words = [*RTE, another, "--from-scratch", "--max-length", "513"]
+        edit(another / "config.json", model_type=kind, max_position_embeddings=514, pad_token_id=3)
+        words = [*RTE, another, "--from-scratch", "--max-length", "511"]
         line = complaint_here(ND, *words, folder)
-        assert "--max-length 513 is more than its 512 positions" in line
+        assert "--max-length 511 is more than its 510 positions" in line
 
 
 CODE = """
