@@ -3343,7 +3343,7 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}"
+        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r")
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)

@@ -604,7 +604,7 @@ def make_config(args, data):
         config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
     else:
         config = auto.from_pretrained(args.arch, trust_remote_code=False)  # runs none of its code
-    if config.pad_token_id is None:
+    if config.pad_token_id is None or config.pad_token_id < 0:
         raise ValueError("it has no padding token: is it an encoder?")
     vocabulary = config.vocab_size
     tokens = data.train.vocabulary
@@ -624,20 +624,31 @@ def make_config(args, data):
 
 def try_out(model, args, source):
     """Raises BadInput if a model does not take --max-length tokens, or if --dropout does not reach
-    all of its dropout: by calling it on a sequence, as no library says it of all models."""
+    all of its dropout: by calling it on a sequence, as no library says it of all models. A line
+    says if padding changes its output; raises BadInput if its tokenizer pads on the left."""
     if next(model.parameters()).is_meta:  # rank 0 has the weights
         return
     rates = Rates()
     tokens = source.tokens[: source.length[0]].tolist()
+    # Some models note what they have seen, such as the range of activations.
+    before = [
+        (part._buffers, name, tensor.clone())
+        for part in model.modules()
+        for name, tensor in part.named_buffers(recurse=False)
+    ]
 
-    def fails(length):
+    def call(length, padding=0):
         # A sequence's first and last tokens are marks. Between them it is cut, or one is repeated.
         inside = tokens[1:-1][: length - 2]
         inside += inside[:1] * (length - 2 - len(inside))
-        inputs = torch.tensor([[*tokens[:1], *inside, *tokens[-1:], length]])
+        inputs = [*tokens[:1], *inside, *tokens[-1:], *[-1] * padding, length]
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), rates:
+            return model(torch.tensor([inputs]))
+
+    def fails(length):
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), rates:
-                model.train()(inputs)
+            model.train()
+            call(length)
         except Exception as error:  # whatever a model says of it
             return error
         return None
@@ -658,6 +669,17 @@ def try_out(model, args, source):
         raise BadInput(f"{what}: {others} is in its code, or in config.json by another name")
     if args.dropout and not rates.found:
         raise BadInput(f"--dropout {args.dropout}: -a {args.arch} has no dropout")
+    model.eval()
+    half = args.max_length // 2
+    alone, padded = call(half), call(half, args.max_length - half)
+    for buffers, name, tensor in before:
+        buffers[name] = tensor
+    model.train()
+    if (alone - padded).abs().max() > 1e-3 * alone.abs().max():
+        if source.pads_left:
+            raise BadInput(f"-a {args.arch} needs padding on the left, which is not done here")
+        what = "padding changes its output, which so depends on -b and on what else is in a batch"
+        print_once(f"-a {args.arch}: {what}")
 
 
 class Rates(torch.overrides.TorchFunctionMode):
@@ -686,9 +708,11 @@ def load_weights(model, args, data):
     what, saved = f"--weights {args.weights}", load_file(args.weights)
     saved = saved if isinstance(saved, dict) else {}
     about = about_model(args, data)
-    free = {"max_length"}
-    if not args.evaluate and saved.get("task") != args.task:
-        free |= {"task", "labels"}
+    free = {"max_length", "labels"}  # which open_data() has believed
+    if not args.evaluate:
+        free |= {"task"}
+    if saved.get("tokenizer") is None:  # of files without a digest
+        free |= {"tokenizer"}
     if "model_options" in saved:
         mine = {name: about[name] for name in MUST_FIT if about[name] and name not in free}
         if found := differing(saved, mine):
@@ -701,6 +725,8 @@ def load_weights(model, args, data):
         if torch.is_tensor(found[name])
     }
     own = model.state_dict()
+    if args.task != "lm" and not own.keys() & weights.keys():  # as Hugging Face has them
+        weights = {f"encoder.{name}": weights[name] for name in weights}
     for name in own.keys() & weights.keys():
         there, here = weights[name].shape, own[name].shape
         if "position" in name and there[1:] == here[1:] and there != here:
@@ -837,6 +863,7 @@ class Source(NamedTuple):
     words: list | None = None  # a language model's words, by token
     tokenizer: str | None = None  # a digest of it, of digest_of(); None = not known, or words
     pad: int = 0  # the token that fills an encoder's sequence
+    pads_left: bool = False  # its tokenizer would fill it on the left
 
     def digest(self):
         """Returns "N sequences, HASH", a hash of positions, classes and up to 4 million tokens."""
@@ -912,8 +939,8 @@ def view_bins(paths, raw):
             raise ValueError(f"it has {len(words)} words, and a vocabulary of {vocabulary}")
         if not 0 < vocabulary <= 256 ** np.dtype(dtype).itemsize:
             raise ValueError(f"a vocabulary of {vocabulary} does not fit into {about['dtype']}")
-        halves = [array[: len(array) // 2 * 2].view("<u2")[1 : 10**6 : 2] for array in arrays]
-        if dtype == "<u2" and vocabulary > 1 and any(len(h) and not h.any() for h in halves):
+        halves = np.concatenate([array.view("<u2")[1 : 10**6 : 2] for array in arrays])
+        if dtype == "<u2" and vocabulary > 1 and len(halves) > 64 and not halves.any():
             raise ValueError("every second token is 0: the files are of uint32, not of uint16")
         return words or None, vocabulary, digest, arrays
     except Exception as error:  # the file may hold anything
@@ -1031,6 +1058,7 @@ def list_rows(args, place):
             vocabulary=len(tokenizer),
             tokenizer=digest_of(tokenizer),
             pad=tokenizer.pad_token_id or 0,
+            pads_left=tokenizer.padding_side == "left",
         )
         sources.append(source)
         if (full := (length == args.max_length).sum()) and place.rank == 0:
@@ -1205,7 +1233,11 @@ class Data(NamedTuple):
 
 def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data for these options, with `batches` of split_batch()."""
-    lines = []
+    lines, about = [], metadata
+    if args.weights and not metadata:
+        saved = load_file(args.weights) if place.rank == 0 else {}
+        own = isinstance(saved, dict) and "model_options" in saved
+        about = broadcast_object({"labels": saved.get("labels")} if own else None)
     if args.evaluate:
         if metadata:
             what = f"{metadata['path']}, epoch {metadata['epoch']}"
@@ -1221,35 +1253,49 @@ def open_data(args, place, sources, batches, metadata=None):
         options = {name: getattr(args, name) for name in (*SIZES, "tied")}
     steps = steps_per_epoch(args, sources[0], batches[-1])
     resumed = metadata is not None
-    classes = None if args.task == "lm" else name_classes(args, resumed, lines)
-    return Data(*sources, steps, *batches, 1, 0, resumed, options, classes, lines)
+    labels = None if args.task == "lm" else name_labels(args, about, lines)
+    return Data(*sources, steps, *batches, 1, 0, resumed, options, labels, lines)
 
 
-def name_classes(args, resumed, lines):
-    """Returns the names of the classes in the order of the encoder's outputs: that of the names in
-    FOLDER's config.json, where they are the task's, as in any spelling of GLUE's; the task's where
-    they are LABEL_0, LABEL_1 ... or other names, on which it adds a line. Raises BadInput if
-    FOLDER's own classifier, of other names, is to be evaluated."""
+def name_labels(args, about, lines):
+    """Returns the names of the classes in the order of the encoder's outputs: that of `about`, of a
+    checkpoint, or of FOLDER's config.json, if these are the task's names in any spelling of GLUE's.
+    It is the task's order if they are LABEL_0, LABEL_1 ... or other names, on which it adds a line.
+    Raises BadInput if FOLDER's own classifier, of other names, is to be evaluated."""
     given = GLUE[args.task][2]
     names = CLASSES.get(args.task, given)
+    if about:  # its weights take the place of FOLDER's
+        theirs = about.get("labels") or names
+        return theirs if sorted(theirs) == sorted(names) else names
     if args.arch in ARCHS or args.from_scratch:
         return names
     try:
         config = transformers().AutoConfig.from_pretrained(args.arch, trust_remote_code=False)
         found = [str(name) for _, name in sorted(config.id2label.items())]
+        numbers = [str(name) for _, name in sorted((n, k) for k, n in config.label2id.items())]
     except Exception as error:  # libraries may raise anything
         raise storage_error(f"-a {args.arch}", error, typed=True) from None
-    plain = [re.sub("[^a-z0-9]+", "_", name.lower()) for name in found]
+
+    def numbered(some):
+        return all(re.fullmatch(f"(label_)?{n}", name.lower()) for n, name in enumerate(some))
+
+    if numbered(found):  # either may say it
+        found = numbers
+    elif numbers != found and not numbered(numbers):
+        raise BadInput(
+            f"-a {args.arch}: its config.json has one order in id2label, another in label2id"
+        )
+    plain = [re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in found]
     for known in names, given:
         if sorted(plain) == sorted(known):
             return [names[known.index(name)] for name in plain]
-    if all(re.fullmatch(f"(label_)?{n}", name) for n, name in enumerate(plain)):
+    if numbered(plain):
         return names
-    classes = f"{', '.join(found[:4])}, --task {args.task} {', '.join(names)}"
-    line = f"-a {args.arch} has the classes {classes}"
-    if args.evaluate and not (resumed or args.weights):
+    labels = f"{', '.join(found[:4])}, --task {args.task} {', '.join(names)}"
+    line = f"-a {args.arch} has the classes {labels}"
+    if args.evaluate and not args.weights:
         raise BadInput(f"{line}: its answers would mean something else")
-    if len(found) == len(names) and not (resumed or args.weights):
+    if len(found) == len(names) and not args.weights:
         lines.append(f"{line}: its last layer starts from theirs")
     return names
 
@@ -2903,7 +2949,7 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}"
+        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r")
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)

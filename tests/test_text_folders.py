@@ -18,6 +18,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 import text_nd as nd
 
 ND = command("text_nd.py")
+transformers.utils.logging.disable_progress_bar()
 SAY = "--no-accel -b 4 --max-length 32".split()
 WORDS = "the cat dog bird sees hears likes a small red old tree".split()
 MNLI = ["entailment", "neutral", "contradiction"]
@@ -145,9 +146,26 @@ def test_names_of_two_classes(task, names, order, tmp_path):
     write_model(tmp_path / "model", names=names)
     args = argparse.Namespace(task=task, arch=str(tmp_path / "model"), from_scratch=False)
     args.evaluate, args.weights = True, None
-    classes = nd.name_classes(args, False, [])
+    classes = nd.name_labels(args, None, [])
     theirs = nd.CLASSES.get(task, nd.GLUE[task][2])
     assert [classes.index(name) for name in theirs] == order
+
+
+@pytest.mark.parametrize("id2label", [None, {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}])
+def test_names_in_one_of_two_tables(id2label, tmp_path, complaint_here):
+    """transformers' own run_glue.py reads label2id; two tables that differ are refused."""
+    write_model(tmp_path / "model", names=MNLI)
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    config |= {"id2label": id2label, "label2id": {name: 2 - n for n, name in enumerate(MNLI)}}
+    path.write_text(json.dumps({name: config[name] for name in config if config[name]}))
+    args = argparse.Namespace(task="mnli", arch=str(tmp_path / "model"), from_scratch=False)
+    args.evaluate, args.weights = True, None
+    assert nd.name_labels(args, None, []) == MNLI[::-1]
+    path.write_text(json.dumps(config | {"id2label": dict(enumerate(MNLI))}))
+    write_rows(tmp_path / "data", MNLI)
+    line = complaint_here("text_nd.py", *SAY, "--task", "mnli", "-a", "model", "data")
+    assert line.endswith("its config.json has one order in id2label, another in label2id")
 
 
 OTHERS = [["joy", "anger", "fear"], ["entailment", "neutral", "unknown"], ["a", "b"]]
@@ -329,6 +347,7 @@ BINS = [
     ({"vocabulary": 0, "dtype": "uint16"}, np.uint16, "a vocabulary of 0 does not fit"),
     ({"vocabulary": 19, "dtype": "uint16", "words": ["a"] * 18}, np.uint16, "it has 18 words"),
     ({"vocabulary": 19, "dtype": "uint16"}, np.uint32, "are of uint32, not of uint16"),
+    ({"vocabulary": 1, "dtype": "uint16"}, np.uint16, "has a token 18 of 1"),
 ]
 
 
@@ -442,6 +461,45 @@ def test_a_folder_with_the_name_of_an_architecture(tmp_path):
         (tmp_path / "lm" / f"{name}.txt").write_text("the cat sees a dog\n" * 40)
     output = run([*ND, *SAY, "--epochs", "1", "--tokenizer", "words", "lm"], tmp_path)
     assert "--tokenizer words is not the folder words, which is --tokenizer ./words\n" in output
+
+
+def test_a_model_is_as_it_was_after_it_was_tried(tmp_path):
+    """I-BERT notes the range of what it has seen, and XLNet reads the last position."""
+    args, data = classify("ibert", tmp_path, "--max-length", "32")
+    model = nd.build_model(args, data)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(args.arch)
+    theirs = dict(plain.named_buffers())
+    found = {name.removeprefix("encoder."): each for name, each in model.named_buffers()}
+    assert len(found) == len(theirs) > 9
+    for name in theirs:
+        torch.testing.assert_close(found[name], theirs[name], rtol=0, atol=0)
+    assert model.training
+
+
+def test_padding_that_changes_the_output_is_said(tmp_path, capfd):
+    """FNet mixes all positions; XLNet, whose tokenizer pads on the left, is refused."""
+    line = "padding changes its output, which so depends on -b and on what else is in a batch\n"
+    for kind, said in ("bert", False), ("fnet", True):
+        nd.build_model(*classify(kind, tmp_path, "--max-length", "32"))
+        assert (line in capfd.readouterr().out) == said
+        shutil.rmtree(tmp_path / "model")
+    args, data = classify("xlnet", tmp_path, "--max-length", "32")
+    data = data._replace(train=data.train._replace(pads_left=True))
+    with pytest.raises(nd.BadInput, match="needs padding on the left, which is not done here"):
+        nd.build_model(args, data)
+    path = tmp_path / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"padding_side": "left"}))
+    place = nd.Place(torch.device("cpu"))
+    assert nd.list_sources(args, place)[0].pads_left
+
+
+def test_a_padding_token_that_is_none(tmp_path, complaint_here):
+    write_model(tmp_path / "model", "gpt2")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token_id": -1}))
+    write_rows(tmp_path / "data", MNLI)
+    line = complaint_here("text_nd.py", *SAY, "--task", "mnli", "-a", "model", "data", only=False)
+    assert "it has no padding token" in line
 
 
 # ------------------------------------------------------------------------------------------ pieces
@@ -641,12 +699,32 @@ def test_a_classifier_goes_on_with_another_task(tmp_path, complaint_here):
     words = [*SAY, *"--task mnli -a model -e mnli".split()]
     found = run([*ND, *words, "--weights", "run/model_best.pt"], tmp_path)
     assert measured(found) == measured(run([*ND, *words, "--output-dir", "run"], tmp_path))
-    # A head of the same task whose classes are in another order.
+    # The order of the outputs is the checkpoint's, whatever FOLDER's is; without its names, that
+    # of the task, in which all were.
     write_model(tmp_path / "model", names=MNLI)
-    for more in [], ["-e"]:
-        words = [*SAY, *"--task mnli -a model --weights run/model_best.pt mnli".split(), *more]
-        line = complaint_here("text_nd.py", *words, only=False, begun=True)
-        assert "--weights run/model_best.pt differs in labels" in line
+    assert measured(run([*ND, *words, "--weights", "run/model_best.pt"], tmp_path)) == measured(
+        found
+    )
+    assert measured(run([*ND, *words, "--output-dir", "run"], tmp_path)) == measured(found)
+    saved = load(tmp_path / "run" / "model_best.pt")
+    assert saved["labels"] == MNLI[::-1]
+    state = saved["state_dict"]
+    for name in "encoder.classifier.weight", "encoder.classifier.bias":
+        state[name] = state[name].flip(0)
+    del saved["labels"]
+    torch.save(saved, tmp_path / "older.pt")
+    write_model(tmp_path / "model", names=MNLI[::-1])
+    assert measured(run([*ND, *words, "--weights", "older.pt"], tmp_path)) == measured(found)
+
+
+def test_weights_as_hugging_face_has_them(tmp_path):
+    """Without the prefix of these scripts; their order is FOLDER's."""
+    model = write_model(tmp_path / "model", names=MNLI[::-1])
+    write_rows(tmp_path / "mnli", MNLI)
+    torch.save(model.state_dict(), tmp_path / "bare.pt")
+    words = [*SAY, *"--task mnli -a model -e mnli".split()]
+    found = run([*ND, *words, "--weights", "bare.pt"], tmp_path)
+    assert measured(found) == measured(run([*ND, *words], tmp_path))
 
 
 def test_nothing_left_to_train_is_said(begun, refused):
@@ -671,6 +749,12 @@ def test_rows_without_a_label_are_left_out(tmp_path, capfd):
     place = nd.Place(torch.device("cpu"))
     assert len(nd.read_rows(tmp_path / "train.tsv", "mnli", place)) == 18
     assert "train.tsv: 6 rows with the label - are left out\n" in capfd.readouterr().out
+
+
+def test_a_table_of_an_old_mac_is_one_line(tmp_path, complaint_here):
+    (tmp_path / "train.tsv").write_text("index\tsentence\r0\ta cat\r1\ta dog\r")
+    line = complaint_here("text_nd.py", *SAY, "--task", "sst-2", "-a", "bert", tmp_path)
+    assert "has no column 'label', but index, sentence\\r0" in line
 
 
 def test_quotes_that_pandas_wrote_are_named(tmp_path, capfd):
