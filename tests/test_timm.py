@@ -18,6 +18,7 @@ from timm.optim import param_groups_weight_decay
 import imagenet_nd as nd
 
 ND = command("imagenet_nd.py")
+SLOW, MORE = pytest.mark.slow, ("ddp", "ddp_apex", "exchange")
 SAY = "--no-accel -j 0 -b 5".split()
 # One of each family that takes images of another size than its own only if it is built for it.
 FIXED = {
@@ -238,7 +239,7 @@ def test_what_timm_leaves_undecayed_is_left_so(name, masters):
     }
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "ddp_apex"])
+@pytest.mark.parametrize("way", ["fsdp", *(pytest.param(way, marks=SLOW) for way in MORE)])
 def test_undecayed_weights_are_the_same_in_all_scripts(way, demo, tmp_path):
     """The optimizer's first group has the decayed ones."""
     counts = []
