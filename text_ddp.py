@@ -679,7 +679,8 @@ def try_out(model, args, source):
     if next(model.parameters()).is_meta:  # rank 0 has the weights
         return
     rates = Rates()
-    tokens = source.tokens[: source.length[0]].tolist()
+    longest = source.length.argmax()
+    tokens = source.tokens[source.offset[longest] :][: source.length[longest]].tolist()
     # Some models note what they have seen, such as the range of activations.
     before = [
         (part._buffers, name, tensor.clone())

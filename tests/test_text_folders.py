@@ -603,7 +603,8 @@ def test_files_of_a_folder_are_joined_by_lines(tmp_path, call_tool, monkeypatch)
     monkeypatch.chdir(tmp_path)
     mark, folder = b"\xef\xbb\xbf", tmp_path / "texts"
     folder.mkdir()
-    given = {"a": mark + b"one", "b": b"", "c": mark + b"two\n", "d": mark, "e": b"three"}
+    given = {"a": mark + b"one", "b": b"", "c": mark + b"two", "d": mark, "e": b"three\n"}
+    given |= {"f": b"four"}
     for name, content in given.items():
         (folder / f"{name}.txt").write_bytes(content)
     for more, suffix in ([], "txt"), (["--tokenizer", "words"], "bin"):
@@ -611,12 +612,12 @@ def test_files_of_a_folder_are_joined_by_lines(tmp_path, call_tool, monkeypatch)
     whole = b"".join(
         (tmp_path / "out txt" / f"{part}.txt").read_bytes() for part in ("train", "val")
     )
-    assert whole == b"one\ntwo\nthree"
+    assert whole == b"one\ntwo\nthree\nfour"
     words = json.loads((tmp_path / "out bin" / "meta.json").read_text())["words"]
-    assert words == ["<unk>", "one", "<eos>", "two", "t"][: len(words)]
-    (folder / "f.txt").write_bytes("caf\xe9".encode("latin-1"))
+    assert words[:4] == ["<unk>", "one", "<eos>", "two"]
+    (folder / "g.txt").write_bytes("caf\xe9".encode("latin-1"))
     _, errors = call_tool("prepare_text", "lm", "texts", "new", "--tokenizer", "words", status=2)
-    assert "texts/f.txt is no UTF-8: " in errors and not (tmp_path / "new").exists()
+    assert "texts/g.txt is no UTF-8: " in errors and not (tmp_path / "new").exists()
 
 
 # ---------------------------------------------------------------------------------------- --weights
