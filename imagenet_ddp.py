@@ -3180,7 +3180,8 @@ def build_run(args):
                 run.epoch, run.step = metadata["epoch"] - 1, data.steps
         if trains and not metadata["in_place"] and run.epoch + run.step / data.steps >= args.epochs:
             done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
-            advice = f"raise --epochs, or --weights {metadata['path']} starts from its weights"
+            weights = f"--weights {shlex.quote(str(metadata['path']))}"
+            advice = f"raise --epochs, or {weights} starts from its weights"
             raise BadInput(f"nothing is left to train: {done}; {advice}")
         if trains and (why := why_over(run, metadata)):
             if place.rank == 0:
