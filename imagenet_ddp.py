@@ -695,7 +695,10 @@ def published_weights(arch, options):
     try:
         return make_model(arch, pretrained=True, **sizes).state_dict()
     except Exception as error:  # no network, or a file that may hold anything
-        what = f"--pretrained: cannot load {arch} from {torch.hub.get_dir()}/checkpoints"
+        cache = f"{torch.hub.get_dir()}/checkpoints"
+        if arch.startswith("timm/"):
+            cache = "Hugging Face's hub, or its cache in $HF_HOME"
+        what = f"--pretrained: cannot load {arch} from {cache}"
         if "Weights only" in str(error):  # PyTorch's advice would be to trust it
             error = ValueError("the file there has Python objects, which could run code")
         raise storage_error(what, error, typed=True) from None

@@ -197,7 +197,7 @@ def save_as_the_page_says(tmp_path, monkeypatch, folder, path):
     (code,) = [block for block in text.split("```python\n")[1:] if "save_pretrained" in block]
     monkeypatch.chdir(tmp_path)
     code = code.split("```")[0].replace('"runs/NAME/model_best.pt"', repr(str(path)))
-    exec(code.replace("FOLDER", repr(str(folder))), {})
+    exec(code.replace('"FOLDER"', repr(str(folder))), {})
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,14 @@ def hub(tmp_path, monkeypatch):
     shutil.rmtree(cache, ignore_errors=True)
 
 
+def test_a_cache_that_lacks_the_weights_is_named(hub, imagenet, tmp_path):
+    hub("resnet18.a1_in1k", torch.nn.Linear(2, 2))
+    words = [*ND, *SAY, "-e", "-a", "timm/resnet10t.c3_in1k", "--pretrained", imagenet]
+    line = complaint(words, tmp_path)
+    cache = "Hugging Face's hub, or its cache in $HF_HOME"
+    assert f"--pretrained: cannot load timm/resnet10t.c3_in1k from {cache}: " in line
+
+
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory):
     """A DIR of ImageNet's classes with six images, none of which is square."""
