@@ -333,16 +333,16 @@ def test_sample_takes_its_own_tokenizer_alone(told, call_tool, monkeypatch):
     assert output.startswith("th")
 
 
-def test_a_tokenizer_that_lowers_is_another(tmp_path):
-    """Of one vocabulary."""
+def test_a_tokenizer_that_lowers_is_another():
+    """Of one vocabulary; or one whose words the sentence of the digest does not have."""
     digests = []
-    for lower in False, True, True:
+    for lower, word in (False, "EARLY"), (True, "EARLY"), (True, "EARLY"), (True, "other"):
         made = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "don": 1}, unk_token="[UNK]"))
         made.normalizer = normalizers.BertNormalizer(lowercase=lower)
         made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        made.model = models.WordLevel({"[UNK]": 0, "early": 1, "EARLY": 2}, unk_token="[UNK]")
+        made.model = models.WordLevel({"[UNK]": 0, "early": 1, word: 2}, unk_token="[UNK]")
         digests.append(nd.digest_of(transformers.PreTrainedTokenizerFast(tokenizer_object=made)))
-    assert digests[1] == digests[2] != digests[0]
+    assert digests[1] == digests[2] != digests[0] and digests[2] != digests[3]
 
 
 TOKENS = np.arange(400) % 19
@@ -414,6 +414,21 @@ def test_dropout_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(nd.BadInput, match=r"--dropout 0.5: -a .* has no dropout"):
         nd.build_model(args, data)
     assert none
+
+
+def test_dropout_that_no_config_names_is_reached(tmp_path, monkeypatch):
+    """A module with a rate of its own."""
+    args, data = classify("bert", tmp_path, "--dropout", "0.5")
+    part = transformers.models.bert.modeling_bert.BertSelfOutput
+    begin = part.__init__
+
+    def own(self, config):
+        begin(self, config)
+        self.dropout = torch.nn.Dropout(0.25)
+
+    monkeypatch.setattr(part, "__init__", own)
+    parts = nd.build_model(args, data).modules()
+    assert {each.p for each in parts if isinstance(each, torch.nn.Dropout)} == {0.5}
 
 
 def test_rates_are_noted_whoever_calls():
