@@ -515,6 +515,7 @@ tests/test_text_folders.py -k "by_their_names or of_two or other_names or saved_
   numbers in any order are the task's => re.fullmatch(f"(label_)?{n}", name.lower()) for n, name in enumerate(some) => re.match("label_", name.lower()) for name in some
   other names are evaluated => if args.evaluate and not args.weights:\n        raise => if False:\n        raise
   names of a checkpoint are not believed => theirs = about.get("labels") or names => theirs = names
+  names in label2id alone are not read => found = numbers => pass
   two orders in one config => elif numbers != found and not numbered(numbers): => elif False:
   other names are trained in silence => lines.append(f"{line}: its last layer starts from theirs") => pass
   a checkpoint names the task's order => "labels": data.labels, => "labels": GLUE[args.task][2] if data.labels else None,
@@ -556,7 +557,6 @@ tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
   the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]
   weights of another model => if "model_options" in saved: => if False:
   a head of another task is measured => if not args.evaluate:\n        free |= {"task"} => if True:\n        free |= {"task"}
-  names in label2id alone are not read => found = numbers => pass
   weights that are left out are measured => if left and args.evaluate:\n        raise BadInput(f"{line}: {', '.join(left[:4])}; without => if False:\n        raise BadInput(f"{line}: {', '.join(left[:4])}; without
   weights of parallel training do not fit => .removeprefix("module.") => .removeprefix("none.")
   NaN is loaded => if not all(weight.isfinite().all() for weight in fitting.values()): => if False:
