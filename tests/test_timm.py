@@ -78,7 +78,10 @@ def test_find_bottleneck_says_it_in_one_line(demo, call_tool):
     assert "does not take images of 96 pixels" in errors and "Traceback" not in errors
 
 
-def test_a_vit_of_another_size_trains_resumes_and_is_looked_at(demo, tmp_path, call_tool):
+def test_a_vit_of_another_size_trains_resumes_and_is_looked_at(
+    demo, tmp_path, call_tool, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # where look.py writes its picture
     words = [*ND, "-a", "timm/vit_tiny_patch16_224", "--image-size", "32", "-j", "0", "-b", "16"]
     words += ["--steps-per-epoch", "2", "--no-accel", "--output-dir", "run", demo]
     run([*words, "--epochs", "1"], tmp_path)
