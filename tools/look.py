@@ -130,7 +130,7 @@ class Pictures(torch.utils.data.Dataset):
     def __getitem__(self, index):
         crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
         try:
-            self.images.load_central(self.reads[index](), crop)
+            nd.load_alone(self.reads[index](), self.images.central_crop(crop))
         except (OSError, nd.BadInput) as error:
             why = getattr(error, "strerror", None) or error
             nd.print_line(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
