@@ -265,13 +265,12 @@ def train(run):
         values = train_one_epoch(run)
         # Saved before validation, so that nothing is lost while it runs: a run that resumes here
         # trains no step of this epoch, and validates again.
-        saved = save_checkpoint(run)
+        save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
         reached, stuck = judge(run, val)
-        if run.log and val[monitor] == run.best[monitor]:  # of equal epochs the last
-            save_best(run, saved)
-        del saved  # as large as model and optimizer
+        if val[monitor] == run.best[monitor]:  # of equal epochs the last
+            save_best(run)
         if run.log:
             log_epoch(run, done, values, val, trained=run.step > began)
         run.over = run.over or reached or stuck
@@ -331,7 +330,7 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate(args, peak, epoch + (step + 0.5) / data.steps)
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        torch.manual_seed(seed_from(args.seed, epoch, step, run.place.rank))
+        seed_generators(seed_from(args.seed, epoch, step, run.place.rank), run.place.device)
         scale = run.scaler.scale(one)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
@@ -2470,13 +2469,48 @@ TENSORS = {"state_dict", "optimizer", "ema"}
 
 
 def save_checkpoint(run):
-    """Saves checkpoint.pt, with pytorch/examples' names, on rank 0, and returns there what is in
-    it. Every rank calls it, because each gives what it holds."""
-    arm_timeout(run.args)
+    """Saves checkpoint.pt on rank 0. Every rank calls it."""
     run.saved = time.monotonic()
+    checkpoint = make_checkpoint(run)
+    if run.log is None:
+        return
+    # Only after all ranks have given what they hold. A sum, which is faster, may overflow.
+    for _, tensor in leaves(checkpoint):
+        if not (tensor.sum().isfinite() or tensor.isfinite().all()):
+            raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
+    newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
+    # Links, not renames: after a kill at any time, the newest intact file still has its name.
+    for older, newer in (third, second), (second, newest):
+        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
+            older.unlink(missing_ok=True)
+            os.link(newer, older)
+    write(newest, functools.partial(torch.save, checkpoint))
+    epoch = checkpoint["epoch"]
+    if run.args.keep_every and checkpoint["step"] == 0 and epoch % run.args.keep_every == 0:
+        write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+
+
+def save_best(run):
+    """Saves model_best.pt on rank 0: the checkpoint, with the averages as weights under --ema.
+    Every rank calls it."""
+    # Made again, because to keep it through validation would take as much memory as the model and
+    # the optimizer, and to read it would depend on the disk.
+    saved = make_checkpoint(run)
+    if run.log is None:
+        return
+    saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
+    if run.ema:
+        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
+    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
+
+
+def make_checkpoint(run):
+    """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
+    calls it, because each gives what it holds."""
+    arm_timeout(run.args)
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
-    checkpoint = {
+    return {
         **about_model(run.args, run.data),
         "epoch": epoch,
         "step": step,
@@ -2491,31 +2525,6 @@ def save_checkpoint(run):
         "args": vars(run.args) | run.options,
         **full_state(run),
     }
-    if run.log is None:
-        return None
-    # Only after all ranks have given what they hold.
-    if not all(tensor.isfinite().all() for _, tensor in leaves(checkpoint)):
-        raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
-    newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
-    # Links, not renames: after a kill at any time, the newest intact file still has its name.
-    for older, newer in (third, second), (second, newest):
-        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
-            older.unlink(missing_ok=True)
-            os.link(newer, older)
-    write(newest, functools.partial(torch.save, checkpoint))
-    if run.args.keep_every and step == 0 and epoch % run.args.keep_every == 0:
-        write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
-    return checkpoint
-
-
-def save_best(run, saved):
-    """Writes model_best.pt: what save_checkpoint() saved, with the averages as weights under
-    --ema."""
-    saved |= {name: run.best[tag] for tag, (name, *_) in BEST.items()}
-    saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
-    if run.ema:
-        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
 
 
 def write(path, save):
@@ -3070,6 +3079,16 @@ def exact_dtype(device):
     return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
 
 
+def seed_generators(seed, device):
+    """Does what torch.manual_seed() does for the CPU and devices of this kind."""
+    # That formats a traceback for each kind that is not in use: reads of the file system, and more
+    # time than all else that the loop does in a step.
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        kind = torch.get_device_module(device)
+        getattr(kind, "manual_seed_all", kind.manual_seed)(seed)
+
+
 # Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -3097,7 +3116,13 @@ def arm_timeout(args):
     # what hangs elsewhere: in reading data, or in a group without a timeout.
     if args.timeout:
         seconds = args.timeout + 30 + (3600 if args.compile else 0)
-        faulthandler.dump_traceback_later(seconds, exit=True)
+        start_timer(seconds, int(time.monotonic()))
+
+
+@functools.lru_cache(maxsize=1)
+def start_timer(seconds, now):
+    """Starts faulthandler's timer again: a new thread, so once a second, not in each step."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def end_with_parent(signum):

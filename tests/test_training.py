@@ -748,7 +748,7 @@ def in_four_epochs(script, words, folder, monkeypatch, **state):
     monkeypatch.setattr(script, "format_metrics", lambda values, digits: str(values))
     for name in "save_checkpoint", "log_epoch":
         monkeypatch.setattr(script, name, lambda *of_run, **more: None)
-    monkeypatch.setattr(script, "save_best", lambda run, _: saved.append(run.epoch))
+    monkeypatch.setattr(script, "save_best", lambda run: saved.append(run.epoch))
     script.train(run)
     return run, saved
 
