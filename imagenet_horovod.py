@@ -313,7 +313,7 @@ def train_one_epoch(run):
     accumulation = data.accumulation_steps
     # scale(one) is the loss scale as a tensor; get_scale() would wait for the device. If a dynamic
     # scale is lower after a step, the gradients overflowed and the step was skipped.
-    one = torch.ones((), device=run.place.device)
+    one = torch.ones(1, device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
@@ -426,7 +426,7 @@ def finish_step(run, meter, sums, skipped=None):
     spent = time.perf_counter() > run.deadline
     flags = torch.tensor([waited, stop, save, spent], dtype=sums.dtype)
     flags = flags.to(sums.device, non_blocking=cuda)
-    skip = sums.new_zeros(1) if skipped is None else skipped[None] / run.place.ranks
+    skip = sums.new_zeros(1) if skipped is None else skipped
     # One all-reduce for all: one more for the flags would cost a round trip per step.
     total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
     copied = None
@@ -449,6 +449,7 @@ def count_step(run, meter):
     if copied:
         copied.synchronize()  # sync point: with this step; the next is queued, unless in flush()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
+    step["skipped"] /= run.place.ranks  # which skip alike
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
     run.over |= step.pop("spent") > 0

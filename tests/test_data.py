@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import io
 import itertools
+import math
 import multiprocessing
 import os
 import random
@@ -502,6 +503,104 @@ def test_no_image_has_another_program_run(monkeypatch):
     with pytest.raises(nd.BadInput):
         nd.decode(encoded, whole)
     assert not started
+
+
+# ------------------------------------------------------------------------------- lists of images
+
+
+def of_all_kinds():
+    """Returns files of every way that a list may go: what it takes, what it leaves out because of
+    its kind or its size, and what libjpeg warns of."""
+    good = encode(photo(90, 70))
+    half = len(good) // 2
+    files = [good, encode(photo(60, 80), "PNG"), good[:half] + bytes(64) + good[half + 64 :]]
+    files += [encode(photo(900, 700)), encode(PIL.Image.fromarray(photo(50, 40)).convert("CMYK"))]
+    files += [encode(photo(40 + each, 90 - each, each)) for each in range(40)]
+    return files + [b"P6 30 20 255\n" + photo(20, 30).tobytes(), encode(photo(30, 40)[..., 0])]
+
+
+def loader_of(files, words=()):
+    """Returns an Images that reads these files, in training and validation."""
+    source = SimpleNamespace(target=np.arange(len(files)), path=str, read=files.__getitem__)
+    loader = images_of()
+    loader.args = nd.parse_args([*words])
+    loader.data = loader.data._replace(train=source, val=source, val_resize=32)
+    return loader
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_list_gives_what_each_image_gives_alone(split, decoder, monkeypatch, capfd):
+    """To the bit, in its order; each file is read once. Of what libjpeg warns, Pillow decodes."""
+    files = of_all_kinds()
+    loader, reads = loader_of(files), []
+    loader.pixels = lambda *job: batch
+    loader.data.train.read = loader.data.val.read = lambda key: reads.append(key) or files[key]
+    keys = [*range(len(files))][::-1]
+    batch = torch.zeros(len(files), 24, 24, 3, dtype=torch.uint8)
+    *_, target = loader[0, split, 3, 0, keys]
+    assert target == keys and reads == keys
+    for out, key in zip(batch, keys, strict=True):
+        crop, alone = loader.random_crop if split == "train" else loader.central_crop, out.clone()
+        nd.load_alone(files[key], crop(alone.zero_(), key, 3))
+        assert torch.equal(out, alone) and out.any(), key
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nvImageCodec is for Linux")
+def test_lists_are_as_long_as_memory_allows(monkeypatch):
+    """32 images of half a megapixel at most, 50 MB; what is larger is decoded alone."""
+    files = of_all_kinds()[3:]
+    files += [encode(photo(512, 1024)), encode(photo(512, 1025))]
+    loader, lists, decode_regions = loader_of(files), [], nd.decode_regions
+
+    def decode(regions):
+        lists.append(decode_regions(regions))
+        return [*lists[-1]]
+
+    monkeypatch.setattr(nd, "decode_regions", decode)
+    loader.pixels = lambda *job: torch.zeros(len(files), 24, 24, 3, dtype=torch.uint8)
+    loader[0, "val", 0, 0, [*range(len(files))]]
+    sizes = [[math.prod(image.shape[:2]) for image in images] for images in lists]
+    alone = [size for size in sizes if len(size) == 1]
+    assert sorted(alone) == [[512 * 1025], [900 * 700]]
+    listed = [size for size in sizes if len(size) > 1]
+    assert len(listed) == 2 and sum(map(len, listed)) == len(files) - 3, "all but the PPM"
+    assert max(map(len, listed)) <= 32 and max(map(max, listed)) == 2**19
+
+
+def test_damaged_images_of_a_list_are_named(decoder, monkeypatch):
+    """Those that nobody can decode end the run, by name, after another attempt."""
+    pauses, files = [], of_all_kinds()
+    monkeypatch.setattr(nd.time, "sleep", pauses.append)
+    for bad in files[0][:400] + b"\xff\xd9", no_table(files[0]), b"", b"no picture":
+        for at in 0, 7, 40:
+            some = [*files[:at], bad, *files[at + 1 :]]
+            loader = loader_of(some)
+            batch = torch.zeros(len(files), 24, 24, 3, dtype=torch.uint8)
+            loader.pixels = lambda *job, batch=batch: batch
+            *_, error = loader[0, "val", 0, 0, [*range(len(some))]]
+            assert isinstance(error, nd.BadInput), error
+            assert str(error).startswith(f"{at}: image {at} cannot be used: ")
+    assert pauses == [1] * 12
+
+
+def test_an_image_read_again_draws_the_same(monkeypatch):
+    """Also if what was read first was another image, of another size."""
+    monkeypatch.setattr(nd.time, "sleep", lambda seconds: None)
+    right, wrong = encode(photo(90, 70)), no_table(encode(photo(64, 200)))
+    for first in wrong, wrong[:500], OSError(5, "Input/output error"):
+        reads = [first, right]
+
+        def read(index, reads=reads):
+            if isinstance(content := reads.pop(0), Exception):
+                raise content
+            return content
+
+        loader, (out, alone) = loader_of([right]), torch.zeros(2, 1, 24, 24, 3, dtype=torch.uint8)
+        loader.data.train.read = read
+        loader.load("train", 2, [0], out)
+        nd.load_alone(right, loader.random_crop(alone[0], 0, 2))
+        assert torch.equal(out, alone) and not reads
 
 
 # -------------------------------------------------------------------------------- damaged images

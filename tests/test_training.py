@@ -383,9 +383,9 @@ def test_the_log_of_a_run_that_was_killed_nine_times(whole, again, tmp_path):
 
 
 def test_flags_of_a_step(monkeypatch):
-    """The seconds that a rank of four waited are its share of the mean, and so is a step that all
-    skip; the first clock by which it is time saves or ends the budget for all, and any rank that
-    has a signal ends all. In validation, where all is saved, only saving is not due."""
+    """The seconds that a rank of four waited are its share of the mean; the first clock by which it
+    is time saves or ends the budget for all, and any rank that has a signal ends all. In
+    validation, where all is saved, only saving is not due."""
     monkeypatch.setattr(nd, "arm_timeout", lambda *args, **options: None)
     now = time.monotonic()
     for rank, age, signals, training, expected in (
@@ -400,10 +400,19 @@ def test_flags_of_a_step(monkeypatch):
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
         here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
         here.stop, here.save, here.meter = False, False, object()
-        skips, meter = torch.tensor(rank == 1), here.meter if training else object()
+        skips, meter = torch.tensor([rank == 1]), here.meter if training else object()
         nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
         *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
-        assert (skipped, waited, [stop, save, spent]) == (rank / 4, 2, expected)
+        assert (skipped, waited, [stop, save, spent]) == (rank, 2, expected)
+
+
+def test_a_step_that_all_ranks_skip_is_one():
+    total = torch.tensor([2.0] * len(nd.SUMS) + [4, 2, 0, 0, 0], dtype=torch.float64)
+    here = types.SimpleNamespace(place=nd.Place("cpu", ranks=4), pending=[(total, None)], log=None)
+    here.stop = here.save = here.over = False
+    here.args, meter = nd.parse_args([]), mock.Mock(steps=2)
+    nd.count_step(here, meter)
+    assert meter.add.call_args.args[0]["skipped"] == 1
 
 
 @pytest.mark.parametrize(
