@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, command, environment, free_port, run, scalars, the_run, write_images
 
+import imagenet_nd as nd
+
 GHOST = Path(__file__).parent / "ghost"
 spec = importlib.util.spec_from_file_location("ghost_build", GHOST / "build.py")
 builder = importlib.util.module_from_spec(spec)
@@ -95,6 +97,14 @@ def rehearse(start, images, tmp_path):
     return rehearse
 
 
+def check_seeds(ranks):
+    """Checks that each step begins with all generators seeded as by torch.manual_seed()."""
+    for rank, steps in enumerate(ranks):
+        train = [line["seeds"] for line in steps if line["title"] == "1/1"]
+        for step, seeds in enumerate(train):
+            assert len(seeds) > 1 and {*seeds} == {nd.seed_from(0, 0, step, rank)}, (rank, step)
+
+
 def check_budget(ranks, syncs=0, timers=0, accumulated=1, votes=0):
     """Checks what each rank waited for: in a step of training `syncs` streams, in validation none.
 
@@ -102,6 +112,7 @@ def check_budget(ranks, syncs=0, timers=0, accumulated=1, votes=0):
     copied to the host; `timers` are DDP's own, in its first ten steps and each hundredth. A
     pipeline's ranks vote in their first step of validation, whether all know the images' shape.
     """
+    check_seeds(ranks)
     for steps in ranks:
         assert not any(line["counts"]["overwritten"] for line in steps), "a buffer, while copied"
         train = [line["counts"] for line in steps if line["title"] == "1/1"]

@@ -1,11 +1,14 @@
 """The scripts as users run them: resuming, evaluating, logs, stopping. Few starts, many checks."""
 
+import gc
 import json
 import os
 import re
 import shutil
 import time
+import traceback
 import types
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -404,6 +407,76 @@ def test_flags_of_a_step(monkeypatch):
         nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
         *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
         assert (skipped, waited, [stop, save, spent]) == (rank, 2, expected)
+
+
+def test_a_step_is_seeded_as_by_pytorch(monkeypatch):
+    """Without the traceback that it formats, in reads of the file system, for each kind of device
+    that is not in use; on CUDA, tests/test_ghost.py sees it."""
+    for seed in nd.seed_from(0, 3, 5, 1), 0, 2**64 - 1:
+        torch.manual_seed(seed)
+        expected = torch.initial_seed(), torch.rand(3)
+        torch.manual_seed(7)
+        with monkeypatch.context() as patch:
+            patch.setattr(traceback, "format_stack", None)
+            patch.setattr(traceback, "extract_stack", None)
+            nd.seed_generators(seed, torch.device("cpu"))
+        assert torch.initial_seed() == expected[0] and torch.equal(torch.rand(3), expected[1])
+    for kind in "xpu", "mps", "cuda":  # Apple's has one device, and manual_seed() alone
+        name = "manual_seed" if kind == "mps" else "manual_seed_all"
+        called = mock.Mock()
+        monkeypatch.setattr(getattr(torch, kind), name, called)
+        nd.seed_generators(7, torch.device(kind, 0))
+        called.assert_called_once_with(7)
+        assert torch.initial_seed() == 7
+
+
+def test_the_timer_starts_again_once_a_second(monkeypatch):
+    """It is a thread: in each step it would take longer than the rest of the loop."""
+    started, now = [], [100.0]
+    monkeypatch.setattr(nd.faulthandler, "dump_traceback_later", lambda *a, **b: started.append(a))
+    monkeypatch.setattr(nd.time, "monotonic", lambda: now[0])
+    nd.start_timer.cache_clear()
+    args = nd.parse_args(["--timeout", "40"])
+    for now[0] in 100.0, 100.4, 100.9, 101.0, 101.5, 102.2, 130.0:
+        nd.arm_timeout(args)
+    assert started == [(70,)] * 4
+    nd.arm_timeout(nd.parse_args(["--timeout", "50"]))
+    nd.arm_timeout(nd.parse_args(["--timeout", "0"]))
+    assert started[4:] == [(80,)]
+    nd.start_timer.cache_clear()
+
+
+@pytest.mark.parametrize("words", [[], ["--ema", "0.9"]])
+def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_path, monkeypatch):
+    """No checkpoint is kept in memory during validation; none is loaded to be written."""
+    copies, in_float32, validate = [], nd.in_float32, nd.validate
+
+    def keep_track(tree):
+        copied = in_float32(tree)
+        if isinstance(tree, torch.Tensor):
+            copies.append(weakref.ref(copied))
+        return copied
+
+    def check(run):
+        gc.collect()
+        assert copies and not any(copy() is not None for copy in copies)
+        with monkeypatch.context() as patch:
+            patch.setattr(nd, "full_state", None)
+            return validate(run)
+
+    monkeypatch.setattr(nd, "arm_timeout", lambda args: None)
+    monkeypatch.setattr(nd, "in_float32", keep_track)
+    monkeypatch.setattr(nd, "validate", check)
+    monkeypatch.setattr(nd, "load_file", None)
+    monkeypatch.chdir(tmp_path)
+    words = ["-a", "squeezenet1_1", "--image-size", "32", "-b", "4", "--no-accel", *words]
+    made = nd.build_run(nd.parse_args([*words, "--dummy", "--epochs", "2", "--output-dir", "run"]))
+    made.data = made.data._replace(steps=1, val=made.data.val._replace(target=np.zeros(4, int)))
+    nd.train(made)
+    best = torch.load(tmp_path / "run" / "model_best.pt", weights_only=True)
+    assert best["best_loss"] == made.best["Loss"] and best["waited"] == -1
+    newest = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert newest["epoch"] == 2 and ("trained" in best) == bool(made.ema)
 
 
 def test_a_step_that_all_ranks_skip_is_one():

@@ -130,8 +130,9 @@ def numbers(name, size, kind=ctypes.c_long):
 
 
 def report_steps(module, path):
-    """Has a script's steps reported; what saving between two of them waits for is left out."""
-    finish_step, save_checkpoint, before = module.finish_step, module.save_checkpoint, {}
+    """Has a script's steps reported, with the seeds of all generators as they are when a step
+    begins; what saving between two of them waits for is left out."""
+    finish_step, train_step, before, seeds = module.finish_step, module.train_step, {}, []
 
     def finish_and_report(run, meter, sums, *skipped):
         finish_step(run, meter, sums, *skipped)
@@ -143,18 +144,28 @@ def report_steps(module, path):
             "initialized": torch.cuda.is_initialized(),
             "communicators": numbers("ghost_communicators", made, ctypes.c_int),
             "allocated": numbers("ghost_allocated", 8),
+            "seeds": [*seeds],
             "counts": {name: now[name] - before.get(name, 0) for name in now},
         }
         before.update(now)
         with open(path, "a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def save_and_forget(run, *values):
-        saved = save_checkpoint(run, *values)
-        before.update(counts())
-        return saved
+    def note_and_train(*values):
+        generators = torch.default_generator, *torch.cuda.default_generators
+        seeds[:] = [each.initial_seed() for each in generators]
+        return train_step(*values)
 
-    module.finish_step, module.save_checkpoint = finish_and_report, save_and_forget
+    def forgetting(save):
+        def save_and_forget(run):
+            save(run)
+            before.update(counts())
+
+        return save_and_forget
+
+    module.finish_step, module.train_step = finish_and_report, note_and_train
+    for name in "save_checkpoint", "save_best":
+        setattr(module, name, forgetting(getattr(module, name)))
 
 
 def compute_in_threads():
