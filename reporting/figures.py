@@ -338,11 +338,15 @@ def speed(titles):
             name = name.replace("full-size JPEGs", "JPEGs of quality 90")
             if not re.search(odd, name):
                 text = f"{significant(row['median'])}  ({times:.1f} x)  {row.get('batches', '')}"
+                if used := row.get("processor time, ms per image"):
+                    text += f"  {used:.1f} ms"
                 ours = re.match("this project|imagenet_", name)
                 rates[name.replace("Pillow", "without nvImageCodec")] = row["median"]
                 look["texts"].append(text)
                 look["colors"].append(TEAL if ours else LIGHT)
-        panels.append(panel({"": rates}, title, f"images/s, medians; {where}", "", **look))
+        used = "ms: processor time per image" if "processor time, ms per image" in rows[0] else ""
+        label = "; ".join(filter(None, ["images/s, medians", used, where]))
+        panels.append(panel({"": rates}, title, label, "", **look))
     return panels
 
 

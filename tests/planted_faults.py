@@ -375,6 +375,25 @@ tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export or named"
 tests/test_parallel.py -k "pipelines_that or launch"
   the line does not name --microbatches => if micro > 1 or args.microbatches == 1: => if True:
   each rank's --local-rank must be the same => "dist_backend", "local_rank" => "dist_backend"
+tests/test_data.py -k "list or again_draws"
+  lists as long as two => LISTED, LISTED_PIXELS = 32, 2**19 => LISTED, LISTED_PIXELS = 64, 2**19
+  large images in lists => LISTED, LISTED_PIXELS = 32, 2**19 => LISTED, LISTED_PIXELS = 32, 2**29
+  images one by one => LISTED, LISTED_PIXELS = 32, 2**19 => LISTED, LISTED_PIXELS = 1, 2**19
+  what a list cannot decode stays as it was => write.send(decode_by_pillow(encoded, choose) if image is None else image) => image is None or write.send(image)
+  images of a list in another order => zip(listed, decoded, strict=True): => zip(listed, decoded[::-1], strict=True):
+  classes of a list in another order => return source.target[indices].tolist() => return sorted(source.target[indices].tolist())
+  an image that cannot be used is left as it is => except BadInput as error:\n                load_again(source, index, begin, error) => except BadInput as error:\n                pass
+  a second attempt is of the last image => functools.partial(crop, *one, epoch) for one in zip(out, keys, strict=True)] => functools.partial(crop, out[-1], keys[-1], epoch) for _ in keys]
+tests/test_training.py -k "seeded_as or once_a_second or costs_no_copy or finite_weights"
+  the timer starts in each step => start_timer(seconds, int(time.monotonic())) => start_timer(seconds, time.monotonic())
+  the timer starts once => start_timer(seconds, int(time.monotonic())) => start_timer(seconds, 0)
+  a device's generators are not seeded => if device.type != "cpu":\n        kind => if False:\n        kind
+  one device's generator is seeded => getattr(kind, "manual_seed_all", kind.manual_seed)(seed) => kind.manual_seed(seed)
+  the CPU's generator is not seeded => torch.default_generator.manual_seed(seed)\n    if => if
+  a checkpoint is kept through validation => save_checkpoint(run)\n        val = validate(run) => save_checkpoint(run)\n        kept = full_state(run)\n        val = validate(run)\n        del kept
+  the best epoch is not judged again => saved["waited"] = -1  # a => pass  # a
+  large weights are not finite => if not (tensor.sum().isfinite() or tensor.isfinite().all()): => if not tensor.sum().isfinite():
+  weights that are not finite are saved => if not (tensor.sum().isfinite() or tensor.isfinite().all()): => if False:
 tests/test_data.py -k "damaged or only_libjpeg or one_region_is or libtiff or without_glibc or decoder_leaves or never_half_grey or warnings or huge_claim"
   OpenCV decodes what libjpeg refuses => os.environ.get(limit), "0" => os.environ.get(limit), "9999999"
   a region that libjpeg warns of is used => if decoded is None or warnings_of_c or any => if decoded is None or any

@@ -106,6 +106,15 @@ def case(words, count, **rows):
     return pytest.param(words, count, rows, marks=() if fast else slow, id="_".join(rows))
 
 
+THEIR_LOOP = """
+def train(train_loader, model, criterion, optimizer, epoch, device, args):
+    model.train()
+    for images, target in train_loader:
+        loss = criterion(model(images.to(device)), target.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
 NET, HALF = "squeezenet1_1", "imagenet_nd.py --amp bfloat16 --channels-last"
 LITTLE = "-a resnet18 -b 4 --image-size 32 --steps 2"
 PARTS = f"-a {NET} --archs {NET} --steps 2 --ranks 2 --batch 16 --image-size 64"
@@ -172,11 +181,30 @@ def known(row):
         case("text gathers", 1, text_gathers=2 * ["bert-base"] + 2 * ["albert-base"]),
         case("text stages --steps 4 --rounds 1", 4, text_stages=["one device", "DDP", "two st"]),
         case("text ngrams", 1, text_ngrams=["unigram", "bigram"]),
+        case(
+            "overhead loop --examples EXAMPLES --steps 20 --rounds 1",
+            1,
+            overhead_loop=["pytorch/examples", "imagenet_nd.py"],
+        ),
+        case(
+            f"overhead saving --archs {NET} --rounds 1",
+            1,
+            overhead_saving=[f"{NET}, write() and fsync()", f"{NET}, save_checkpoint()"]
+            + [f"{NET}, save_best()"],
+        ),
+        case(
+            "overhead files --files 20000 --classes 3 --rounds 1",
+            1,
+            overhead_files=["torchvision's ImageFolder", "this project"],
+        ),
     ],
 )
-def test_a_program_measures(words, count, rows, demo, tmp_path):
+def test_a_program_measures(words, count, rows, demo, tmp_path, tmp_path_factory):
     """make_results.py reads what it writes, with the facts and columns that logs/ have."""
+    examples = tmp_path_factory.mktemp("examples") / "main.py"
+    examples.write_text(THEIR_LOOP)
     places = {"DEMO": demo, "ROOT": ROOT, "RECIPE": ROOT / "recipes" / "cifar10.txt"}
+    places["EXAMPLES"] = examples
     program, *words = [places.get(word, word) for word in shlex.split(words)]
     if {"exchange", "traffic"} & {*words} and (os.geteuid() or not shutil.which("ip")):
         pytest.skip("network namespaces take root and iproute2")
@@ -184,7 +212,7 @@ def test_a_program_measures(words, count, rows, demo, tmp_path):
         pytest.skip(EMULATED)
     if program == "text":
         pytest.importorskip("transformers")
-    name = next(iter(rows)) if program in ("text", "parallel") else program
+    name = next(iter(rows)) if program in ("text", "parallel", "overhead") else program
     script = [sys.executable, ROOT / "benchmarks" / f"{program}.py", *words]
     printed = run([*script, "--out", tmp_path / "out" / f"{name}.json"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "no logs are left"
@@ -259,6 +287,7 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("training EMPTY -a resnet18", "training.py: error: EMPTY has no images"),
         ("parallel bubble --accel --out ABSENT", "--accel: bubble is measured on the CPU"),
         ("text ngrams --ranks 1 2 --out ABSENT", "--ranks: ngrams takes one number"),
+        ("overhead loop", "loop takes --examples MAIN.PY, imagenet/main.py of pytorch/examples"),
         ("gpu", "PyTorch finds no CUDA GPU here"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import re
 import shutil
@@ -477,6 +478,25 @@ def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_p
     assert best["best_loss"] == made.best["Loss"] and best["waited"] == -1
     newest = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert newest["epoch"] == 2 and ("trained" in best) == bool(made.ema)
+
+
+@pytest.mark.parametrize(
+    ("values", "saved"),
+    [([3e38, 3e38], True), ([-3e38, -3e38, 1], True), ([1, math.inf], False), ([math.nan], False)],
+)
+def test_finite_weights_are_saved_and_no_others(values, saved, tmp_path, monkeypatch):
+    """Also those whose sum is beyond float32."""
+    state = {"state_dict": {"weight": torch.tensor(values), "steps": torch.tensor(2**60)}}
+    monkeypatch.setattr(nd, "make_checkpoint", lambda run: {"epoch": 1, "step": 0, **state})
+    here = types.SimpleNamespace(log=object(), folder=tmp_path, args=nd.parse_args([]))
+    if saved:
+        nd.save_checkpoint(here)
+        found = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state_dict"]["weight"]
+        assert torch.equal(found, state["state_dict"]["weight"])
+    else:
+        with pytest.raises(nd.BadInput, match="not all weights are finite"):
+            nd.save_checkpoint(here)
+        assert not [*tmp_path.iterdir()]
 
 
 def test_a_step_that_all_ranks_skip_is_one():
