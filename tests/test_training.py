@@ -556,7 +556,7 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
         monkeypatch.setattr(nd, name, mock.Mock())
     here = types.SimpleNamespace(args=nd.parse_args([]), log=None, pending=[])
     here.over = here.stop = here.save = False
-    here.meter = mock.Mock(steps=1)
+    here.place, here.meter = nd.Place(torch.device("cpu")), mock.Mock(steps=1)
     total = torch.ones(len(nd.SUMS) + len(nd.FLAGS))
     for meter, saves in (mock.Mock(steps=1), 0), (here.meter, 1):
         here.pending.append((total, None))
