@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import copy
 import ctypes
 import dataclasses
 import datetime
@@ -82,6 +83,9 @@ from tqdm import tqdm
 def prepare(args, place, data):
     """Returns (model, optimizer, scaler); all ranks begin with rank 0's weights."""
     model = build_model(args, data).to(place.device)
+    # DDP waits for the gradients of all weights, unless it is to look in each step which ones have
+    # none. That takes time, so it is only done for a model that does not use all of its weights.
+    unused = args.exchange == "ddp" and not _uses_all(model, args, data, place)
     if args.sync_bn:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for tensor in model.state_dict().values():
@@ -90,7 +94,7 @@ def prepare(args, place, data):
         _list(model, args.exchange_dtype)
     optimizer = build_optimizer(args, model)
     if args.exchange == "ddp":
-        model = DistributedDataParallel(model)
+        model = DistributedDataParallel(model, find_unused_parameters=unused)
         # DDP would send rank 0's BatchNorm statistics in each step; once, in validate(), is enough.
         model.broadcast_buffers = False  # the keyword's name is another since PyTorch 2.13
         if args.exchange_dtype != "float32":
@@ -99,6 +103,16 @@ def prepare(args, place, data):
     # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     return model, optimizer, scaler
+
+
+def _uses_all(model, args, data, place):
+    """Returns whether the loss depends on all weights that train, as it tries on noise."""
+    tried = copy.deepcopy(model)  # whose statistics may change
+    inputs, target = dummy_batch(args, data, 2, place.device)
+    loss, _ = criterion(tried.forward(inputs), target)  # forward() is not compiled
+    weights = [weight for weight in tried.parameters() if weight.requires_grad]
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    return all(gradient is not None for gradient in gradients)
 
 
 def _list(model, dtype):
@@ -355,6 +369,7 @@ class Run:
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
     scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    scale: float = 1.0  # the loss scale after the last step that was counted
     ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
@@ -434,9 +449,6 @@ def train_one_epoch(run):
     peak = peak_learning_rate(args, data.global_batch)
     objective = functools.partial(criterion, args=args)  # label smoothing and the like
     accumulation = data.accumulation_steps
-    # scale(one) is the loss scale as a tensor; get_scale() would wait for the device. If a dynamic
-    # scale is lower after a step, the gradients overflowed and the step was skipped.
-    one = torch.ones(1, device=run.place.device)
     run.model.train()
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
@@ -451,10 +463,10 @@ def train_one_epoch(run):
         # The learning rate is that of the step's middle, so that neither the first step of the
         # warm-up nor the last one of a decay is lost at a rate of 0.
         for group in run.optimizer.param_groups:
-            group["lr"] = learning_rate(args, peak, epoch + (step + 0.5) / data.steps)
+            rate = learning_rate(args, peak, epoch + (step + 0.5) / data.steps)
+            group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
         seed_generators(seed_from(args.seed, epoch, step, run.place.rank), run.place.device)
-        scale = run.scaler.scale(one)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -464,13 +476,13 @@ def train_one_epoch(run):
         if run.ema and (number <= 32 or number % 32 == 0):
             early = number <= 32 or epoch < warmup_epochs(args)
             update_ema(run, decay=0 if early else args.ema)
-        skipped = run.scaler.scale(one) < scale
         run.step = step + 1
-        finish_step(run, run.meter, sums, skipped)
+        finish_step(run, run.meter, sums)
     flush(run, run.meter)
     run.meter.bar.close()
     # Of the last step, also where a checkpoint brought it, and --epochs is another since.
-    return run.meter.values() | {"Lr": run.optimizer.param_groups[0]["lr"]}
+    first = run.optimizer.param_groups[0]
+    return run.meter.values() | {"Lr": first["lr"] / first.get("lr_scale", 1)}
 
 
 @torch.no_grad()
@@ -529,13 +541,13 @@ def sync_statistics(run):
             buffer.copy_(all_reduce_sum(buffer))
 
 
-# What ranks sum in a step besides the task's SUMS: whether the loss scale skipped it, the seconds
-# waited for data, and how many want to stop because of a signal, to save, or to end because the
-# budget is spent.
-FLAGS = ("skipped", "waited", "stop", "save", "spent")
+# What ranks sum in a step besides the task's SUMS: the loss scale after it, the seconds waited for
+# data, and how many want to stop because of a signal, to save, or to end because the budget is
+# spent.
+FLAGS = ("scale", "waited", "stop", "save", "spent")
 
 
-def finish_step(run, meter, sums, skipped=None):
+def finish_step(run, meter, sums):
     """Adds up this step's sums and flags over all ranks, and counts the step before; saves or
     stops, if a rank wants to."""
     # The host reads a step's sums when the next step is queued, so that the device has work
@@ -549,9 +561,9 @@ def finish_step(run, meter, sums, skipped=None):
     spent = time.perf_counter() > run.deadline
     flags = torch.tensor([waited, stop, save, spent], dtype=sums.dtype)
     flags = flags.to(sums.device, non_blocking=cuda)
-    skip = sums.new_zeros(1) if skipped is None else skipped
+    scale = run.scaler.scale(sums.new_ones(1))  # get_scale() would wait for the device
     # One all-reduce for all: one more for the flags would cost a round trip per step.
-    total = all_reduce_sum(torch.cat([sums, skip, flags])).to("cpu", non_blocking=cuda)
+    total = all_reduce_sum(torch.cat([sums, scale, flags])).to("cpu", non_blocking=cuda)
     copied = None
     if cuda:
         # Waiting for this event waits only for the copy, not for the next step; without `blocking`
@@ -572,7 +584,10 @@ def count_step(run, meter):
     if copied:
         copied.synchronize()  # sync point: with this step; the next is queued, unless in flush()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
-    step["skipped"] /= run.place.ranks  # which skip alike
+    scale = step.pop("scale") / run.place.ranks  # which have the same
+    # A dynamic scale is lower after a step whose gradients overflowed: that step was skipped.
+    step["skipped"] = float(scale < run.scale)
+    run.scale = scale
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
     run.over |= step.pop("spent") > 0
@@ -581,6 +596,12 @@ def count_step(run, meter):
     if not math.isfinite(loss):
         at = f"{meter.title}, step {meter.steps}"
         raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+    # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
+    # lower scale is of no use then: it would go on falling, to 0, and no step would train.
+    if step["skipped"] and scale < 1:
+        at = f"{meter.title}, step {meter.steps}: loss scale {scale:g}"
+        why = "gradients are NaN or infinite at any loss scale"
+        raise BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
     if (meter.steps - 1) % run.args.print_freq == 0:
         meter.show(loss)
         if run.log and meter is run.meter:
@@ -665,6 +686,10 @@ class GPT(nn.Module):
         if self.tied:
             self.head.weight = self.token.weight
 
+    def group_matcher(self, coarse=False):
+        """Returns what the names of each layer begin with, for --layer-decay; the rest is last."""
+        return {"stem": "token|position", "blocks": r"blocks\.(\d+)"}
+
     def forward(self, tokens):
         """Takes tokens (N, L), returns logits (N, L, vocabulary)."""
         x = self.dropout(self.token(tokens) + self.position[: tokens.shape[1]])
@@ -745,6 +770,10 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.order = order  # of the encoder's outputs, so that they are the task's classes
+
+    def group_matcher(self, coarse=False):
+        """Returns what the names of each layer begin with, for --layer-decay; the rest is last."""
+        return {"stem": r".*(?:emb|wte|wpe)", "blocks": r".*?\.(\d+)\."}
 
     def forward(self, inputs):
         """Takes (N, L + 1), returns logits (N, classes)."""
@@ -1772,6 +1801,14 @@ def make_parser():
         help=f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})",
     )
     add(
+        "--layer-decay",
+        type=number(float, 0.01, 1),
+        default=1,
+        metavar="D",
+        help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
+        "model says which they are, as timm's do; 1 = off",
+    )
+    add(
         "--clip-grad",
         type=non_negative,
         help=f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})",
@@ -2024,22 +2061,27 @@ def to_device(batches, args, data, device, data_waits):
 
 
 def build_optimizer(args, model, masters=None):
-    """Returns the optimizer of a model's trainable weights, or of their `masters`, in two groups
-    with --norm-wd."""
-    decayed, others = [], []
+    """Returns the optimizer of a model's trainable weights, or of their `masters`, in a group for
+    each pair of weight decay and share of the learning rate, `lr_scale`."""
     # Decay also pulls the scales of norms towards 0, so many recipes exclude them. Norms and biases
     # are the weights with one dimension, whatever their names; timm's models name others, such as
     # embeddings of positions, some by patterns.
     patterns = getattr(model, "no_weight_decay", tuple)()
-    for (name, weight), updated in zip(
-        model.named_parameters(), masters or model.parameters(), strict=True
+    by_pair = {}
+    for (name, weight), updated, share in zip(
+        model.named_parameters(),
+        masters or model.parameters(),
+        layer_scales(args, model),
+        strict=True,
     ):
         exempt = weight.ndim < 2 or any(fnmatch.fnmatch(name, each) for each in patterns)
+        decay = args.norm_wd if exempt and args.norm_wd is not None else args.wd
         if updated.requires_grad:
-            (others if exempt and args.norm_wd is not None else decayed).append(updated)
-    groups = [{"params": decayed, "weight_decay": args.wd}]
-    if args.norm_wd is not None:
-        groups += [{"params": others, "weight_decay": args.norm_wd}]
+            by_pair.setdefault((decay, share), []).append(updated)
+    groups = [
+        {"params": weights, "weight_decay": decay, "lr_scale": share}
+        for (decay, share), weights in by_pair.items()
+    ]
     if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
     if args.optimizer == "lamb":
@@ -2051,6 +2093,20 @@ def build_optimizer(args, model, masters=None):
         return muon(groups, args.lr, momentum=args.momentum, betas=(0.9, args.beta2))
     nesterov = args.optimizer == "nesterov"
     return torch.optim.SGD(groups, args.lr, momentum=args.momentum, nesterov=nesterov)
+
+
+def layer_scales(args, model):
+    """Returns [share of the learning rate] of model.parameters(): under --layer-decay D, D for each
+    layer above, of the layers that the model's group_matcher(), as timm's have it, says."""
+    if args.layer_decay == 1:
+        return [1.0 for _ in model.parameters()]
+    if not hasattr(model, "group_matcher"):
+        what = f"--layer-decay: {args.arch} has no group_matcher()"
+        raise BadInput(f"{what}, which says what its layers are, as timm's models have")
+    grouped = importlib.import_module("timm.optim").param_groups_layer_decay
+    groups = grouped(model, layer_decay=args.layer_decay)
+    shares = {weight: group["lr_scale"] for group in groups for weight in group["params"]}
+    return [shares.get(weight, 1.0) for weight in model.parameters()]  # frozen ones have no group
 
 
 def clip_gradients(gradients, limit, over_all=lambda squares: squares):
@@ -2715,9 +2771,11 @@ def log_epoch(run, done, train, val, trained):
         run.log.flush()
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
+    skipped = train["Steps/skipped"]
+    skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
     print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  left {left}"
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
     )
 
 
@@ -3008,6 +3066,7 @@ def build_run(args):
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
     if metadata:
         restore(run, metadata, tensors)
+    run.scale = run.scaler.get_scale()
     run.saved = time.monotonic()
     run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
@@ -3120,6 +3179,7 @@ MEANINGS = {
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
     r"doesn't match model|divisible by (patch|window)": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
+    r"finished reduction in the prior": (2, "forward() uses a weight in some of the steps only"),
 }
 
 

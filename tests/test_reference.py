@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import PIL.Image
 import pytest
+import timm
 import torch
 from conftest import checkpoint, command, events, run, the_run
+from timm.optim import param_groups_layer_decay
 from torch import nn
 from torchvision import datasets, models
 from torchvision.transforms import v2
@@ -26,7 +28,7 @@ DEFAULTS = {
     **{"cutmix": 0, "accumulation": 1, "lr": 0.1, "base_lr": None, "lr_scaling": "linear"},
     **{"lr_schedule": "step", "warmup_epochs": None, "optimizer": "sgd", "momentum": 0.9},
     **{"wd": 1e-4, "norm_wd": None, "clip_grad": None, "loss": "ce", "label_smoothing": 0},
-    **{"ema": 0, "best": "top1", "mix_group": None, "bce_threshold": None},
+    **{"ema": 0, "best": "top1", "mix_group": None, "bce_threshold": None, "layer_decay": 1},
 }
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -160,7 +162,9 @@ def rate_at(args, global_batch, progress):
 def make_optimizer(args, model):
     weights = list(model.parameters())
     groups = [{"params": weights, "weight_decay": args.wd}]
-    if args.norm_wd is not None:
+    if args.layer_decay != 1:
+        groups = param_groups_layer_decay(model, args.wd, layer_decay=args.layer_decay)
+    elif args.norm_wd is not None:
         vectors = [each for each in weights if each.ndim == 1]
         groups[0]["params"] = [each for each in weights if each.ndim != 1]
         groups.append({"params": vectors, "weight_decay": args.norm_wd})
@@ -235,7 +239,7 @@ def train(folder, build, ranks=1, **options):
                     each *= min(1, args.clip_grad / norm)
             rate = rate_at(args, global_batch, epoch + (step + 0.5) / steps)
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group.get("lr_scale", 1)
             optimizer.step()
             optimizer.zero_grad()
             found.steps.append(means(sums)["Loss"])
@@ -307,6 +311,10 @@ CASES = {
             "best": "loss",
         },
     },
+    "layers": {
+        **{"arch": "timm/test_resnet", "image_size": 32, "batch_size": 8, "epochs": 3, "lr": 1.0},
+        **{"layer_decay": 0.5, "norm_wd": 0, "wd": 0.1, "val_resize": 40, "warmup_epochs": 0},
+    },
     "two ranks": {
         **{"ranks": 2, "arch": "mobilenet_v3_small", "image_size": 32, "batch_size": 4},
         **{"lr": 0.0003, "optimizer": "adamw", "lr_scaling": "none", "warmup_epochs": 0},
@@ -321,12 +329,17 @@ def build(options, classes):
         return models.VisionTransformer(
             options["image_size"], 16, 2, 2, 32, 64, num_classes=classes
         )
+    if options["arch"].startswith("timm/"):
+        return timm.create_model(options["arch"].removeprefix("timm/"), num_classes=classes)
     return models.get_model(options["arch"], num_classes=classes)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_script_trains_as_the_reference(case, folder, tmp_path):
+def test_the_script_trains_as_the_reference(case, folder, tmp_path, monkeypatch):
     options = CASES[case].copy()
+    if case == "layers":  # of a model that has these
+        monkeypatch.setitem(globals(), "MEAN", (0.5, 0.5, 0.5))
+        monkeypatch.setitem(globals(), "STD", (0.5, 0.5, 0.5))
     ranks = options.pop("ranks", 1)
     script = "imagenet_nd.py" if ranks == 1 else "imagenet_ddp.py"
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]

@@ -1,0 +1,206 @@
+"""A model of one's own in build_model(): with weights that forward() does not use, frozen ones, and
+layers with rates of their own; and one whose gradients no loss scale makes finite."""
+
+import importlib
+import re
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from conftest import (
+    ROOT,
+    checkpoint,
+    command,
+    load,
+    needs_horovod,
+    run,
+    scalars,
+    the_run,
+)
+from torch import nn
+from torchvision.models import VisionTransformer
+
+MADE = "    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)\n"
+# Of a ViT, which has no BatchNorm: its convolution and its first block are frozen.
+VIT = """
+    model.extra = nn.Linear(4, 4)
+    for part in (model.conv_proj, model.encoder.layers[0]):
+        part.requires_grad_(False)
+    model.group_matcher = lambda coarse: {
+        "stem": "class_token|conv_proj|encoder.pos", "blocks": r"encoder\\.layers\\.\\w+?_(\\d+)"
+    }
+"""
+OPTIONS = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0", "-p", "1", "--lr", "2"]
+OPTIONS += ["--epochs", "2", "--steps-per-epoch", "3", "--wd", "0.01", "--norm-wd", "0"]
+OPTIONS += ["--ema", "0.9", "--layer-decay", "0.5", "--clip-grad", "2", "--warmup-epochs", "0"]
+
+
+def own(script, ranks, code, folder):
+    """Returns the command that starts the script with `code` behind make_model()."""
+    text = (ROOT / script).read_text()
+    assert text.count(MADE) == 1
+    (folder / script).write_text(text.replace(MADE, MADE + code))
+    return [str(word).replace(str(ROOT / script), script) for word in command(script, ranks)]
+
+
+def summary(folder):
+    """Returns what is compared: losses, and the last checkpoint's tensors."""
+    saved = load(checkpoint(folder))
+    tensors = {
+        f"{part} {name}": each
+        for part in ("state_dict", "ema")
+        for name, each in saved[part].items()
+    }
+    for number, state in saved["optimizer"]["state"].items():
+        tensors |= {f"{name} of {number}": each for name, each in state.items()}
+    return scalars(folder, "Loss/step"), tensors
+
+
+@pytest.fixture(scope="module")
+def expected(demo, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    words = own("imagenet_nd.py", 1, VIT, folder)
+    run([*words, *OPTIONS, "-b", "8", "--output-dir", "one", demo], folder)
+    return summary(folder / "one")
+
+
+def test_what_is_frozen_or_unused_stays_as_it_was(expected):
+    _, tensors = expected
+    torch.manual_seed(0)
+    model = VisionTransformer(32, 16, 2, 2, 32, 64, num_classes=10)
+    model.extra = nn.Linear(4, 4)
+    for name, begun in model.state_dict().items():
+        kept = re.match(r"extra|conv_proj|encoder.layers.encoder_layer_0", name) is not None
+        assert kept == torch.equal(begun, tensors[f"state_dict {name}"]), name
+
+
+APEX = "imagenet_ddp_apex.py"
+WAYS = {
+    "ddp, 1 rank": ("imagenet_ddp.py", 1, []),
+    "ddp, 2 ranks": ("imagenet_ddp.py", 2, ["--accumulation", "2", "-b", "2"]),
+    "apex O0": (APEX, 2, ["--opt-level", "O0"]),
+    "pipeline": ("imagenet_pipeline.py", 2, ["-b", "8", "--microbatches", "2"]),
+    "fsdp": ("imagenet_fsdp.py", 2, []),
+    "exchange": ("imagenet_exchange.py", 2, []),
+    "exchange, by DDP": ("imagenet_exchange.py", 2, ["--exchange", "ddp"]),
+    "dp": ("imagenet_dp.py", 1, []),
+    "horovod": ("imagenet_horovod.py", 2, []),
+    "pipeline, frozen stages": (
+        *("imagenet_pipeline.py", 2),
+        ["-b", "8", "--microbatches", "2", "--schedule", "interleaved"],
+    ),
+}
+FAST = "ddp, 2 ranks", "pipeline"
+
+
+def cases():
+    marks = {"horovod": [needs_horovod]}
+    for way in WAYS:
+        slow = [] if way in FAST else [pytest.mark.slow]
+        yield pytest.param(way, marks=[*slow, *marks.get(way, [])])
+
+
+@pytest.mark.parametrize("way", [*cases()])
+def test_an_own_model_trains_in_all_ways(way, expected, demo, tmp_path):
+    """Also resumed, after its first epoch."""
+    script, ranks, more = WAYS[way]
+    words = [*own(script, ranks, VIT, tmp_path), *OPTIONS, "-b", 8 // ranks, *more, demo]
+    words.append("--output-dir")
+    run([*words, "whole"], tmp_path)
+    losses, tensors = summary(tmp_path / "whole")
+    assert losses == pytest.approx(expected[0], rel=1e-5)
+    assert tensors.keys() >= expected[1].keys()
+    for name, tensor in tensors.items():
+        if way == "horovod" and "extra" in name:  # it sends zeros, which weight decay adds to
+            continue
+        if name not in expected[1]:  # the pipeline's momentum of what is not used
+            assert script == "imagenet_pipeline.py" and not tensor.any(), name
+            continue
+        torch.testing.assert_close(
+            tensor, expected[1][name], rtol=1e-4, atol=1e-5, msg=f"{name} {tensor}"
+        )
+    if way == "ddp, 2 ranks":
+        return
+    first = checkpoint(tmp_path / "whole", "checkpoint-1.pt")
+    run([*words, "again", "--resume", first], tmp_path)
+    again, found = summary(tmp_path / "again")
+    assert again == {step: losses[step] for step in (3, 4, 5)}
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+# ------------------------------------------------------------------------------------- loss scale
+
+NAN = """
+    class Root(nn.Module):
+        def forward(self, x):
+            return x + (x * 0).sqrt()  # whose gradient at 0 is infinite, times 0
+
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), Root(),
+        nn.Linear(8, data.num_classes),
+    )
+"""
+HALF = ["--amp", "float16"]
+SCALED = {
+    "nd": ("imagenet_nd.py", 1, HALF),
+    "dp": ("imagenet_dp.py", 1, HALF),
+    "ddp": ("imagenet_ddp.py", 2, HALF),
+    "horovod": ("imagenet_horovod.py", 2, HALF),
+    "fsdp": ("imagenet_fsdp.py", 2, HALF),
+    "exchange": ("imagenet_exchange.py", 2, HALF),
+    "pipeline": ("imagenet_pipeline.py", 2, [*HALF, "--microbatches", "2"]),
+    "apex": (APEX, 1, ["--opt-level", "O1", "--half-dtype", "float16"]),
+}
+SCALED = [
+    pytest.param(
+        *SCALED[way],
+        marks=[*([] if way in ("nd", "pipeline") else [pytest.mark.slow])]
+        + [*([needs_horovod] if way == "horovod" else [])],
+        id=way,
+    )
+    for way in SCALED
+]
+
+
+@pytest.mark.parametrize(("script", "ranks", "more"), SCALED)
+def test_a_loss_scale_that_collapses_ends_the_run(script, ranks, more, demo, tmp_path):
+    words = [*own(script, ranks, NAN, tmp_path), "--image-size", "32", "-b", "4", "--no-accel"]
+    words += ["-j", "0", "--epochs", "9", "--steps-per-epoch", "10", "-p", "10", *more, demo]
+    status = 1 if "torchrun" in str(words) else 2  # torchrun's own
+    output = run([*words, "--output-dir", "one"], tmp_path, status=status)
+    assert "  10 steps skipped  " in output
+    line = "gradients are NaN or infinite at any loss scale (2/9, step 7: loss scale 0.5): use bfl"
+    assert f"{script}: error: {line}" in output
+    assert scalars(the_run(tmp_path / "one"), "Steps/skipped") == {1: 10}
+    assert load(checkpoint(tmp_path / "one"))["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("scales", "skipped", "ends"),
+    [
+        ([8, 8, 16, 16], 0, False),  # it grows
+        ([8, 4, 4, 2], 2, False),
+        ([2, 1, 1, 2], 1, False),
+        ([1, 0.5], 1, True),
+        ([0.5, 0.5, 1], 0, False),  # a static scale, or one that a checkpoint had
+        ([0.5, 0.25], 1, True),
+    ],
+)
+def test_steps_that_a_scale_skipped_are_counted(scales, skipped, ends):
+    """On two ranks; a scale that a step does not find finite gradients for falls below 1."""
+    nd = importlib.import_module("imagenet_nd")
+    here = SimpleNamespace(args=nd.parse_args([]), place=nd.Place("cpu", ranks=2), log=None)
+    here.scale, here.stop, here.save, here.over = float(scales[0]), False, False, False
+    here.meter, added = object(), []
+    meter = mock.Mock(steps=2, title="1/9", add=lambda step: added.append(step["skipped"]))
+    ended = False
+    for scale in scales[1:]:
+        sums = [2.0] * len(nd.SUMS) + [2.0 * scale, 0, 0, 0, 0]
+        here.pending = [(torch.tensor(sums, dtype=torch.float64), None)]
+        try:
+            nd.count_step(here, meter)
+        except nd.BadInput as error:
+            ended = True
+            assert "(1/9, step 2: loss scale" in str(error)
+    assert (sum(added), ended) == (skipped, ends)
