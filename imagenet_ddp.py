@@ -1443,7 +1443,8 @@ def start_loader_worker(_):
 
 # Images decoded in one call take a seventh less time than one by one, as less of Python's code has
 # left the processor's caches; longer lists gain little. Those of more pixels, which would gain
-# little, are decoded alone: so a list is at most 50 MB, whatever is in the folder.
+# little, are decoded alone, as are files of more bytes than so many pixels have: a list is at most
+# 100 MB, whatever is in the folder.
 LISTED, LISTED_PIXELS = 32, 2**19
 
 
@@ -1615,14 +1616,14 @@ def decode_region(encoded, choose):
 
 def find_region(encoded, choose, most):
     """Returns that region of a JPEG for decode_regions(); None if it is none, if it has more than
-    `most` pixels, or without nvImageCodec."""
-    # It does not notice a truncated file, so look for JPEG's last marker.
+    `most` pixels, or bytes for more, or without nvImageCodec."""
+    # nvImageCodec does not notice a truncated file, so look for JPEG's last marker.
     if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:] or not region_decoder():
         return None
     codec = region_decoder()[0]
     with contextlib.suppress(RuntimeError):
         stream = codec.CodeStream(encoded)
-        if stream.height * stream.width <= most:
+        if max(stream.height * stream.width, len(encoded) / 3) <= most:
             top, left, height, width = choose(stream.height, stream.width)
             region = codec.Region(top, left, top + height, left + width)
             return stream.get_sub_code_stream(region=region)
@@ -1641,7 +1642,7 @@ def decode_regions(regions):
     # Of an image whose middle is damaged, libjpeg warns there, but raises its error at the image's
     # end alone, which a region seldom reaches. Pillow then reads all of it.
     if decoded is None or warnings_of_c or any(image is None for image in decoded):
-        # Of which one it warned, only decoding them one by one tells.
+        # Of which one it warned, only decoding them one by one tells: the list takes twice as long.
         return [None] if len(regions) == 1 else [decode_regions([one])[0] for one in regions]
     return [np.asarray(image) for image in decoded]
 

@@ -169,6 +169,31 @@ def test_level_equals_its_reference(apex, case, capsys):
         assert skipped >= 1, "no overflow: the case shows nothing"
 
 
+class Partly(Net):
+    """With a weight that the output does not need."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra = torch.nn.Linear(4, 4)
+        self.last = torch.nn.BatchNorm1d(3)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_a_weight_that_is_not_used_changes_nothing(level, apex, monkeypatch):
+    options = ["--opt-level", level, "--half-dtype", "float16", "--clip-grad", "0.5"]
+    data = batches(20, (4, 9))
+    expected = ours(apex, options, data)
+    torch.manual_seed(0)
+    begun = Partly().state_dict()
+    monkeypatch.setitem(globals(), "Net", Partly)
+    losses, weights, scales = ours(apex, options, data)
+    assert (losses, scales) == (expected[0], expected[2])
+    for name, weight in weights[-1].items():
+        other = begun[name] if name not in expected[1][-1] else expected[1][-1][name]
+        assert torch.equal(weight, other.to(weight.dtype)) or level == "O3", name
+        assert torch.equal(weight, other.half().float()) or level != "O3", name
+
+
 def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):
     scaler = apex.LossScaler("dynamic")
     for _ in range(1999):
@@ -216,6 +241,7 @@ def test_levels_cast_what_apex_casts(apex):
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4, affine=False)
     )
+    net.append(torch.nn.Flatten())  # so that it gives logits
     net.register_buffer("table", torch.zeros(2))
     run = prepared(apex, net, "--opt-level", "O2")
     half = {name for name, x in net.state_dict().items() if x.dtype == torch.bfloat16}

@@ -62,7 +62,7 @@ RANGES = {
     "0.5 1 2": "base_lr bucket_mb budget_hours gradient_predivide_factor lr",
     "0.5 1 2 9999999999999999999999": "loss_scale",
     "0 0.5 1": "beta2 label_smoothing random_erase",
-    "0.5 1": "desired min_crop",
+    "0.5 1": "desired layer_decay min_crop",
     "0 0.5": "dropout ema",
     "0.5": "bce_threshold",
     "": "precision",

@@ -548,9 +548,13 @@ def test_a_list_gives_what_each_image_gives_alone(split, decoder, monkeypatch, c
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nvImageCodec is for Linux")
 def test_lists_are_as_long_as_memory_allows(monkeypatch):
-    """32 images of half a megapixel at most, 50 MB; what is larger is decoded alone."""
+    """32 images of half a megapixel at most, and of 1.5 MB; what is larger is decoded alone."""
     files = of_all_kinds()[3:]
     files += [encode(photo(512, 1024)), encode(photo(512, 1025))]
+    small = encode(photo(64, 48))
+    files += [
+        small[:2] + 30 * (b"\xff\xef\xff\xff" + bytes(0xFFFD)) + small[2:]
+    ]  # 2 MB of a maker's
     loader, lists, decode_regions = loader_of(files), [], nd.decode_regions
 
     def decode(regions):
@@ -562,9 +566,9 @@ def test_lists_are_as_long_as_memory_allows(monkeypatch):
     loader[0, "val", 0, 0, [*range(len(files))]]
     sizes = [[math.prod(image.shape[:2]) for image in images] for images in lists]
     alone = [size for size in sizes if len(size) == 1]
-    assert sorted(alone) == [[512 * 1025], [900 * 700]]
+    assert sorted(alone) == [[64 * 48], [512 * 1025], [900 * 700]]
     listed = [size for size in sizes if len(size) > 1]
-    assert len(listed) == 2 and sum(map(len, listed)) == len(files) - 3, "all but the PPM"
+    assert len(listed) == 2 and sum(map(len, listed)) == len(files) - 4, "all but the PPM"
     assert max(map(len, listed)) <= 32 and max(map(max, listed)) == 2**19
 
 

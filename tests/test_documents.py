@@ -30,5 +30,19 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(target), link
 
 
+def test_functions_that_are_named_exist():
+    """Those in README's and CONTRIBUTING's tables of where things stand."""
+    programs = [*ROOT.glob("*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("tests/*.py")]
+    texts = "".join(path.read_text() for path in programs)
+    defined = {*re.findall(r"(?:def|class) (\w+)", texts)}
+    named = [
+        name
+        for page in PAGES[:3:2]
+        for name in re.findall(r"`(?:\w+\.)*(\w+)\(\)`", page.read_text())
+    ]
+    assert len(named) > 40
+    assert {*named} <= defined
+
+
 def test_there_are_links():
     assert len([link for links in LINKS.values() for link in links if "#" in link]) > 20

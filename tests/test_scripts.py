@@ -170,7 +170,7 @@ def test_commands_of_peers_parse():
 # those of which each rank may have its own.
 OPTIONS = {
     "loop": (
-        "beta2=0.999 clip_grad=None ema=0 lr_schedule=step momentum=0.9 norm_wd=None "
+        "beta2=0.999 clip_grad=None ema=0 layer_decay=1 lr_schedule=step momentum=0.9 norm_wd=None "
         "optimizer=sgd precision=float32 seed=0 steps_per_epoch=None warmup_epochs=None "
         "wd=0.0001",
         "accumulation=1 base_lr=None batch_size=256 best=None budget_hours=None desired=[] "

@@ -115,6 +115,26 @@ def test_tied_weights(script, logged):
         assert torch.equal(state["head.weight"], state["token.weight"])
 
 
+@pytest.mark.parametrize("arch", ["gpt", "bert", "distilbert", "roberta"])
+def test_embeddings_are_the_lowest_layer_and_the_classifier_the_highest(arch):
+    """Of a model of two blocks, under --layer-decay."""
+    args = nd.parse_args(["--layer-decay", "0.5"])
+    if arch == "gpt":
+        model = nd.GPT(100, 8, 0.0, 2, 8, 2, True)
+    else:
+        small = {"vocab_size": 100, "num_hidden_layers": 2, "hidden_size": 8, "n_layers": 2}
+        small |= {"num_attention_heads": 2, "n_heads": 2, "dim": 8, "hidden_dim": 8}
+        auto = nd.transformers().AutoModelForSequenceClassification
+        config = nd.transformers().AutoConfig.for_model(arch, **small, intermediate_size=8)
+        model = nd.Classifier(auto.from_config(config), [0, 1])
+    for (name, _), scale in zip(
+        model.named_parameters(), nd.layer_scales(args, model), strict=True
+    ):
+        block = re.search(r"\.(\d)\.", name)
+        embedding = re.search("embeddings|^token|^position", name)
+        assert scale == (0.125 if embedding else 0.25 * 2 ** int(block[1]) if block else 1), name
+
+
 def test_positions_are_counted_from_the_first_token():
     model, tokens = nd.GPT(50, 16, 0.0, 2, 32, 2, False), torch.randint(50, (3, 16))
     assert torch.allclose(model(tokens[:, :5]), model(tokens)[:, :5], atol=1e-6)

@@ -13,7 +13,7 @@ import torch
 from conftest import command, load
 from test_weights import IDS, complaint, draw, make, measured, near, run
 from timm.data import create_transform, resolve_data_config
-from timm.optim import param_groups_weight_decay
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
 
 import imagenet_nd as nd
 
@@ -37,6 +37,37 @@ def whole_transform(name, **options):
     config = timm.get_pretrained_cfg(name).to_dict()
     config = resolve_data_config(pretrained_cfg=config, use_test_size=True)
     return create_transform(**config, **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "convnext_atto", "resnet18", "beit_base_patch16_224"]
+)
+def test_layers_have_timms_rates_and_decay(name):
+    """Of each weight, also where some are frozen."""
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    args = nd.parse_args(["--layer-decay", "0.6", "--wd", "0.05", "--norm-wd", "0"])
+    for frozen in 0, 3:
+        for weight in [*model.parameters()][:frozen]:
+            weight.requires_grad_(False)
+        theirs = create_optimizer_v2(model, "sgd", 0.1, 0.05, layer_decay=0.6)
+        found = []
+        for optimizer in nd.build_optimizer(args, model), theirs:
+            found.append(
+                {
+                    weight: (group["lr_scale"], group["weight_decay"])
+                    for group in optimizer.param_groups
+                    for weight in group["params"]
+                }
+            )
+        assert found[0] == found[1] and len(found[0]) == len([*model.parameters()]) - frozen
+        assert len({scale for scale, _ in found[0].values()}) > 4
+
+
+def test_a_model_that_does_not_say_its_layers_has_no_layer_decay(complaint_here):
+    words = "--layer-decay", "0.7", "--no-accel", "-b", "8", "-j", "0"
+    line = complaint_here("imagenet_nd.py", *words, only=False)
+    assert "--layer-decay: resnet18 has no group_matcher()" in line
 
 
 @pytest.mark.parametrize(("name", "size"), FIXED.items())
@@ -251,7 +282,7 @@ def test_what_timm_leaves_undecayed_is_left_so(name, masters):
 
 @pytest.mark.parametrize("way", ["fsdp", *(pytest.param(way, marks=SLOW) for way in MORE)])
 def test_undecayed_weights_are_the_same_in_all_scripts(way, demo, tmp_path):
-    """The optimizer's first group has the decayed ones."""
+    """Those of the optimizer's group without weight decay."""
     counts = []
     words = "-a timm/test_vit --image-size 32 -b 4 --norm-wd 0 --epochs 1 --steps-per-epoch 1"
     words = [*words.split(), "--no-accel", "-j", "0"]
@@ -260,12 +291,13 @@ def test_undecayed_weights_are_the_same_in_all_scripts(way, demo, tmp_path):
         more = ["--global-batch", "8", "--output-dir", folder]
         run([*command(script, ranks), *words, *more, demo], tmp_path)
         state = load(folder / "checkpoint.pt")["optimizer"]
-        counts.append([len(group["params"]) for group in state["param_groups"]])
+        sizes = {group["weight_decay"]: len(group["params"]) for group in state["param_groups"]}
+        counts.append(sizes)
     assert counts[0] == counts[1]
     with torch.device("meta"):
         model = timm.create_model("test_vit")
     others = [n for n, w in model.named_parameters() if w.ndim < 2 or n in model.no_weight_decay()]
-    assert counts[0][1] == len(others) and "pos_embed" in others
+    assert counts[0][0] == len(others) and "pos_embed" in others
 
 
 # ------------------------------------------------------------------------------ docs/recipes.md

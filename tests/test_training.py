@@ -404,10 +404,11 @@ def test_flags_of_a_step(monkeypatch):
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
         here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
         here.stop, here.save, here.meter = False, False, object()
-        skips, meter = torch.tensor([rank == 1]), here.meter if training else object()
-        nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64), skips)
-        *_, skipped, waited, stop, save, spent = here.pending[0][0].tolist()
-        assert (skipped, waited, [stop, save, spent]) == (rank, 2, expected)
+        here.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+        meter = here.meter if training else object()
+        nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
+        *_, scale, waited, stop, save, spent = here.pending[0][0].tolist()
+        assert (scale, waited, [stop, save, spent]) == (2.0**30, 2, expected)
 
 
 def test_a_step_is_seeded_as_by_pytorch(monkeypatch):
@@ -499,15 +500,6 @@ def test_finite_weights_are_saved_and_no_others(values, saved, tmp_path, monkeyp
         assert not [*tmp_path.iterdir()]
 
 
-def test_a_step_that_all_ranks_skip_is_one():
-    total = torch.tensor([2.0] * len(nd.SUMS) + [4, 2, 0, 0, 0], dtype=torch.float64)
-    here = types.SimpleNamespace(place=nd.Place("cpu", ranks=4), pending=[(total, None)], log=None)
-    here.stop = here.save = here.over = False
-    here.args, meter = nd.parse_args([]), mock.Mock(steps=2)
-    nd.count_step(here, meter)
-    assert meter.add.call_args.args[0]["skipped"] == 1
-
-
 @pytest.mark.parametrize(
     ("words", "own", "top1"),
     [("", True, 50), ("", False, 0), ("--best loss", True, 0), ("--desired loss 1", True, 0)],
@@ -556,7 +548,7 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
         monkeypatch.setattr(nd, name, mock.Mock())
     here = types.SimpleNamespace(args=nd.parse_args([]), log=None, pending=[])
     here.over = here.stop = here.save = False
-    here.place, here.meter = nd.Place(torch.device("cpu")), mock.Mock(steps=1)
+    here.place, here.meter, here.scale = nd.Place(torch.device("cpu")), mock.Mock(steps=1), 1.0
     total = torch.ones(len(nd.SUMS) + len(nd.FLAGS))
     for meter, saves in (mock.Mock(steps=1), 0), (here.meter, 1):
         here.pending.append((total, None))
@@ -576,6 +568,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     monkeypatch.setattr(nd, "arm_timeout", mock.Mock())
     here = types.SimpleNamespace(args=nd.parse_args(["--checkpoint-minutes", "1"]), log=None)
     here.place, here.data_waits, here.pending = nd.Place(torch.device("cpu")), [], []
+    here.scaler, here.scale = torch.amp.GradScaler("cpu", enabled=False), 1.0
     here.over = here.stop = here.save = False
     here.meter = mock.Mock(steps=1, add=lambda step: counted.append(step["loss"]))
     behind = []
