@@ -4,9 +4,9 @@
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
 
-Each is planted in all imagenet_*.py, all text_*.py or both, wherever its text stands, of a copy of
-this repository, where its tests pass before. A fault that no test sees is printed as NOT SEEN, and
-makes the exit status 1.
+Each is planted in all imagenet_*.py, all text_*.py or both, or in tools/look.py, wherever its text
+stands, of a copy of this repository, where its tests pass before. A fault that no test sees is
+printed as NOT SEEN, and makes the exit status 1.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = shutil.ignore_patterns(".git", ".venv", "logs", "figures", "runs", "demo_data", "*cache*")
 
 # What pytest is to run, and below it: name, a text that each script of a task or of both has once,
-# and another instead.
+# or that tools/look.py has once, and another instead.
 FAULTS = r"""
 tests/test_reference.py -k step
   warm-up from above 0 => return peak * progress / warmup => return peak * (progress + 1) / (warmup + 1)
@@ -612,6 +612,42 @@ tests/test_text.py -k embeddings_are
   embeddings are the last layer => (?:emb|wte|wpe) => (?:wte|wpe)
 tests/test_data.py -k lists_are
   lists of files of any size => max(stream.height * stream.width, len(encoded) / 3) => stream.height * stream.width
+tests/test_look.py -k "table or unequal"
+  images at the top of a folder alone => for name in sorted(names)) => for name in sorted(names) if folder == path)
+  other files of a folder are read => if pair[1].lower().endswith(IMAGES)] => ]
+  suffixes in capitals are passed over => if pair[1].lower().endswith(IMAGES)] => if pair[1].endswith(IMAGES)]
+  a folder in the file system's order => walked = sorted(os.walk(path, followlinks=True, onerror=fail)) => walked = [*os.walk(path, followlinks=True, onerror=fail)][::-1]
+  all images in one batch => batch_size=max(1, 64 // max(1, trained.size // 224) ** 2) => batch_size=len(paths)
+  probabilities are rounded => name, *chances.numpy()]) => name, *chances.numpy().round(4)])
+  the least likely class is predicted => trained.classes[chances.argmax()] => trained.classes[chances.argmin()]
+  columns in another order => table.writerow(["file", "class", *trained.classes]) => table.writerow(["file", "class", *sorted(trained.classes)[::-1]])
+  images are numbered by batch => table.writerow([paths[number], => table.writerow([paths[number % 64],
+  commas are not quoted => yield csv.writer(file => yield csv.writer(file, quoting=csv.QUOTE_NONE, escapechar="|"
+  a table half written stays => out.unlink(missing_ok=True) => pass
+  a table is written over what was there => out = path if at_once else target.with_name(f"{target.name}.tmp") => out = path
+  a link is replaced by a table => target = Path(os.path.realpath(path)) => target = path
+  a picture is replaced by a table => if path.suffix.lower() in (*CHECKPOINTS, *IMAGES): => if False:
+  balanced accuracy is the median => float((matrix.diagonal()[there] / images[there]).mean()) => float(np.median(matrix.diagonal()[there] / images[there]))
+  balanced accuracy counts absent classes => there = images > 0 => there = images >= 0
+  the matrix is turned => zip(trained.classes, matrix.tolist(), strict=True) => zip(trained.classes, matrix.T.tolist(), strict=True)
+  top-5 of four classes => if len(names) > 5: => if True:
+  top-5 of six classes is left out => if len(names) > 5: => if len(names) > 6:
+tests/test_look.py -k "script_s_code or no_script or another_script"
+  a changed build_model is passed over => nd.build_model(args, trained.data(), load=False) => nd.make_model(arch, num_classes=count, **options)
+  a checkpoint's options are passed over => if name in options and isinstance(value, => if False and isinstance(value,
+  a checkpoint's options are of any type => isinstance(value, str | int | float | None): => True:
+  normalised by this repository => return nd.finish_batch( => return imagenet_nd.finish_batch(
+  modules beside a script are not found => sys.path.insert(0, str(path.resolve().parent)) => pass
+  a script ends the program => except (Exception, SystemExit) as error:  # whatever => except Exception as error:  # whatever
+  names that a script lacks are not looked for => for name in used if not hasattr(module, name)) => for name in used if False)
+  another script is passed over => if "model_options" in saved and (line := other_script(path)): => if False and (line := other_script(path)):
+  bare weights beside a log are believed its own => if "model_options" in saved and (line := => if (line :=
+  the whole scripts are compared => return found[0] if found else text => return text
+  the first start counts => sorted(folder.glob("*tfevents*"), reverse=True) => sorted(folder.glob("*tfevents*"))
+  a linked checkpoint has no log => last_start(checkpoint.resolve().parent) => last_start(checkpoint.parent)
+  compared with this repository's script => task_section(Path(nd.__file__).read_text()) => task_section(Path(imagenet_nd.__file__).read_text())
+  a log sends a terminal commands => name = shown(shlex.split( => name = str(shlex.split(
+  a damaged log ends the program => with contextlib.suppress(Exception):  # of files => with contextlib.suppress(ValueError):  # of files
 """  # noqa: E501
 
 
@@ -633,9 +669,11 @@ def main():
     parser.add_argument("--only", type=int, nargs="+", help="these numbers")
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     args = parser.parse_args()
-    families = [ROOT.glob("imagenet_*.py"), ROOT.glob("text_*.py")]
-    families = [{path.name: path.read_text() for path in paths} for paths in families]
-    texts = families[0] | families[1]
+    families = [ROOT.glob(name) for name in ("imagenet_*.py", "text_*.py", "tools/look.py")]
+    families = [
+        {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families
+    ]
+    texts = families[0] | families[1] | families[2]
     chosen = []
     for number, tests, name, old, new in faults():
         about = [each for each in families if any(old in text for text in each.values())]

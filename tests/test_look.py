@@ -2,9 +2,11 @@
 
 import argparse
 import collections
+import csv
 import functools
 import importlib
 import json
+import os
 import re
 import shutil
 
@@ -14,7 +16,9 @@ import PIL.Image
 import pytest
 import torch
 import torchvision
-from conftest import command, run, scalars, the_run
+from conftest import ROOT, command, run, scalars, the_run
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import v2
 
 CLASSES = ["ant", "bee", "cat", "dog"]
@@ -112,6 +116,96 @@ def test_predictions_are_those_of_the_model(tmp_path, look):
     assert len({line.split(": ")[1] for line in lines}) == len(lines), "each picture by itself"
 
 
+def read_table(path):
+    """Returns the rows of a table, each as {column: text}."""
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return [*csv.DictReader(file)]
+
+
+def test_a_folder_as_a_table(tmp_path, look, monkeypatch):
+    """Below it at any depth, in batches; each probability with all its digits."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 0)  # pytest captures no loader process's lines
+    names = ["ant, red", 'b"ee', "cat", "dog"]
+    model = make()
+    checkpoint = write(tmp_path / "model_best.pt", model, classes=names)
+    paths = write_pictures(tmp_path / "pictures", ["a", "b", "b/c"], each=22)
+    paths[0] = paths[0].rename(tmp_path / "pictures" / "a" / "z.PNG")
+    odd = tmp_path / "pictures" / "b" / os.fsdecode(b"\xff\n.png")
+    paths[1] = paths[1].rename(odd)
+    (tmp_path / "pictures" / "a" / "notes.txt").write_text("not looked at")
+    (tmp_path / "pictures" / "a" / "odd.jpg").write_text("no picture")
+    (tmp_path / "alone.png").write_bytes(paths[3].read_bytes())
+    words = ["predict", checkpoint, "alone.png", "./pictures/"]
+    output, errors = look(*words, "--csv", "out.csv", status=2)
+    assert output == "table: out.csv\n"
+    assert errors.startswith("./pictures/a/odd.jpg cannot be read: ") and errors.count("\n") == 1
+    rows, folder = read_table("out.csv"), tmp_path / "pictures"
+    found = [f"./pictures/{path.relative_to(folder)}" for path in sorted([*folder.glob("a/*.*")])]
+    found += [f"./pictures/{path.relative_to(folder)}" for path in sorted(folder.glob("b/*.png"))]
+    found += [f"./pictures/b/c/{path.name}" for path in sorted(folder.glob("b/c/*.png"))]
+    some = [name for name in found if not name.endswith((".txt", "odd.jpg"))]
+    assert [row["file"] for row in rows] == ["alone.png", *some] and len(some) == 66
+    assert [*rows[0]] == ["file", "class", *names]
+    tool = importlib.import_module("look")
+    trained = tool.open_checkpoint(checkpoint)
+    images, sizes = [], []
+    for crops, numbers in tool.crops(trained, [row["file"] for row in rows]):
+        images.append(tool.normalised(trained, crops))
+        sizes.append(len(numbers))
+    assert sizes == [64, 3]
+    with torch.no_grad():
+        wanted = model(torch.cat(images)).softmax(dim=1)
+    values = np.array([[row[name] for name in names] for row in rows], np.float32)
+    assert np.abs(values.sum(axis=1) - 1).max() < 1e-6
+    torch.testing.assert_close(torch.from_numpy(values), wanted, rtol=1e-5, atol=1e-7)
+    assert [row["class"] for row in rows] == [names[label] for label in values.argmax(axis=1)]
+    output = look(*words, status=2)[0].splitlines()
+    assert len(output) == 67 and any(r"b/\udcff\n.png: " in line for line in output)
+    (tmp_path / "empty").mkdir()
+    (line,) = look("predict", checkpoint, "empty", status=2)[1].splitlines()
+    assert line.startswith("look.py: error: empty has no image (*.jpg, *.jpeg, ")
+
+
+def test_tables_are_whole(tmp_path, look, monkeypatch, picture):
+    """They are refused before a model is used, and replace what was there when they are complete;
+    a pipe has no place of its own."""
+    checkpoint = write(tmp_path / "model.pt", make())
+    (tmp_path / "table.csv").write_text("before")
+    (tmp_path / "link.csv").symlink_to("table.csv")
+    words = ["predict", checkpoint, picture, "--csv"]
+    look(*words, "link.csv")
+    assert (tmp_path / "link.csv").is_symlink()
+    whole = (tmp_path / "table.csv").read_bytes().decode()
+    assert whole.startswith(f"file,class,ant,bee,cat,dog\n{picture},")
+    reads, writes = os.pipe()
+    assert not look(*words, f"/dev/fd/{writes}")[0]
+    os.close(writes)
+    with open(reads, newline="") as pipe:
+        assert pipe.read().splitlines() == whole.splitlines()
+    tool = importlib.import_module("look")
+
+    def fail(*_):
+        raise RuntimeError("used")
+
+    for program in ["predict", checkpoint, picture], ["classes", checkpoint, "absent"]:
+        with monkeypatch.context() as patched:
+            patched.setattr(tool, "open_checkpoint", fail)
+            for name, why in (
+                ("pictures", "cannot be written: Is a directory"),
+                ("absent/t.csv", "cannot be written: No such file or directory"),
+                ("model.pt/t.csv", "cannot be written: Not a directory"),
+                ("cat.jpg", "is no name for a table: give FILE.csv"),
+                ("model.pt", "is no name for a table: give FILE.csv"),
+            ):
+                (line,) = look(*program, "--csv", name, status=2)[1].splitlines()
+                assert line == f"look.py: error: --csv {name} {why}"
+    monkeypatch.setattr(tool, "likeliest", fail)
+    monkeypatch.setattr(tool, "crops", fail)
+    assert "error: used" in look(*words, "table.csv", status=2)[1]
+    assert (tmp_path / "table.csv").read_text() == whole
+    assert not [*tmp_path.rglob("*.tmp")]
+
+
 def test_averages_are_taken_where_there_are_any(tmp_path, look, picture):
     trained, averaged = make(seed=1), make(seed=2)
     checkpoint = write(tmp_path / "checkpoint.pt", trained, ema=averaged.state_dict())
@@ -165,6 +259,33 @@ def test_classes_are_counted_and_drawn(tmp_path, look, figures):
     assert axes.get_title() == f"top-1 {5 / 4 * right.total():.2f} %; images: 80"
 
 
+def test_classes_of_unequal_size(tmp_path, look):
+    """Balanced accuracy is the mean of classes; the matrix has the counts of all classes."""
+    names = ["ant, red", "bee", "cat", "dog"]
+    model, folder = make(seed=3), tmp_path / "data"
+    paths = write_pictures(folder / "val", names[:3], each=20)
+    model.fc.bias.data -= answers(model, paths).log().mean(dim=0)
+    for path in paths[5:20] + paths[30:40]:
+        path.unlink()
+    checkpoint = write(tmp_path / "model_best.pt", model, classes=names)
+    output, _ = look("classes", checkpoint, folder, "--csv", "confusion.csv")
+    look("predict", checkpoint, folder / "val", "--csv", "each.csv")
+    pairs = collections.Counter(
+        (row["file"].split("/")[-2], row["class"]) for row in read_table("each.csv")
+    )
+    expected = [{"class": row} | {name: str(pairs[row, name]) for name in names} for row in names]
+    assert read_table("confusion.csv") == expected and pairs.total() == 35
+    right = [pairs[name, name] / images for name, images in zip(names, (5, 10, 20), strict=False)]
+    top1 = 100 * sum(pairs[name, name] for name in names) / 35
+    assert top1 != pytest.approx(100 * np.mean(right), abs=1), "or the test could not fail"
+    line = f"val: top-1 {top1:.3f} %, balanced accuracy {100 * np.mean(right):.3f} %, loss "
+    assert line in output and "top-5" not in output
+    several = [f"c{number}" for number in range(6)]
+    write(checkpoint, make(classes=6), num_classes=6, classes=several)
+    write_pictures(tmp_path / "six" / "val", several, 1)
+    assert re.search(r"%, top-5 [\d.]+ %, loss", look("classes", checkpoint, "six")[0])
+
+
 @pytest.mark.parametrize(
     "options",
     [pytest.param([], marks=pytest.mark.slow), ["--ema", "0.9"]],
@@ -181,7 +302,11 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
     folder = the_run(tmp_path / "runs")
     (data / "val" / "class3" / "bad.jpg").write_text("no picture")  # which counts nowhere
     shutil.copytree(data / "val", tmp_path / "other" / "test")
-    look("classes", folder / "model_best.pt", "other", "--part", "test", "--save", status=2)
+    words = ["classes", folder / "model_best.pt", "other", "--part", "test", "--save"]
+    assert not look(*words, status=2)[1]  # loader processes print what cannot be read
+    (tmp_path / "changed.py").write_text(changed("SUMS =", "SUM = 1\nSUMS ="))
+    (line,) = look(*words, "--script", "changed.py", status=2)[1].splitlines()
+    assert "imagenet_nd.py, which trained it, has another task section than" in line
     error = look("classes", folder / "model_best.pt", "data", "--save", status=2)[1]
     assert "--part test alone" in error and not (folder / "val.json").exists()
     text = (folder / "test.json").read_text()
@@ -190,6 +315,8 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
         found = np.float32(saved.pop(name.lower()))  # as it is logged
         wanted = scalars(tmp_path / "runs", f"{name}/val")[1]
         assert found == pytest.approx(wanted, rel=1e-6 if name == "Loss" else 1e-7), name
+    # Each class has as many images.
+    assert saved.pop("balanced_accuracy") == pytest.approx(json.loads(text)["top1"])
     assert saved == {"checkpoint": "model_best.pt", "count": 320}
     assert text.endswith("}\n") and not [*folder.glob("*.tmp")]
 
@@ -219,13 +346,145 @@ def test_some_of_the_classes_by_name(tmp_path, look, figures):
     assert json.loads((tmp_path / "test.json").read_text())["count"] == 4
     one = write(tmp_path / "one.pt", make(classes=1), num_classes=1, classes=["dog"])
     write_pictures(tmp_path / "one" / "val", ["dog"], 2)
-    exact = "one/val: top-1 100.000 %, top-5 100.000 %, loss 0.0000; images: 2"
+    exact = "one/val: top-1 100.000 %, balanced accuracy 100.000 %, loss 0.0000; images: 2"
     assert exact in look("classes", one, "one")[0]
     names = [f"c{number:02}" for number in range(21)]
     write_pictures(tmp_path / "many" / "val", names, 1)
     write(checkpoint, make(classes=21), num_classes=21, classes=names)
     look("classes", checkpoint, "many")
     assert not figures[-1].axes[0].texts, "no numbers where cells are small"
+
+
+# ------------------------------------------------------------------------------- changed scripts
+
+
+def changed(*pairs, script="imagenet_nd.py"):
+    """Returns the text of a script with (old, new) texts replaced, each of which stands once."""
+    text = (ROOT / script).read_text()
+    for old, new in zip(pairs[::2], pairs[1::2], strict=True):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def log_start(folder, script, about="{}"):
+    """Logs the start of a run as the scripts do."""
+    log = SummaryWriter(folder, filename_suffix=f".{len([*folder.glob('*tfevents*')])}")
+    log.add_text("about", f"```json\n{about}\n```")
+    log.add_text("script", f"```python\n{script}\n```")
+    log.close()
+
+
+def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
+    """Its model, its crop with its own option's value in the checkpoint, and its normalisation."""
+    model = make()
+    model.fc = torch.nn.Sequential(torch.nn.Linear(512, 3), torch.nn.Linear(3, 4))
+    checkpoint = write(tmp_path / "model.pt", model, args={"mask": 255, "mixup": torch.ones(2)})
+    own = "model.fc = nn.Sequential(nn.Linear(512, helper.WIDTH), nn.Linear(helper.WIDTH, 4))"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "helper.py").write_text("WIDTH = 3")
+    (tmp_path / "own" / "mine.py").write_text(
+        changed(
+            "import psutil\n",
+            "import psutil\nimport helper\n",
+            "    if load and not data.resumed and",
+            f"    {own}\n    if load and not data.resumed and",
+            "out.copy_(resized[top : top + len(out), left : left + len(out)])",
+            "out.copy_(resized[top : top + len(out), left : left + len(out)] ^ self.args.mask)",
+            'add("-j", "--workers"',
+            'add("--mask", type=int, default=0, help="XOR")\n    add("-j", "--workers"',
+            ".float().mul_(scale).add_(shift)",
+            ".float().mul_(scale).add_(shift).mul_(2)",
+        )
+    )
+    steps = [v2.Resize(RESIZE), v2.CenterCrop(SIZE), v2.PILToTensor(), v2.RandomInvert(1)]
+    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    with torch.no_grad():
+        image = 2 * v2.Compose(steps)(PIL.Image.open(picture))[None]
+        wanted = model(image).softmax(dim=1)[0]
+    own = "--script", "own/mine.py"
+    found = said(look("predict", checkpoint, picture, *own)[0])[0]
+    assert [found[name] for name in CLASSES] == pytest.approx(wanted.tolist(), abs=0.01)
+    assert "weights do not fit" in look("predict", checkpoint, picture, status=2)[1]
+    folder = tmp_path / "data"
+    for label, name in enumerate(CLASSES):
+        (folder / "val" / name).mkdir(parents=True)
+        if label == wanted.argmax():
+            shutil.copy(picture, folder / "val" / name)
+    assert "val: top-1 100.000 %" in look("classes", checkpoint, folder, *own)[0]
+    look("export", checkpoint, "model.pt2", *own)
+    exported = torch.export.load(tmp_path / "model.pt2").module()(image.expand(2, -1, -1, -1))
+    torch.testing.assert_close(exported.softmax(dim=1)[0], wanted)
+    look("average", checkpoint, checkpoint, "mean.pt", *own)
+    assert "no class activation maps" in look("cam", "mean.pt", picture, *own, status=2)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("absent.py", None, "--script absent.py is no file that ends in .py"),
+        ("script.txt", "", "--script script.txt is no file that ends in .py"),
+        ("odd.py", "def", "--script odd.py cannot be imported: SyntaxError: "),
+        ("odd.py", "import nonesuch", "cannot be imported: ModuleNotFoundError: No module"),
+        ("odd.py", "raise SystemExit(0)", "--script odd.py cannot be imported: SystemExit: 0"),
+        (ROOT / "text_nd.py", None, "text_nd.py is no imagenet_*.py: it lacks "),
+    ],
+)
+def test_no_script_of_images(name, text, message, look, tmp_path):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    (line,) = look("predict", "model.pt", "a.jpg", "--script", name, status=2)[1].splitlines()
+    assert line.startswith("look.py: error: --script ") and message in line
+
+
+def test_a_log_with_another_script(tmp_path, look, picture):
+    """A line where the task section differs, whatever else does; nothing of it is executed."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    checkpoint, words = write(folder / "model.pt", make()), ["predict", "run/model.pt", picture]
+    assert not look(*words)[1], "no log"
+    same = (
+        (ROOT / "imagenet_nd.py").read_text(),
+        (ROOT / "imagenet_ddp.py").read_text(),
+        changed("def train_one_epoch(run):", "def train_an_epoch(run):"),
+        changed("def storage_error(", "def error_of_storage("),
+    )
+    for text in same:
+        log_start(folder, text)
+        assert not look(*words)[1]
+    ran = "open('ran', 'w')\n"
+    other = changed("def decode(encoded, choose):", f"{ran}def decode(encoded, choose, low=0):")
+    about = json.dumps({"command": "python '../own/mi\x1bne.py' -a resnet18 DIR"})
+    log_start(folder, other, about)
+    (line,) = look(*words)[1].splitlines()
+    used = ROOT / "imagenet_nd.py"
+    assert line.startswith(
+        rf"run/model.pt: ../own/mi\x1bne.py, which trained it, has another task section than {used}"
+    )
+    assert "type --script FILE to use that script" in line and not (tmp_path / "ran").exists()
+    (tmp_path / "mine.py").write_text(other.replace(ran, ""))
+    assert "has another task section than" in look(*words, "--script", "mine.py")[1]
+    (tmp_path / "mine.py").write_text(other)
+    assert not look(*words, "--script", "mine.py")[1]
+    (tmp_path / "ran").unlink()  # by what was typed alone
+    (tmp_path / "mine.pt").symlink_to(checkpoint)
+    assert "mine.pt: ../own/mi" in look("predict", "mine.pt", picture)[1]
+    shutil.copy(checkpoint, tmp_path / "copy.pt")
+    assert not look("predict", "copy.pt", picture)[1]
+    for odd in "[]", "text", '{"command": "a"}', '{"command": 1}', '{"command": "\'"}':
+        log_start(folder, "other", odd)
+        assert "the script, which trained it, has another" in look(*words)[1]
+    write(folder / "w.pth", make())
+    saved = torch.load(folder / "w.pth")
+    torch.save(saved["state_dict"], folder / "w.pth")  # not of a run
+    assert not look("predict", "run/w.pth", picture, "-a", "resnet18")[1]
+    for damage in b"no log" * 9, b"":
+        for path in folder.glob("*tfevents*"):
+            path.write_bytes(damage)
+        assert not look(*words)[1]
+    with open(folder / "tfevents", "wb") as file:  # named last
+        RecordWriter(file).write(b"no event")
+    assert not look(*words)[1] and not (tmp_path / "ran").exists()
 
 
 def test_names_send_a_terminal_no_commands(tmp_path, look):

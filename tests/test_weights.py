@@ -87,8 +87,11 @@ def plain(model, folder, outputs=CLASSES, size=64, resize=72, mean=MEAN, std=STD
 
 def measured(output):
     """Returns what -e or look.py's classes prints: [top-1, top-5 in %, loss]."""
-    (found,) = re.findall(r": top-1 ([\d.]+) %, top-5 ([\d.]+) %, loss ([\d.]+)", output)
-    return [float(each) for each in found]
+    top5 = r"(?:, top-5 ([\d.]+) %)?"  # look.py leaves it out of up to five classes
+    (found,) = re.findall(
+        rf": top-1 ([\d.]+) %(?:, balanced accuracy [\d.]+ %)?{top5}, loss ([\d.]+)", output
+    )
+    return [float(each or 100) for each in found]
 
 
 def near(expected, loss=1e-5):

@@ -1,7 +1,9 @@
 """For whoever has a trained model: what it sees, where it errs, and how others can use it.
 
     python tools/look.py predict model_best.pt cat.jpg dog.jpg        # the five likeliest classes
+    python tools/look.py predict model_best.pt FOLDER --csv out.csv   # probabilities, as a table
     python tools/look.py classes model_best.pt DIR                    # accuracy class by class
+    python tools/look.py classes model_best.pt DIR --csv confusion.csv
     python tools/look.py classes runs/NAME/model_best.pt DIR --part test --save
     python tools/look.py cam resnet18.pt resnet50.pt cat.jpg dog.jpg  # where models see a class
     python tools/look.py cam model_best.pt cat.jpg --size 128         # one trained at 32 pixels
@@ -12,16 +14,23 @@ A checkpoint of these scripts says itself how to use it: architecture, classes, 
 and standard deviation. For others, such as pytorch/examples' and torchvision's, what is missing is
 that of torchvision's weights of the architecture; files of bare weights need -a. Pictures are
 resized and cropped as in validation. With --ema the averages are used, as validation does.
+
+Model, decoding, crop, normalisation and loss are imagenet_nd.py's. If a changed script trained the
+model, add --script FILE, which imports that script and uses its functions instead.
 """
 
 import argparse
 import collections
 import contextlib
+import csv
 import functools
 import importlib
+import importlib.util
+import itertools
 import json
 import os
 import re
+import shlex
 import sys
 import textwrap
 from pathlib import Path
@@ -33,15 +42,18 @@ import matplotlib.figure
 import numpy as np
 import torch
 import torchvision
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch import nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import CONTROL, make_parser, one_line
 
-import imagenet_nd as nd
+import imagenet_nd
 
+nd = imagenet_nd  # or the script of --script, which main() puts here
 CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
+IMAGES = torchvision.datasets.folder.IMG_EXTENSIONS  # of files in folders, as the scripts list them
 PICTURES = matplotlib.figure.Figure().canvas.get_supported_filetypes()
 
 
@@ -50,6 +62,7 @@ class Trained(NamedTuple):
 
     path: Path
     about: dict  # what the file says of its model
+    args: SimpleNamespace  # the script's options
     arch: str
     options: dict  # what the model was built with, beside the number of classes
     model: nn.Module  # in evaluation mode
@@ -60,6 +73,13 @@ class Trained(NamedTuple):
     mean: list
     std: list
 
+    def data(self):
+        """Returns what the script's functions read of its Data."""
+        sizes = {"image_size": self.size, "val_size": self.size, "val_resize": self.resize}
+        pixels = {"interpolation": self.interpolation, "mean": tuple(self.mean)}
+        model = {"num_classes": len(self.classes), "model_options": self.options, "resumed": True}
+        return SimpleNamespace(**sizes, **pixels, std=tuple(self.std), **model)
+
 
 def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
@@ -67,6 +87,8 @@ def open_checkpoint(path, arch=None):
     try:
         if not nd.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
+        if "model_options" in saved and (line := other_script(path)):
+            nd.print_line(line, sys.stderr)
         about = nd.about_file(path, saved, arch)
         arch = arch or about.get("arch")
         if arch is None:
@@ -81,15 +103,18 @@ def open_checkpoint(path, arch=None):
         count = about.get("num_classes")
         if not count:
             count = nd.count_outputs(nd.make_model(arch, **options), saved, str(path)) or 1000
-        model = nd.make_model(arch, num_classes=count, **options).eval()
-        for line in nd.assumptions(path, arch, options, about):
-            nd.print_line(line, sys.stderr)
-        with contextlib.redirect_stdout(sys.stderr):
-            nd.load_weights(model, saved, str(path), size)
         classes = about.get("classes", [])
         if not classes and count == 1000:
             classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
         classes = classes + [str(each) for each in range(len(classes), count)]
+        pixels = (about.get(name, usual[name]) for name in ("interpolation", "mean", "std"))
+        args = options_of(saved, arch)
+        trained = Trained(path, about, args, arch, options, None, classes, size, resize, *pixels)
+        model = nd.build_model(args, trained.data(), load=False).eval()
+        for line in nd.assumptions(path, arch, options, about):
+            nd.print_line(line, sys.stderr)
+        with contextlib.redirect_stdout(sys.stderr):
+            nd.load_weights(model, saved, str(path), size)
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
@@ -97,12 +122,92 @@ def open_checkpoint(path, arch=None):
         if not line.startswith(str(path)):
             line = f"{path} cannot be used: {line}"
         raise nd.BadInput(line) from None
-    pixels = (about.get(name, usual[name]) for name in ("interpolation", "mean", "std"))
-    return Trained(path, about, arch, options, model, classes, size, resize, *pixels)
+    return trained._replace(model=model)
+
+
+def options_of(saved, arch):
+    """Returns the script's options by name: those that it was trained with, which a changed script
+    may read to decode images, else their defaults; but none that only training needs."""
+    options = vars(nd.make_parser().parse_args([]))
+    theirs = saved.get("args") if "model_options" in saved else None
+    for name, value in theirs.items() if isinstance(theirs, dict) else ():
+        if name in options and isinstance(value, str | int | float | None):
+            options[name] = value
+    options |= dict.fromkeys(("channels_last", "compile", "freeze"), False)
+    return SimpleNamespace(**options | {"arch": arch, "auto_augment": "off"})
+
+
+# ----------------------------------------------------------------------------------------- scripts
+
+
+def load_script(path):
+    """Returns the module of a script, which is executed up to its main(). Raises BadInput if it
+    lacks a name that this program uses."""
+    name = "script_of_the_user"
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    if not (spec and path.is_file()):
+        raise nd.BadInput(f"--script {path} is no file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where its dataclasses look for it
+    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever a script does
+        why = f"{type(error).__name__}: {nd.first_line(error)}"
+        raise nd.BadInput(f"--script {path} cannot be imported: {why}") from None
+    used = {*re.findall(r"\bnd\.(\w+)", Path(__file__).read_text())}
+    if missing := sorted(name for name in used if not hasattr(module, name)):
+        what = f"it lacks {len(missing)} names, as {', '.join(missing[:3])}"
+        raise nd.BadInput(f"--script {path} is no imagenet_*.py: {what}")
+    return module
+
+
+def other_script(checkpoint):
+    """Returns a line to print if the log beside a checkpoint says that a script with another task
+    section trained it, else None, as without a log. Nothing of the log is executed."""
+    about, trained_by = last_start(checkpoint.resolve().parent)
+    if not trained_by or task_section(trained_by) == task_section(Path(nd.__file__).read_text()):
+        return None
+    try:
+        name = shown(shlex.split(json.loads(about)["command"])[1])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # anyone's text
+        name = "the script"
+    return (
+        f"{shown(str(checkpoint))}: {name}, which trained it, has another task section than "
+        f"{shown(nd.__file__)}, so answers may differ: type --script FILE to use that script (its "
+        "text is in the run's log)"
+    )
+
+
+def last_start(folder):
+    """Returns ("about" as JSON, text of the script), both "" if unknown, as the run in a folder
+    logged them when it was last started."""
+    with contextlib.suppress(Exception):  # of files that may hold anything
+        for log in sorted(folder.glob("*tfevents*"), reverse=True):  # names have the time
+            texts = {}
+            # A start logs them first; other programs' logs, however long, have none.
+            for event in itertools.islice(EventFileLoader(str(log)).Load(), 8):
+                for value in event.summary.value:
+                    texts[value.tag.removesuffix("/text_summary")] = value.tensor.string_val
+            if texts.get("script"):
+                both = (texts.get(name, [b""])[0].decode() for name in ("about", "script"))
+                return [re.sub(r"\A```\w+\n|\n```\Z", "", text) for text in both]
+    return "", ""
+
+
+def task_section(text):
+    """Returns a script's section between "# ==== task" and "# ==== services", which is equal in all
+    imagenet_*.py; all of a text that has none."""
+    found = re.search(r"^# ==== task: .*?(?=^# ==== services: )", text, re.MULTILINE | re.DOTALL)
+    return found[0] if found else text
+
+
+# -------------------------------------------------------------------------------- names and tables
 
 
 def shown(text):
     """Returns a text on one line, of which nothing can send a terminal commands."""
+    text = text.encode(errors="backslashreplace").decode()  # names of files may be no text
     return text.replace("\n", r"\n").translate(CONTROL)
 
 
@@ -114,46 +219,106 @@ def shown_name(trained, label):
     return f"{words['categories'][label]} ({name})" if named else name
 
 
+@contextlib.contextmanager
+def open_table(path):
+    """Yields a csv.writer; its table takes the place of `path` when the `with` ends without an
+    error. A pipe or a device, such as /dev/stdout, is written at once. Without a path yields None.
+    Raises BadInput if it cannot be written."""
+    if path is None:
+        yield None
+        return
+    if path.suffix.lower() in (*CHECKPOINTS, *IMAGES):  # a forgotten FILE would be its victim
+        raise nd.BadInput(f"--csv {path} is no name for a table: give FILE.csv")
+    target = Path(os.path.realpath(path))  # a link stays one
+    at_once = os.path.exists(path) and not os.path.isfile(path)
+    out = path if at_once else target.with_name(f"{target.name}.tmp")
+    try:
+        if os.path.isfile(path):  # what is protected is not replaced
+            open(path, "ab").close()
+        file = open(out, "w", newline="", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise nd.BadInput(f"--csv {path} cannot be written: {error.strerror}") from None
+    try:
+        with file:
+            yield csv.writer(file, lineterminator="\n")
+        if not at_once:
+            os.replace(out, target)
+            nd.print_line(f"table: {shown(str(path))}")
+    except BaseException as error:
+        if not at_once:
+            out.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise nd.storage_error(f"--csv {path} cannot be written", error) from None
+        raise
+
+
+# ------------------------------------------------------------------------------------------ images
+
+
+def images_in(path):
+    """Returns the paths of the images below a folder, at any depth, in ImageFolder's order, each
+    beginning with the folder as typed; of what is no folder, the path itself."""
+    if not os.path.isdir(path):
+        return [path]
+
+    def fail(error):
+        raise error
+
+    walked = sorted(os.walk(path, followlinks=True, onerror=fail))
+    pairs = ((folder, name) for folder, _, names in walked for name in sorted(names))
+    found = [os.path.join(*pair) for pair in pairs if pair[1].lower().endswith(IMAGES)]
+    if not found:
+        raise nd.BadInput(f"{path} has no image (*{', *'.join(IMAGES)}) at any depth")
+    return found
+
+
+def read_file(paths, index):
+    """Returns the bytes of one of several files."""
+    return Path(paths[index]).read_bytes()
+
+
 class Pictures(torch.utils.data.Dataset):
     """Central crops, uint8 (size, size, 3), and their numbers; -1 of what cannot be read."""
 
-    def __init__(self, trained, paths, reads):
-        args = SimpleNamespace(auto_augment="off", arch=trained.arch)
-        names = {"interpolation": trained.interpolation, "mean": trained.mean}
-        data = SimpleNamespace(val_resize=trained.resize, **names)
-        self.images, self.size = nd.Images(args, data, None), trained.size
-        self.paths, self.reads = paths, reads  # functions that return the bytes of a file
+    def __init__(self, trained, paths, read):
+        self.images, self.size = nd.Images(trained.args, trained.data(), None), trained.size
+        self.paths, self.read = paths, read  # read(index) returns the bytes of an image
 
     def __len__(self):
-        return len(self.reads)
+        return len(self.paths)
 
     def __getitem__(self, index):
         crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
         try:
-            nd.load_alone(self.reads[index](), self.images.central_crop(crop))
+            nd.load_alone(self.read(index), self.images.central_crop(crop))
         except (OSError, nd.BadInput) as error:
             why = getattr(error, "strerror", None) or error
-            nd.print_line(f"{self.paths[index]} cannot be read: {why}", sys.stderr)
+            nd.print_line(f"{shown(str(self.paths[index]))} cannot be read: {why}", sys.stderr)
             return crop, -1
         return crop, index
 
 
-def crops(trained, paths, reads=None):
-    """Yields (crops uint8 (N, size, size, 3), numbers (N,) int64) of the pictures in batches."""
-    reads = reads or [functools.partial(Path.read_bytes, Path(path)) for path in paths]
-    workers = min(os.cpu_count(), len(reads) // 64)
-    pictures = Pictures(trained, paths, reads)
-    batch = max(1, 64 // max(1, trained.size // 224) ** 2)  # of large crops as much memory
-    yield from torch.utils.data.DataLoader(pictures, batch_size=batch, num_workers=workers)
+def crops(trained, paths, read=None):
+    """Yields (crops uint8 (N, size, size, 3), numbers (N,) int64) of the pictures in batches;
+    read(index) returns the bytes of one."""
+    pictures = Pictures(trained, paths, read or functools.partial(read_file, paths))
+    # Workers that are not forked would import the script by a name, which --script's has not.
+    fork = sys.platform == "linux"
+    workers = min(os.cpu_count(), len(paths) // 64) if fork or nd is imagenet_nd else 0
+    yield from torch.utils.data.DataLoader(
+        pictures,
+        batch_size=max(1, 64 // max(1, trained.size // 224) ** 2),  # of large crops as much memory
+        num_workers=workers,
+        multiprocessing_context="fork" if workers and fork else None,
+    )
 
 
 def normalised(trained, images):
-    """Returns crops as the model takes them: (N, 3, size, size) float32, on its device. The order
-    of the arithmetic is the scripts', so that what is measured is theirs to the last digit."""
-    images = images.to(next(trained.model.parameters()).device).permute(0, 3, 1, 2)
-    images = images.contiguous().float()
-    mean, std = (images.new_tensor(each).view(3, 1, 1) for each in (trained.mean, trained.std))
-    return images.mul_(1 / (255 * std)).add_(-mean / std)
+    """Returns crops as the model takes them, by the script: (N, 3, size, size) float32, on the
+    model's device."""
+    images = images.to(next(trained.model.parameters()).device)
+    target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    return nd.finish_batch(images, target, trained.args, trained.data(), "val", None, 0)[0]
 
 
 def on_best_device(trained):
@@ -168,30 +333,64 @@ def on_best_device(trained):
 
 @torch.no_grad()
 def predict(args):
-    """Prints a line for each picture: its five likeliest classes, and their probabilities."""
-    trained, odd = on_best_device(open_checkpoint(args.checkpoint, args.arch)), 0
-    for images, numbers in crops(trained, args.images):
-        shares = trained.model(normalised(trained, images)).softmax(dim=1)
-        best = shares.topk(min(5, shares.shape[1]))
-        for number, chances, labels in zip(numbers, *best, strict=True):
-            if number < 0:
-                odd += 1
-                continue
-            pairs = zip(chances.tolist(), labels.tolist(), strict=True)
-            likely = [
-                f"{shown_name(trained, label)} {100 * chance:.1f} %" for chance, label in pairs
-            ]
-            nd.print_line(f"{shown(args.images[number])}: {', '.join(likely)}")
+    """Prints a line for each picture: its five likeliest classes, and their probabilities. With
+    --csv those of all classes are written as a table instead."""
+    paths = [path for each in args.paths for path in images_in(each)]
+    with open_table(args.csv) as table:
+        trained, odd = on_best_device(open_checkpoint(args.checkpoint, args.arch)), 0
+        if table:
+            table.writerow(["file", "class", *trained.classes])
+        for images, numbers in crops(trained, paths):
+            shares = trained.model(normalised(trained, images)).softmax(dim=1).cpu()
+            for number, chances in zip(numbers.tolist(), shares, strict=True):
+                if number < 0:
+                    odd += 1
+                elif table:  # of float32 csv writes as many digits as tell it from others
+                    name = trained.classes[chances.argmax()]
+                    table.writerow([paths[number], name, *chances.numpy()])
+                else:
+                    nd.print_line(f"{shown(paths[number])}: {likeliest(trained, chances)}")
     return odd
+
+
+def likeliest(trained, chances):
+    """Returns the five likeliest classes and their probabilities as text."""
+    best = chances.topk(min(5, len(chances)))
+    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    return ", ".join(
+        f"{shown_name(trained, label)} {100 * chance:.1f} %" for chance, label in pairs
+    )
 
 
 @torch.no_grad()
 def classes(args):
     """Prints the accuracy of each class, worst first, and the pairs that are most often confused;
-    draws the confusion matrix. With --save the accuracy of all is written beside the checkpoint."""
+    draws the confusion matrix, and writes its counts with --csv. The balanced accuracy is the mean
+    of the classes' top-1. With --save the accuracy of all is written beside the checkpoint."""
     if args.save and args.part != "test":  # the only part that make_results.py reads
         raise nd.BadInput("--save writes test.json: it goes with --part test alone")
-    trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
+    with open_table(args.csv) as table:
+        trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
+        source = open_part(args, trained)
+        matrix, found = measure(trained, source)
+        names = [shown_name(trained, label) for label in range(len(matrix))]
+        print_classes(source.folder, names, matrix, found)
+        if table:
+            table.writerow(["class", *trained.classes])
+            table.writerows(
+                [name, *row] for name, row in zip(trained.classes, matrix.tolist(), strict=True)
+            )
+    draw_matrix(args.out, names, matrix, found)
+    if args.save:
+        out = args.checkpoint.with_name(f"{args.part}.json")
+        text = json.dumps({"checkpoint": args.checkpoint.name, **found}, indent=1, allow_nan=False)
+        nd.write(out, lambda file: file.write(f"{text}\n".encode()))
+        nd.print_line(f"accuracy: {out}")
+    return len(source.target) - found["count"]
+
+
+def open_part(args, trained):
+    """Returns the Source of DIR/PART, its targets in the order of the model's classes."""
     folder = args.dir / args.part
     if not folder.is_dir():
         raise nd.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
@@ -205,29 +404,44 @@ def classes(args):
     source = nd.in_classes(source, known, args.checkpoint)
     for line in (*nd.order_of_numbers(known), *source.gaps()):
         nd.print_line(line)
+    return source
+
+
+def measure(trained, source):
+    """Returns (counts (C, C) of images of a class (row) that were taken for one (column), {name:
+    accuracy in %, loss, or count of the images that could be read})."""
     target = torch.from_numpy(source.target)
     paths = [source.path(index) for index in range(len(target))]
-    reads = [functools.partial(source.read, index) for index in range(len(target))]
     count, sums = MulticlassConfusionMatrix(max(2, len(trained.classes))), 0
-    for images, numbers in crops(trained, paths, reads):
+    for images, numbers in crops(trained, paths, source.read):
         readable = numbers >= 0
         wanted = target[numbers[readable]]
         logits = trained.model(normalised(trained, images))[readable]
         sums += nd.criterion(logits, wanted.to(logits.device))[1].cpu()
         count.update(logits.argmax(dim=1).cpu(), wanted)
     several = slice(len(trained.classes))  # torchmetrics counts two classes at least
-    matrix = count.compute().numpy()[several, several]  # of a class (row), taken for (column)
-    images, right = matrix.sum(axis=1), matrix.diagonal()
+    matrix = count.compute().numpy()[several, several]
     loss, top1, top5, total = sums.tolist()
     if not total:
-        raise nd.BadInput(f"{folder} has no picture that can be read")
-    found = {"top1": 100 * top1 / total, "top5": 100 * top5 / total, "loss": loss / total}
-    names = [shown_name(trained, label) for label in range(len(matrix))]
+        raise nd.BadInput(f"{source.folder} has no picture that can be read")
+    images = matrix.sum(axis=1)
+    there = images > 0
+    balanced = float((matrix.diagonal()[there] / images[there]).mean())
+    found = {"top1": 100 * top1 / total, "balanced_accuracy": 100 * balanced}
+    found |= {"top5": 100 * top5 / total, "loss": loss / total, "count": int(total)}
+    return matrix, found
+
+
+def print_classes(folder, names, matrix, found):
+    """Prints what classes() found."""
+    accuracy = "top-1 {top1:.3f} %, balanced accuracy {balanced_accuracy:.3f} %".format(**found)
+    if len(names) > 5:  # of five it is 100 % always
+        accuracy += ", top-5 {top5:.3f} %".format(**found)
+    images, right = matrix.sum(axis=1), matrix.diagonal()
+    nd.print_line(f"{folder}: {accuracy}, loss {found['loss']:.4f}; images: {found['count']:,}")
     wide = max(len(name) for name in names)
-    accuracy = "top-1 {top1:.3f} %, top-5 {top5:.3f} %, loss {loss:.4f}".format(**found)
-    nd.print_line(f"{folder}: {accuracy}; images: {total:,.0f}")
     nd.print_line(f"{'class':{wide}}  images  top-1, %")
-    there = [label for label in range(len(matrix)) if images[label]]
+    there = images.nonzero()[0]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
         share = 100 * right[label] / images[label]
         nd.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
@@ -238,10 +452,15 @@ def classes(args):
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:
             nd.print_line(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
+
+
+def draw_matrix(out, names, matrix, found):
+    """Draws the confusion matrix of the classes that have images, in % of a class's."""
     figure = matplotlib.figure.Figure(figsize=(8, 7), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.15, h_pad=0.15)  # inches, around all
     axes = figure.add_subplot()
-    shares = 100 * matrix[np.ix_(there, there)] / images[there, None]
+    there = matrix.sum(axis=1).nonzero()[0]
+    shares = 100 * matrix[np.ix_(there, there)] / matrix.sum(axis=1)[there, None]
     drawn = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
     figure.colorbar(drawn, label="of a class's images, %")
     if len(there) <= 50:
@@ -252,17 +471,10 @@ def classes(args):
         for (row, column), share in np.ndenumerate(shares):
             colour = "white" if share > 50 else "black"
             axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=colour)
-    axes.set_title(f"top-1 {found['top1']:.2f} %; images: {total:,.0f}")
+    axes.set_title(f"top-1 {found['top1']:.2f} %; images: {found['count']:,}")
     axes.set(xlabel="taken for", ylabel="class")
-    figure.savefig(args.out, dpi=150)
-    nd.print_line(f"confusion matrix: {args.out}")
-    if args.save:
-        out = args.checkpoint.with_name(f"{folder.name}.json")
-        found = {"checkpoint": args.checkpoint.name, **found, "count": int(total)}
-        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
-        nd.write(out, lambda file: file.write(text.encode()))
-        nd.print_line(f"accuracy: {out}")
-    return len(target) - int(total)
+    figure.savefig(out, dpi=150)
+    nd.print_line(f"confusion matrix: {out}")
 
 
 @torch.no_grad()
@@ -451,9 +663,13 @@ def average(args):
 
 def main():
     """Reads the command line and runs the command."""
+    global nd
+    nd = imagenet_nd
     parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     checkpoint = {"type": Path, "metavar": "CHECKPOINT"}
+    table = {"type": Path, "metavar": "FILE"}
+    changed = "import this changed imagenet_*.py, which trained the model (default: imagenet_nd.py)"
     adds = {}
     for way in (predict, classes, cam, export, average):
         about = " ".join(way.__doc__.split())
@@ -462,15 +678,22 @@ def main():
         one.usage = argparse.SUPPRESS
         one.set_defaults(way=way)
         one.add_argument("-a", "--arch", help="of a file that does not say it, as resnet50")
+        one.add_argument("--script", type=Path, metavar="FILE", help=changed)
         adds[way] = one.add_argument
     adds[predict]("checkpoint", **checkpoint)
-    adds[predict]("images", nargs="+", metavar="IMAGE")
+    adds[predict](
+        "paths", nargs="+", metavar="PATH", help="an image, or a folder with images below"
+    )
+    full = "write, in place of the lines: file, class, and the probability of each class"
+    adds[predict]("--csv", **table, help=full)
     adds[classes]("checkpoint", **checkpoint)
     adds[classes]("dir", type=Path, metavar="DIR", help="has PART/<class>/")
     adds[classes]("--part", default="val", help="which folder of DIR's (%(default)s)")
     saves = "write PART.json, beside the checkpoint: accuracy and loss of all images"
     adds[classes]("--save", action="store_true", help=saves)
     adds[classes]("--out", type=Path, default=Path("confusion.png"), help="picture (%(default)s)")
+    counts = "write the confusion matrix: images of a class (row) taken for one (column)"
+    adds[classes]("--csv", **table, help=counts)
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
     larger = "pixels of the crops; maps of more positions than at the size trained at (default)"
@@ -482,6 +705,9 @@ def main():
     adds[average]("out", type=Path, metavar="OUT")
     args = parser.parse_args()
     matplotlib.rcParams["text.parse_math"] = False  # names may have a $
+    if args.script:
+        with one_line(parser, nd.BadInput, OSError):
+            nd = load_script(args.script)
     with one_line(parser, nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError):
         out = getattr(args, "out", Path("."))
         if not out.parent.is_dir():
