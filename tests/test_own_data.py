@@ -1,0 +1,165 @@
+"""docs/data.md, "Your own data": its programs and commands run as typed, on small data."""
+
+import csv
+import re
+import shlex
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+from conftest import ROOT, free_port, locked, nd, run, write_images, write_text
+
+PAGE = (ROOT / "docs" / "data.md").read_text()
+SECTION = re.search(r"^## Your own data\n(.*?)(?=^## )", PAGE, re.S | re.M)[1]
+PARTS = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", SECTION, re.S | re.M))
+SMALL = "-a shufflenet_v2_x0_5 --image-size 32 --no-accel -j 0".split()
+SHORT = {
+    "imagenet_ddp.py": [*SMALL, *"--epochs 1 -b 9 --lr 1 --warmup-epochs 0".split()],
+    "text_nd.py": "--epochs 1 --max-length 32 --layers 1 --no-accel".split(),
+}
+# Of each class so many images in train.csv and in val.csv; the page's links make them equal.
+TABLE = {"normal": 18, "nodule": 3, "effusion": 1}
+
+
+def test_each_part_has_a_test():
+    tested = ["Labels in a table", "Images of 16 bits", "A second validation set", "New images"]
+    elsewhere = "Several tags per image"  # test_own_tags.py
+    assert {*PARTS} == {*tested, "A new corpus", elsewhere}
+    assert all("```" in text for text in PARTS.values())
+
+
+def program(part, *replaced):
+    """Returns the words that run a part's program in Python, with (old, new) texts replaced."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", PARTS[part], re.S | re.M)
+    for old, new in replaced:
+        assert old in code
+        code = code.replace(old, new)
+    return [sys.executable, "-c", code]
+
+
+def commands(part):
+    """Returns [[script, word, ...], ...] of the commands of a part, without `python`."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", PARTS[part], re.S | re.M)
+    lines = re.sub(r"\\\n\s*", " ", "".join(blocks)).splitlines()
+    typed = [shlex.split(line, comments=True) for line in lines]
+    assert {python for python, *_ in typed} == {"python"}
+    return [words for _, *words in typed]
+
+
+def train(words, folder):
+    """Runs a script, with options behind what is typed that make it short; returns its output."""
+    script, *options = words
+    if script == "imagenet_ddp.py":
+        options += ["--dist-url", f"tcp://127.0.0.1:{free_port()}"]
+    return run([sys.executable, ROOT / script, *options, *SHORT[script]], folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with images/, tables, and what the first part makes: DIR and a run; its output."""
+    folder = tmp_path_factory.mktemp("own data")
+    for part in "train", "val":
+        rows = [(f"{part}/{label}{n}.png", label) for label in TABLE for n in range(TABLE[label])]
+        (folder / "images" / part).mkdir(parents=True)
+        for number, (name, _) in enumerate(rows):
+            PIL.Image.new("RGB", (40, 36), (9 * number, 90, 200)).save(folder / "images" / name)
+        with open(folder / f"{part}.csv", "w", newline="", encoding="utf-8-sig") as file:
+            csv.writer(file).writerows([("file", "label"), *rows])
+    run(program("Labels in a table"), folder)
+    return folder, train(commands("Labels in a table")[0], folder)
+
+
+def numbers_of(folder):
+    """Returns {class: number of links} that lead to images of this class."""
+    links = {label.name: [*label.iterdir()] for label in folder.iterdir()}
+    for label, paths in links.items():
+        assert all(path.is_symlink() and label in path.resolve().name for path in paths)
+    return {label: len(paths) for label, paths in links.items()}
+
+
+def test_a_table_becomes_links(trained):
+    folder, output = trained
+    assert numbers_of(folder / "DIR" / "train") == dict.fromkeys(TABLE, 18)
+    assert numbers_of(folder / "DIR" / "val") == TABLE
+    assert "54 training and 22 validation images, 3 classes\n" in output
+
+
+def test_top1_of_balanced_links_is_the_balanced_accuracy(trained, tmp_path, call_tool, monkeypatch):
+    folder, _ = trained
+    _, (tool, *words) = commands("Labels in a table")
+    assert tool == "tools/look.py"
+    monkeypatch.chdir(folder)
+    output, _ = call_tool("look", *words)
+    accuracies = [float(each) for each in re.findall(r"^\w+ +\d+ +(\d+\.\d\d)$", output, re.M)]
+    assert len(accuracies) == 3
+    (tmp_path / "images").symlink_to(folder / "images")
+    for name in "train.csv", "val.csv":
+        (tmp_path / name).symlink_to(folder / name)
+    both = 'balanced = ["train"]', 'balanced = ["train", "val"]'
+    run(program("Labels in a table", both), tmp_path)
+    assert numbers_of(tmp_path / "DIR" / "val") == dict.fromkeys(TABLE, 18)
+    words = ["-e", "--resume", folder / "runs/NAME/model_best.pt", "DIR"]
+    balanced = run([sys.executable, ROOT / "imagenet_nd.py", *SMALL, *words], tmp_path)
+    (top1,) = re.findall(r"^validation: top-1 (\S+) %", balanced, re.M)
+    assert float(top1) == pytest.approx(np.mean(accuracies), abs=0.02)
+    assert f"top-1 {top1}" not in output, "the classes are of different sizes in DIR/val"
+
+
+def test_a_window_makes_8_bits(tmp_path):
+    (tmp_path / "images").mkdir()
+    values = np.arange(0, 4800, 8, dtype=np.uint16).reshape(20, 30)
+    PIL.Image.fromarray(values).save(tmp_path / "images" / "deep.png")
+    run(program("Images of 16 bits", ("0, 4095", "1000, 3550")), tmp_path)
+
+    def decoded(folder):
+        encoded = (tmp_path / folder / "deep.png").read_bytes()
+        return nd.decode(encoded, lambda height, width: (0, 0, height, width))
+
+    with pytest.raises(nd.BadInput, match="more than 8 bits a channel"):
+        decoded("images")
+    found = decoded("images8")
+    wanted = [min(255, max(0, round((value - 1000) / 10))) for value in values.flatten().tolist()]
+    assert (found == np.reshape(wanted, (20, 30, 1))).all()
+
+
+def test_a_second_set_is_measured_while_a_run_trains(trained):
+    folder, _ = trained
+    write_images(folder / "DIR2", classes=("normal", "effusion"))
+    (folder / "DIR2" / "train").rename(folder / "not used")
+    with locked(folder / "runs" / "NAME"):
+        (words,) = commands("A second validation set")
+        output = train(words, folder)
+    assert "4 validation images, 3 classes\n" in output and "validation: top-1 " in output
+
+
+def test_new_images_into_a_table(trained, call_tool, monkeypatch):
+    folder, _ = trained
+    for number in range(3):
+        (folder / "FOLDER").mkdir(exist_ok=True)
+        PIL.Image.new("RGB", (40, 36), (90 * number, 90, 9)).save(folder / f"FOLDER/{number}.png")
+    ((tool, *words),) = commands("New images")
+    assert tool == "tools/look.py"
+    monkeypatch.chdir(folder)
+    call_tool("look", *words)
+    with open(folder / "predictions.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    classes = sorted(TABLE)
+    assert header == ["file", "class", *classes] and len(rows) == 3
+    for name, best, *words in rows:
+        assert re.search(r"\b[012]\.png$", name)
+        shares = [float(word) for word in words]
+        assert sum(shares) == pytest.approx(1, abs=1e-3)
+        assert best == classes[np.argmax(shares)]
+
+
+def test_a_new_corpus_continues(tmp_path):
+    """Both ways begin from the first run's weights, so their first losses are equal, and below that
+    of random weights."""
+    write_text(tmp_path / "DIR")
+    write_text(tmp_path / "DIR2")
+    text = (tmp_path / "DIR2" / "train.txt").read_text()
+    (tmp_path / "DIR2" / "train.txt").write_text(text.replace("cat", "owl"))
+    outputs = [train(words, tmp_path) for words in commands("A new corpus")]
+    first = [float(re.search(r"step 1  loss (\S+)", output)[1]) for output in outputs]
+    assert first[1] == first[2] < first[0] - 1
