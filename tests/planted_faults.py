@@ -610,7 +610,10 @@ tests/test_timm.py -k "rates or does_not_say"
 tests/test_text.py -k embeddings_are
   positions are no embedding => "stem": "token|position" => "stem": "token"
   embeddings are the last layer => (?:emb|wte|wpe) => (?:wte|wpe)
-tests/test_data.py -k lists_are
+tests/test_data.py -k "lists_are or chosen_once or replaced"
+  a region is chosen by each decoder => choose = functools.cache(next(write))  # one => choose = next(write)  # one
+  an old shard stays open => open_shard.cache_clear()  # a shard => pass  # a shard
+  images stay open => with open(self.path(index), "rb", buffering=0) as file:\n                return file.read() => if True:\n                return os.pread(open_shard(self.path(index)).fileno(), 2**30, 0)
   lists of files of any size => max(stream.height * stream.width, len(encoded) / 3) => stream.height * stream.width
 tests/test_look.py -k "table or unequal"
   images at the top of a folder alone => for name in sorted(names)) => for name in sorted(names) if folder == path)

@@ -547,6 +547,39 @@ def test_a_list_gives_what_each_image_gives_alone(split, decoder, monkeypatch, c
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nvImageCodec is for Linux")
+def test_a_region_is_chosen_once_though_two_decoders_try(monkeypatch):
+    """Of an image that libjpeg warns of, and Pillow reads: its crop is that of Pillow alone."""
+    good = encode(photo(90, 70))
+    loader = loader_of([good[:-2] + bytes([18] * 20) + good[-2:]] * 40)
+    batches = []
+    for _ in range(2):
+        batches.append(torch.zeros(40, 24, 24, 3, dtype=torch.uint8))
+        loader.pixels = lambda *job: batches[-1]
+        loader[0, "train", 0, 0, [*range(40)]]
+        monkeypatch.setattr(nd, "region_decoder", lambda: None)
+    assert torch.equal(*batches) and batches[0].any()
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path, monkeypatch):
+    """A shard for another attempt, an image each time, which also leaves no file open."""
+    target = np.zeros(1, np.int64)
+    images = nd.Source(str(tmp_path), ["a"], np.array([b"x"]), target, target, target - 1, target)
+    shard = images._replace(length=target + 4)
+    monkeypatch.setattr(nd.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(nd, "load_alone", lambda encoded, write: encoded)
+    for number, content in enumerate((b"old.", b"new.")):
+        (tmp_path / "y").write_bytes(content)
+        (tmp_path / "y").replace(tmp_path / "x")
+        assert images.read(0) == content
+        assert shard.read(0) == b"old.", "it is open"
+        if number:
+            assert nd.load_again(shard, 0, lambda: None, nd.BadInput("damaged")) == content
+    nd.open_shard.cache_clear()
+    before = len(os.listdir("/dev/fd"))
+    assert images.read(0) and len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nvImageCodec is for Linux")
 def test_lists_are_as_long_as_memory_allows(monkeypatch):
     """32 images of half a megapixel at most, and of 1.5 MB; what is larger is decoded alone."""
     files = of_all_kinds()[3:]
