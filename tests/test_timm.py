@@ -65,7 +65,7 @@ def test_layers_have_timms_rates_and_decay(name):
 
 
 def test_a_model_that_does_not_say_its_layers_has_no_layer_decay(complaint_here):
-    words = "--layer-decay", "0.7", "--no-accel", "-b", "8", "-j", "0"
+    words = "--layer-decay 0.7 --no-accel -b 8 -j 0 --epochs 1 --steps-per-epoch 1".split()
     line = complaint_here("imagenet_nd.py", *words, only=False)
     assert "--layer-decay: resnet18 has no group_matcher()" in line
 
