@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import copy
 import ctypes
 import dataclasses
 import datetime
@@ -107,11 +106,13 @@ def prepare(args, place, data):
 
 def _uses_all(model, args, data, place):
     """Returns whether the loss depends on all weights that train, as it tries on noise."""
-    tried = copy.deepcopy(model)  # whose statistics may change
+    kept = [buffer.clone() for buffer in model.buffers()]  # statistics, which change in training
     inputs, target = dummy_batch(args, data, 2, place.device)
-    loss, _ = criterion(tried.forward(inputs), target)  # forward() is not compiled
-    weights = [weight for weight in tried.parameters() if weight.requires_grad]
+    loss, _ = criterion(model.forward(inputs), target)  # forward() is not compiled
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    for buffer, before in zip(model.buffers(), kept, strict=True):
+        buffer.copy_(before)
     return all(gradient is not None for gradient in gradients)
 
 

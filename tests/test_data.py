@@ -560,6 +560,48 @@ def test_a_region_is_chosen_once_though_two_decoders_try(monkeypatch):
     assert torch.equal(*batches) and batches[0].any()
 
 
+@pytest.mark.parametrize("side", range(48, 60))
+def test_central_crops_are_torchvisions_to_the_pixel(side):
+    """Also where what is left is odd: half of it is rounded to even."""
+    pixels = photo(side, side + 13)
+    for size in 24, 33:
+        loader, out = loader_of([pixels]), torch.zeros(size, size, 3, dtype=torch.uint8)
+        loader.data = loader.data._replace(val_resize=side)  # as it is
+        write = loader.central_crop(out)
+        next(write)
+        write.send(pixels)
+        planes = torch.from_numpy(pixels).permute(2, 0, 1)
+        expected = functional.center_crop(planes, [size, size]).permute(1, 2, 0)
+        assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "trivial", "augmix"])
+def test_policies_draw_from_the_image_alone(policy, monkeypatch):
+    """Whatever was drawn before, from any generator."""
+    files = [encode(photo(60, 50, each)) for each in range(8)]
+    batches = []
+    for seed in 1, 2:
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        loader = loader_of(files)
+        data = loader.data._replace(interpolation="bilinear")
+        made = nd.Images(nd.parse_args(["--auto-augment", policy]), data, None)
+        batches.append(torch.zeros(8, 24, 24, 3, dtype=torch.uint8))
+        made.pixels = lambda *job: batches[-1]
+        made[0, "train", 1, 0, [*range(8)]]
+    assert torch.equal(*batches) and batches[0].float().std() > 10
+
+
+def test_the_digest_is_of_the_classes_of_images_too():
+    """Shards that are labelled anew in place are other data."""
+    ones = np.ones(2, np.int64)
+    source = nd.Source(
+        str(ROOT), ["a", "b"], np.array([b"README.md"]), 0 * ones, 0 * ones, ones, ones
+    )
+    other = source._replace(target=np.array([1, 0]))
+    assert source.digest() != other.digest()
+    assert source.digest() == source._replace(target=ones.copy()).digest()
+
+
 def test_a_file_that_was_replaced_is_read_anew(tmp_path, monkeypatch):
     """A shard for another attempt, an image each time, which also leaves no file open."""
     target = np.zeros(1, np.int64)

@@ -392,6 +392,46 @@ def test_ddp_as_an_exchange_goes_on_equal_to_the_bit(demo, tmp_path):
     torch.testing.assert_close(*pair, rtol=0, atol=0)
 
 
+# ------------------------------------------------------------------------------ devices, replicas
+
+
+def test_devices_of_one_process_drop_other_units(monkeypatch):
+    """DataParallel's: the first has the step's seed, each other one its own."""
+    dp = importlib.import_module("imagenet_dp")
+    generators = [mock.Mock() for _ in range(3)]
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    torch.manual_seed(5)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    dp.train_step(mock.Mock(), None, mock.Mock(), scaler, [], 1, dp.parse_args([]))
+    first, *others = generators
+    assert not first.manual_seed.called
+    seeds = {each.manual_seed.call_args.args[0] for each in others}
+    assert len(seeds | {5}) == 3
+
+
+def test_gradients_are_averaged_over_the_replicas_of_a_stage(pipeline, monkeypatch):
+    replicas = SimpleNamespace(size=lambda: 2)
+    model = torch.nn.Linear(2, 1, bias=False)
+    begun = model.weight.detach().clone()
+
+    def step(*batch, **options):
+        model.weight.grad = torch.tensor([[1.0, 3.0]])
+
+    model.pipeline = SimpleNamespace(device=torch.device("cpu"), first=True, last=True)
+    model.pipeline.replicas, model.pipeline.train = replicas, SimpleNamespace(step=step)
+
+    def all_reduce(tensor, group=None):
+        assert group is replicas, "stages hold other weights"
+        tensor += torch.tensor([5.0, -3.0])  # the other replica's
+
+    monkeypatch.setattr(pipeline.dist, "all_reduce", all_reduce)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    sgd = torch.optim.SGD(model.parameters(), 1.0)
+    args = pipeline.parse_args([])
+    pipeline.train_step(model, None, sgd, scaler, [(None, None)], 1, args)
+    assert torch.equal(begun - model.weight, torch.tensor([[3.0, 0.0]]))
+
+
 # ------------------------------------------------------------------------------------ 16-bit sums
 
 
@@ -416,7 +456,8 @@ def test_ddp_as_an_exchange_sends_the_type_that_is_named(dtype, name, monkeypatc
     model = torch.nn.Linear(2, 1)
     model.register_comm_hook = mock.Mock()
     monkeypatch.setattr(exchange, "build_model", lambda args, data: model)
-    monkeypatch.setattr(exchange, "DistributedDataParallel", lambda model: model)
+    monkeypatch.setattr(exchange, "_uses_all", lambda *given: True)
+    monkeypatch.setattr(exchange, "DistributedDataParallel", lambda model, **options: model)
     monkeypatch.setattr(exchange.dist, "broadcast", mock.Mock())
     args = exchange.parse_args(["--no-accel", "--exchange", "ddp", "--exchange-dtype", dtype])
     exchange.prepare(args, exchange.Place(torch.device("cpu")), None)

@@ -38,6 +38,11 @@ def write(folder, files):
     return folder
 
 
+def test_words_are_the_texts():
+    """Capitals count, as in the literature's perplexities; the end of a line is a word."""
+    assert text_nd.split_words("The END\n of  it\n") == ["The", "END", "<eos>", "of", "it", "<eos>"]
+
+
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory):
     """A small BERT with its tokenizer, as Hugging Face saves them; never changed."""

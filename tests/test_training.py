@@ -330,20 +330,21 @@ def test_a_spent_budget_ends_in_mid_epoch(whole, again, tmp_path):
     """The epoch under way is validated; lines have two decimals of it, the log has all. Started
     again, it validates, and ends as before; with a larger budget it goes on."""
     saved = load(checkpoint(whole[0] / "runs", "checkpoint-2.pt"))
-    torch.save(saved | half_an_epoch(3, 9.0), tmp_path / "edited.pt")
+    spent = {"seconds": 7200.0}  # of an earlier start, which counts
+    torch.save(saved | half_an_epoch(3, 9.0) | spent, tmp_path / "edited.pt")
     words = "--steps-per-epoch 7 --output-dir run --resume edited.pt --budget-hours".split()
-    output = again(*words, "1e-9")
-    for hours in "2e-9", "3e-9":
+    output = again(*words, "1.9")
+    for hours in "1.95", "2":
         assert re.search(r"^1\.43/3  train loss 3\.12  val top-1 ", output, re.MULTILINE), output
         assert re.search(r"^the budget is spent after 1\.43/3 epochs in ", output, re.MULTILINE)
         output = again(*words, hours)
     folder = tmp_path / "run"
-    assert "the budget is spent after 1.43/3 epochs; to train longer" in again(*words, "3e-9")
+    assert "the budget is spent after 1.43/3 epochs; to train longer" in again(*words, "2")
     assert record(folder, "end")["epochs"] == pytest.approx(10 / 7, rel=1e-12)
     logged = points(folder)
     for tag in "Loss/train", "Loss/val", "Top1/val", "Throughput/train", "Lr":
         assert len(logged[tag]) == 1, tag
-    output = again(*words, "1")
+    output = again(*words, "3")
     assert " after 1 of 3 epochs and 3 steps\n" in output and "all epochs are done" in output
     assert list(scalars(folder, "Loss/step")) == list(range(10, 21))
 
@@ -604,6 +605,79 @@ def test_a_save_begins_the_minutes_anew(monkeypatch):
     here.log, here.saved = None, time.monotonic() - 1000
     nd.save_checkpoint(here)
     assert time.monotonic() - here.saved < 500
+
+
+def test_only_ends_of_epochs_are_kept_by_their_number(tmp_path, monkeypatch):
+    """epoch-N.pt is where epoch N ends, not a step of the next."""
+    monkeypatch.setattr(nd, "write", lambda path, save: path.touch())
+    here = types.SimpleNamespace(args=nd.parse_args(["--keep-every", "2"]), folder=tmp_path)
+    here.log = mock.Mock()
+    for epoch, step in (1, 0), (1, 2), (2, 0), (2, 1), (3, 0):
+        made = {"epoch": epoch, "step": step, "state_dict": {}}
+        monkeypatch.setattr(nd, "make_checkpoint", lambda run, made=made: made)
+        nd.save_checkpoint(here)
+        kept = [path.unlink() or path.name for path in tmp_path.glob("epoch-*")]
+        assert kept == (["epoch-2.pt"] if (epoch, step) == (2, 0) else []), (epoch, step)
+
+
+def test_signals_that_are_promised_are_handled():
+    text = (ROOT / "README.md").read_text()
+    promised = re.search(r"^7\. (.*?) save at the current step", text, re.MULTILINE)[1]
+    names = set(re.findall("SIG[A-Z0-9]+", promised))
+    assert names == {"SIGTERM", "SIGUSR1", "SIGINT"}
+    assert names <= {each.name for each in nd.SIGNALS}
+
+
+def test_traffic_is_what_the_kernel_counts(monkeypatch):
+    """Bytes and calls of this process and its children; bytes sent, then received."""
+    kernel = types.SimpleNamespace(
+        bytes_sent=5, bytes_recv=7, packets_sent=11, packets_recv=13, errin=0, errout=0
+    )
+    net = type(nd.psutil.net_io_counters())
+    counted = net(**{name: getattr(kernel, name, 0) for name in net._fields})
+    monkeypatch.setattr(nd.psutil, "net_io_counters", lambda: counted)
+    monkeypatch.setattr(nd.os.path, "exists", lambda path: False)
+    processes = []
+    for chars, calls in (100, 1), (20, 2), (3, 4):
+        io = types.SimpleNamespace(read_chars=chars, read_count=calls, read_bytes=0, write_chars=9)
+        processes.append(mock.Mock(io_counters=lambda io=io: io))
+    processes[0].children.return_value = processes[1:]
+    monkeypatch.setattr(nd.psutil, "Process", lambda: processes[0])
+    assert nd.traffic(nd.Place(torch.device("cpu"))).tolist() == [123, 7, 5, 7]
+
+
+@pytest.mark.parametrize(("cores", "here", "share"), [(8, 2, 4), (8, 3, 2), (2, 4, 1), (1, 1, 1)])
+def test_the_ranks_of_a_node_share_its_cores(cores, here, share, monkeypatch):
+    """Not those of all nodes."""
+    monkeypatch.setattr(nd.os, "sched_getaffinity", lambda pid: range(cores), raising=False)
+    assert nd.cores_per_rank(nd.Place("cpu", ranks=8, local_ranks=here)) == share
+
+
+def test_moments_begin_at_zero_and_counts_go_on(monkeypatch):
+    """After make_state() the next step is a fresh optimizer's; restore() brings the number of steps
+    that timm's optimizers count in their groups, as what it is."""
+    stepped = []
+    for prepare in nd.make_state, lambda optimizer: None:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(layer.parameters(), 0.1, weight_decay=0.3)
+        prepare(optimizer)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        for moments in optimizer.state.values():
+            assert not any(moment.any() for moment in moments.values())
+        layer(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        stepped.append(layer.weight.detach())
+    assert torch.equal(*stepped)
+    monkeypatch.setattr(nd, "load_state", lambda *of_run: None)
+    groups = [{"lr": 0.5, "step": 0, "weight_decay": 0.1}, {"lr": 0.5, "step": torch.tensor(0.0)}]
+    here = types.SimpleNamespace(scaler=mock.Mock(), optimizer=mock.Mock(param_groups=groups))
+    here.scaler.state_dict.return_value, here.args = {}, nd.parse_args([])
+    saved = {"scaler": {}, "group": {"lr": 0.25, "step": 9.0}, "in_place": False}
+    nd.restore(here, saved, None)
+    assert groups[0] == {"lr": 0.25, "step": 9, "weight_decay": 0.1}
+    assert torch.is_tensor(groups[1]["step"]) and groups[1]["step"] == 9 and groups[1]["lr"] == 0.25
 
 
 def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch):
