@@ -112,7 +112,8 @@ def test_an_own_model_trains_in_all_ways(way, expected, demo, tmp_path):
     assert losses == pytest.approx(expected[0], rel=1e-5)
     assert tensors.keys() >= expected[1].keys()
     for name, tensor in tensors.items():
-        if way == "horovod" and "extra" in name:  # it sends zeros, which weight decay adds to
+        # Horovod sends zeros for gradients that are missing, so weight decay trains these weights.
+        if way == "horovod" and ("extra" in name or name not in expected[1]):
             continue
         if name not in expected[1]:  # the pipeline's momentum of what is not used
             assert script == "imagenet_pipeline.py" and not tensor.any(), name
@@ -167,7 +168,7 @@ SCALED = [
 def test_a_loss_scale_that_collapses_ends_the_run(script, ranks, more, demo, tmp_path):
     words = [*own(script, ranks, NAN, tmp_path), "--image-size", "32", "-b", "4", "--no-accel"]
     words += ["-j", "0", "--epochs", "9", "--steps-per-epoch", "10", "-p", "10", *more, demo]
-    status = 1 if "torchrun" in str(words) else 2  # torchrun's own
+    status = 1 if re.search("torchrun|horovodrun", str(words)) else 2  # the launcher's own
     output = run([*words, "--output-dir", "one"], tmp_path, status=status)
     assert "  10 steps skipped  " in output
     line = "gradients are NaN or infinite at any loss scale (2/9, step 7: loss scale 0.5): use bfl"
