@@ -235,7 +235,7 @@ def test_foreign_checkpoints(tmp_path, look):
 
 def test_classes_are_counted_and_drawn(tmp_path, look, figures):
     """As the predictions say; that they are the scripts' is the next test's."""
-    model, folder = make(seed=3), tmp_path / "data"
+    model, folder = make(seed=1), tmp_path / "data"
     paths = write_pictures(folder / "val", each=20)
     # No class is the likeliest of all.
     model.fc.bias.data -= answers(model, paths).log().mean(dim=0)
@@ -262,7 +262,7 @@ def test_classes_are_counted_and_drawn(tmp_path, look, figures):
 def test_classes_of_unequal_size(tmp_path, look):
     """Balanced accuracy is the mean of classes; the matrix has the counts of all classes."""
     names = ["dog", "ant, red", "cat", "bee"]  # a checkpoint's need not be sorted
-    model, folder = make(seed=3), tmp_path / "data"
+    model, folder = make(seed=1), tmp_path / "data"
     paths = write_pictures(folder / "val", names[:3], each=20)
     model.fc.bias.data -= answers(model, paths).log().mean(dim=0)
     for path in paths[5:20] + paths[30:40]:
@@ -280,6 +280,11 @@ def test_classes_of_unequal_size(tmp_path, look):
     assert top1 != pytest.approx(100 * np.mean(right), abs=1), "or the test could not fail"
     line = f"val: top-1 {top1:.3f} %, balanced accuracy {100 * np.mean(right):.3f} %, loss "
     assert line in output and "top-5" not in output
+    worst_first = re.findall(r"^(\S.*?) +\d+ +[\d.]+$", output, re.MULTILINE)
+    counts = [pairs[name, name] for name in worst_first]
+    shares = [pairs[name, name] / [5, 10, 20][names.index(name)] for name in worst_first]
+    assert len(counts) == 3 and counts != sorted(counts), "or the test could not fail"
+    assert shares == sorted(shares)
     several = [f"c{number}" for number in range(6)]
     write(checkpoint, make(classes=6), num_classes=6, classes=several)
     write_pictures(tmp_path / "six" / "val", several, 1)
