@@ -84,7 +84,6 @@ tests/test_reference.py -k cosine
   mixup more often than CutMix => cut = rng.random() < 0.5 if => cut = rng.random() < 0.4 if
   the same mixing each step => seed = f"{args.seed} {epoch} {step}" + => seed = f"{args.seed} {epoch}" +
   size grows an epoch early => 5 * epoch // args.epochs - 1 => 5 * (epoch + 1) // args.epochs - 1
-  dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
   no copy in warm-up => early = number <= 32 or epoch < warmup_epochs(args) => early = number <= 32
@@ -600,6 +599,7 @@ tests/test_own_model.py -k "ways and (pipeline or ddp)"
 tests/test_apex_levels.py -k "not_used or reference"
   Apex unscales gradients that are not there => if getattr(each, "weight", each).grad is not None => if each.requires_grad
 tests/test_reference.py -k "layers or two"
+  dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   groups have one rate => rate * group.get("lr_scale", 1) => rate
   the rate of the first group is logged => first["lr"] / first.get("lr_scale", 1) => first["lr"]
   layers have the rate of all => shares.get(weight, 1.0) => 1.0

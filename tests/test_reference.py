@@ -295,9 +295,9 @@ CASES = {
     "cosine, nesterov, mixed": {
         **{"arch": "timm/test_efficientnet_ln", "start_size": 16, "image_size": 64},
         **{"val_size": 48, "val_resize": 55, "interpolation": BICUBIC},
-        **{"epochs": 5, "batch_size": 4, "accumulation": 2, "lr_schedule": "cosine", "lr": 1.0},
+        **{"epochs": 5, "batch_size": 4, "accumulation": 2, "lr_schedule": "cosine", "lr": 0.2},
         **{"warmup_epochs": 1.5, "lr_scaling": "sqrt", "optimizer": "nesterov", "momentum": 0.8},
-        **{"wd": 0.01, "norm_wd": 0, "clip_grad": 1, "mixup": 0.4, "cutmix": 1, "ema": 0.8},
+        **{"wd": 0.01, "norm_wd": 0, "clip_grad": 8, "mixup": 0.4, "cutmix": 1, "ema": 0.8},
     },
     "linear, adamw, bce": {
         **{"arch": "vit_b_16", "image_size": 32, "batch_size": 8, "epochs": 6, "lr": 0.003},
