@@ -317,6 +317,8 @@ def train_one_epoch(run):
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
     run.meter = Meter(title, items, run, run.step, run.resumed)
+    first = run.optimizer.param_groups[0]
+    rate = first["lr"] / (first.get("lr_scale") or 1)  # if no step is left, the checkpoint's
     run.resumed = None
     arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
     for step in range(run.step, data.steps):
@@ -326,8 +328,8 @@ def train_one_epoch(run):
         micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
         # The learning rate is that of the step's middle, so that neither the first step of the
         # warm-up nor the last one of a decay is lost at a rate of 0.
+        rate = learning_rate(args, peak, epoch + (step + 0.5) / data.steps)
         for group in run.optimizer.param_groups:
-            rate = learning_rate(args, peak, epoch + (step + 0.5) / data.steps)
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
         seed_generators(seed_from(args.seed, epoch, step, run.place.rank), run.place.device)
@@ -344,9 +346,7 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums)
     flush(run, run.meter)
     run.meter.bar.close()
-    # Of the last step, also where a checkpoint brought it, and --epochs is another since.
-    first = run.optimizer.param_groups[0]
-    return run.meter.values() | {"Lr": first["lr"] / first.get("lr_scale", 1)}
+    return run.meter.values() | {"Lr": rate}  # of the last step, whatever --epochs is since
 
 
 @torch.no_grad()
@@ -450,7 +450,7 @@ def count_step(run, meter):
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     scale = step.pop("scale") / run.place.ranks  # which have the same
     # A dynamic scale is lower after a step whose gradients overflowed: that step was skipped.
-    step["skipped"] = float(scale < run.scale)
+    step["skipped"] = float(scale < 0.9 * run.scale)  # a mean is rounded
     run.scale = scale
     run.stop |= step.pop("stop") > 0
     run.save |= step.pop("save") > 0
@@ -2071,7 +2071,7 @@ def make_parser():
         default=1,
         metavar="D",
         help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
-        "model says which they are, as timm's do; 1 = off",
+        "model says which they are, as timm's do (takes timm); 1 = off",
     )
     add(
         "--clip-grad",
@@ -2340,13 +2340,13 @@ def build_optimizer(args, model, masters=None):
         strict=True,
     ):
         exempt = weight.ndim < 2 or any(fnmatch.fnmatch(name, each) for each in patterns)
-        decay = args.norm_wd if exempt and args.norm_wd is not None else args.wd
+        exempt = exempt and args.norm_wd is not None
         if updated.requires_grad:
-            by_pair.setdefault((decay, share), []).append(updated)
-    groups = [
-        {"params": weights, "weight_decay": decay, "lr_scale": share}
-        for (decay, share), weights in by_pair.items()
-    ]
+            by_pair.setdefault((exempt, share), []).append(updated)
+    groups = []
+    for (exempt, share), weights in sorted(by_pair.items(), key=lambda each: each[0][0]):
+        decay = args.norm_wd if exempt else args.wd
+        groups.append({"params": weights, "weight_decay": decay, "lr_scale": share})
     if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, args.lr, betas=(0.9, args.beta2))
     if args.optimizer == "lamb":
@@ -2362,12 +2362,12 @@ def build_optimizer(args, model, masters=None):
 
 def layer_scales(args, model):
     """Returns [share of the learning rate] of model.parameters(): under --layer-decay D, D for each
-    layer above, of the layers that the model's group_matcher(), as timm's have it, says."""
+    layer above, of the layers that the model's group_matcher() says, or timm of its own models."""
     if args.layer_decay == 1:
         return [1.0 for _ in model.parameters()]
-    if not hasattr(model, "group_matcher"):
+    if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")):
         what = f"--layer-decay: {args.arch} has no group_matcher()"
-        raise BadInput(f"{what}, which says what its layers are, as timm's models have")
+        raise BadInput(f"{what}, which says what its layers are; timm's models have layers")
     grouped = importlib.import_module("timm.optim").param_groups_layer_decay
     groups = grouped(model, layer_decay=args.layer_decay)
     shares = {weight: group["lr_scale"] for group in groups for weight in group["params"]}
@@ -2895,7 +2895,7 @@ def saved_pairs(run, state):
             if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
                 line += (
                     "; the optimizer's state is of other weights, as after --freeze or with "
-                    "another --norm-wd: --weights takes the weights alone"
+                    "another --norm-wd or --layer-decay: --weights takes the weights alone"
                 )
             raise BadInput(line)
     for path, tensor in own.items():
@@ -3429,6 +3429,9 @@ class Fault(Exception):
 
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
 SMALL = "the model cannot take this size of batch or input"
+SOMETIMES = (
+    "forward() uses a weight in some steps only: write find_unused_parameters=True in prepare()"
+)
 # What libraries say: the exit status, 2 if the user must change something, and what it means.
 MEANINGS = {
     r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
@@ -3444,7 +3447,7 @@ MEANINGS = {
     r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
     r"doesn't match model|divisible by (patch|window)": (2, SMALL),
     r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
-    r"finished reduction in the prior": (2, "forward() uses a weight in some of the steps only"),
+    r"finished reduction in the prior": (2, SOMETIMES),
 }
 
 

@@ -38,7 +38,7 @@ tests/test_reference.py -k step
   cuts not scaled with --epochs => progress > args.epochs * cut / 90 => progress > cut
   a fifth in place of a tenth => return peak * 0.1 ** => return peak * 0.2 **
   rate of a step's beginning => peak, epoch + (step + 0.5) / data.steps) => peak, epoch + step / data.steps)
-  logged rate is the peak => {"Lr": first["lr"] / first.get("lr_scale", 1)} => {"Lr": peak}
+  logged rate is the peak => {"Lr": rate} => {"Lr": peak}
   averages every 31 steps => number % 32 == 0) => number % 31 == 0)
   averages from step 16 on => (number <= 32 or => (number <= 16 or
   steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
@@ -71,7 +71,7 @@ tests/test_reference.py -k cosine
   scaling by the root => "sqrt": scale**0.5 => "sqrt": scale
   scaling by a device's batch => scale = global_batch / 256 => scale = args.batch_size / 256
   --norm-wd for matrices too => exempt = weight.ndim < 2 or any => exempt = weight.ndim < 5 or any
-  decays swapped => decay = args.norm_wd if exempt and args.norm_wd is not None else args.wd => decay = args.norm_wd if not exempt and args.norm_wd is not None else args.wd
+  decays swapped => decay = args.norm_wd if exempt else args.wd => decay = args.wd if exempt or args.norm_wd is None else args.norm_wd
   nesterov off => nesterov=nesterov) => nesterov=False)
   momentum as by default => momentum=args.momentum, nesterov => momentum=0.9, nesterov
   small gradients scaled up => (limit / norm).clamp(max=1) => (limit / norm)
@@ -154,7 +154,7 @@ tests/test_training.py -k "evaluate_gives or at_its_sizes"
   evaluated with another resize => or theirs.get("val_resize") => or None
   evaluated at the checkpoint's size in spite of another => if val_size == theirs.get("image_size"): => if theirs:
 tests/test_training.py -k keeps_its_time
-  an epoch whose steps are done is timed again => run.meter.bar.close()\n    # Of => run.meter.read_clock()\n    # Of
+  an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
 tests/test_data.py -k "fails or failing"
   a read is tried once less => for seconds in 1, 5, 20: => for seconds in 1, 5:
   bytes are read once => for seconds in 1, 5, 20: => for seconds in () if isinstance(error, BadInput) else (1, 5, 20):
@@ -328,7 +328,7 @@ tests/test_folder.py -k "logged_once or one_step or replaces or its_best"
   an epoch is logged again => if trained or math.ceil(done) not in run.logged: => if True:
   what TensorBoard drops is not logged again => for epoch in metadata["logged"] if epoch < purge] => for epoch in metadata["logged"]]
   the best is replaced in silence => elif metadata["in_place"] and run.place.rank == 0:  # the best => elif False:  # the best
-  the rate of a resumed epoch is the new schedule's => {"Lr": first["lr"] / first.get("lr_scale", 1)} => {"Lr": learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)}
+  the rate of a resumed epoch is the new schedule's => {"Lr": rate} => {"Lr": learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)}
 tests/test_storage.py -k "does_not_answer or cannot_be_listed or target_is_missing or was_typed or looked or no_damage"
   a checkpoint that cannot be read is passed over => except Damaged as error: => except (BadInput, Fault) as error:
   a checkpoint that needs too many files is passed over => except Damaged as error: => except BadInput as error:
@@ -584,7 +584,8 @@ tests/test_text_folders.py -k "label or quotes"
   no count of rows without a label => if unlabeled: => if False:
   quotes are read in silence => if quoted: => if False:
 tests/test_own_model.py -k "that_a_scale_skipped"
-  a scale that grew is a skip => float(scale < run.scale) => float(scale > run.scale)
+  a scale that grew is a skip => float(scale < 0.9 * run.scale) => float(scale > 1.1 * run.scale)
+  a rounded scale is a skip => float(scale < 0.9 * run.scale) => float(scale < run.scale)
   the scale of before is not kept => run.scale = scale\n => pass\n
   ranks' scales are added up => step.pop("scale") / run.place.ranks => step.pop("scale")
   a static scale below 1 ends the run => if step["skipped"] and scale < 1: => if scale < 1:
@@ -593,20 +594,24 @@ tests/test_own_model.py -k "that_a_scale_skipped"
 tests/test_own_model.py -k "collapses"
   an epoch does not say what it skipped => steps skipped  " if skipped else "" => steps skipped  " if False else ""
   stages without the loss have no scale => scaler.scale(torch.zeros(1, device=place.device)) => pass
+tests/test_own_model.py -k "stage_without"
+  a rank without gradients does not clip => gradients = gradients or [torch.zeros(1, device=device)] => pass
+  a rank without gradients has no scale => found.setdefault(device, torch.zeros(1, device=device)) => pass
 tests/test_own_model.py -k "ways and (pipeline or ddp)"
   the pipeline trains what is frozen => nn.Parameter(kept, tensor.requires_grad) => nn.Parameter(kept)
   DDP waits for weights that are not used => unused = not _uses_all(model, args, data, place) => unused = False
 tests/test_apex_levels.py -k "not_used or reference"
+  gradients of O2's masters stay => optimizer.zero_grad()  # of O2's masters => pass
   Apex unscales gradients that are not there => if getattr(each, "weight", each).grad is not None => if each.requires_grad
 tests/test_reference.py -k "layers or two"
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   groups have one rate => rate * group.get("lr_scale", 1) => rate
-  the rate of the first group is logged => first["lr"] / first.get("lr_scale", 1) => first["lr"]
+  the rate of the first group is logged => {"Lr": rate} => {"Lr": first["lr"]}
   layers have the rate of all => shares.get(weight, 1.0) => 1.0
-  layers without their own decay => by_pair.setdefault((decay, share), []) => by_pair.setdefault((args.wd, share), [])
+  layers without their own decay => by_pair.setdefault((exempt, share), []) => by_pair.setdefault((False, share), [])
   the trial changes the model's statistics => buffer.copy_(before) => pass
 tests/test_timm.py -k "rates or does_not_say"
-  layers by timm's fallback => if not hasattr(model, "group_matcher"): => if False:
+  layers by timm's fallback => if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")): => if False:
 tests/test_text.py -k embeddings_are
   positions are no embedding => "stem": "token|position" => "stem": "token"
   embeddings are the last layer => (?:emb|wte|wpe) => (?:wte|wpe)
@@ -618,8 +623,9 @@ tests/test_data.py -k "lists_are or chosen_once or replaced"
 tests/test_look.py -k "table or unequal"
   images at the top of a folder alone => for name in sorted(names)) => for name in sorted(names) if folder == path)
   other files of a folder are read => if pair[1].lower().endswith(IMAGES)] => ]
+  folders above are entered by a link => below.remove(name)  # a link => pass  # a link
   suffixes in capitals are passed over => if pair[1].lower().endswith(IMAGES)] => if pair[1].endswith(IMAGES)]
-  a folder in the file system's order => walked = sorted(os.walk(path, followlinks=True, onerror=fail)) => walked = [*os.walk(path, followlinks=True, onerror=fail)][::-1]
+  a folder in the file system's order => walked.sort() => walked.sort(reverse=True)
   all images in one batch => batch_size=max(1, 64 // max(1, trained.size // 224) ** 2) => batch_size=len(paths)
   probabilities are rounded => name, *chances.numpy()]) => name, *chances.numpy().round(4)])
   the least likely class is predicted => trained.classes[chances.argmax()] => trained.classes[chances.argmin()]

@@ -194,6 +194,23 @@ def test_a_weight_that_is_not_used_changes_nothing(level, apex, monkeypatch):
         assert torch.equal(weight, other.half().float()) or level != "O3", name
 
 
+def test_a_master_without_a_gradient_rests(apex):
+    """Of a weight that is used in some steps only, under O2."""
+    run = prepared(apex, Net(), "--opt-level", "O2", "--half-dtype", "float16")
+    run.model = run.model.module  # DDP asks for the same weights in each step
+    data, moved = batches(4, ()), []
+    bias = next(w for w in run.optimizer.param_groups[0]["params"] if w.shape == (5,))
+    for step, (x, target) in enumerate(data):
+        before = bias.detach().clone()
+        if step % 2:
+            run.model.fc.bias.requires_grad_(False)
+        trained = run.model, apex.criterion, run.optimizer, run.scaler
+        apex.train_step(*trained, [(x, target)], 1, run.args)
+        moved.append(not torch.equal(before, bias))
+        run.model.fc.bias.requires_grad_(True)
+    assert moved == [True, False, True, False]
+
+
 def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):
     scaler = apex.LossScaler("dynamic")
     for _ in range(1999):

@@ -135,6 +135,7 @@ def test_a_folder_as_a_table(tmp_path, look, monkeypatch):
     (tmp_path / "pictures" / "a" / "notes.txt").write_text("not looked at")
     (tmp_path / "pictures" / "a" / "odd.jpg").write_text("no picture")
     (tmp_path / "alone.png").write_bytes(paths[3].read_bytes())
+    (tmp_path / "pictures" / "b" / "above").symlink_to("..")
     words = ["predict", checkpoint, "alone.png", "./pictures/"]
     output, errors = look(*words, "--csv", "out.csv", status=2)
     assert output == "table: out.csv\n"

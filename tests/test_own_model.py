@@ -130,6 +130,31 @@ def test_an_own_model_trains_in_all_ways(way, expected, demo, tmp_path):
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
 
 
+HALF = ["--amp", "float16"]
+FROZEN = """
+    for part in (model.conv_proj, model.encoder.layers[0]):
+        part.requires_grad_(False)
+    model.class_token.requires_grad_(False)
+    model.encoder.pos_embedding.requires_grad_(False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more"), [(2, []), pytest.param(4, ["--stages", "2"], marks=pytest.mark.slow)]
+)
+def test_a_stage_without_gradients_trains_with_the_others(ranks, more, demo, tmp_path):
+    """Clipped, and in float16: its rank has no norm and no overflow of its own."""
+    found = []
+    for script, count, words in (
+        ("imagenet_nd.py", 1, ["-b", "8"]),
+        ("imagenet_pipeline.py", ranks, ["-b", 16 // ranks, *more, "--microbatches", "2"]),
+    ):
+        start = [*own(script, count, FROZEN, tmp_path), *OPTIONS[:-6], *words, "--epochs", "1"]
+        run([*start, "--clip-grad", "0.5", *HALF, "--output-dir", script[:12], demo], tmp_path)
+        found.append(scalars(tmp_path / script[:12], "Loss/step"))
+    assert found[1] == pytest.approx(found[0], rel=2e-3)
+
+
 # ------------------------------------------------------------------------------------- loss scale
 
 NAN = """
@@ -142,7 +167,6 @@ NAN = """
         nn.Linear(8, data.num_classes),
     )
 """
-HALF = ["--amp", "float16"]
 SCALED = {
     "nd": ("imagenet_nd.py", 1, HALF),
     "dp": ("imagenet_dp.py", 1, HALF),
@@ -186,18 +210,19 @@ def test_a_loss_scale_that_collapses_ends_the_run(script, ranks, more, demo, tmp
         ([1, 0.5], 1, True),
         ([0.5, 0.5, 1], 0, False),  # a static scale, or one that a checkpoint had
         ([0.5, 0.25], 1, True),
+        ([0.1, 0.1], 0, False),  # six of them, divided by six, are less
     ],
 )
 def test_steps_that_a_scale_skipped_are_counted(scales, skipped, ends):
-    """On two ranks; a scale that a step does not find finite gradients for falls below 1."""
+    """On six ranks; a scale that a step does not find finite gradients for falls below 1."""
     nd = importlib.import_module("imagenet_nd")
-    here = SimpleNamespace(args=nd.parse_args([]), place=nd.Place("cpu", ranks=2), log=None)
+    here = SimpleNamespace(args=nd.parse_args([]), place=nd.Place("cpu", ranks=6), log=None)
     here.scale, here.stop, here.save, here.over = float(scales[0]), False, False, False
     here.meter, added = object(), []
     meter = mock.Mock(steps=2, title="1/9", add=lambda step: added.append(step["skipped"]))
     ended = False
     for scale in scales[1:]:
-        sums = [2.0] * len(nd.SUMS) + [2.0 * scale, 0, 0, 0, 0]
+        sums = [2.0] * len(nd.SUMS) + [sum([scale] * 6), 0, 0, 0, 0]
         here.pending = [(torch.tensor(sums, dtype=torch.float64), None)]
         try:
             nd.count_step(here, meter)

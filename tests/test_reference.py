@@ -168,6 +168,7 @@ def make_optimizer(args, model):
     groups = [{"params": weights, "weight_decay": args.wd}]
     if args.layer_decay != 1:
         groups = param_groups_layer_decay(model, args.wd, layer_decay=args.layer_decay)
+        groups.sort(key=lambda group: group["weight_decay"] == 0)  # in the scripts' order
     elif args.norm_wd is not None:
         vectors = [each for each in weights if each.ndim == 1]
         groups[0]["params"] = [each for each in weights if each.ndim != 1]

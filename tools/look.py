@@ -264,8 +264,15 @@ def images_in(path):
     def fail(error):
         raise error
 
-    walked = sorted(os.walk(path, followlinks=True, onerror=fail))
-    pairs = ((folder, name) for folder, _, names in walked for name in sorted(names))
+    walked = []
+    for folder, below, names in os.walk(path, followlinks=True, onerror=fail):
+        walked.append((folder, names))
+        for name in [*below]:
+            target = os.path.realpath(os.path.join(folder, name))
+            if os.path.commonpath([target, os.path.realpath(folder)]) == target:
+                below.remove(name)  # a link to a folder above, which has no end
+    walked.sort()
+    pairs = ((folder, name) for folder, names in walked for name in sorted(names))
     found = [os.path.join(*pair) for pair in pairs if pair[1].lower().endswith(IMAGES)]
     if not found:
         raise nd.BadInput(f"{path} has no image (*{', *'.join(IMAGES)}) at any depth")
