@@ -155,6 +155,23 @@ def test_a_stage_without_gradients_trains_with_the_others(ranks, more, demo, tmp
     assert found[1] == pytest.approx(found[0], rel=2e-3)
 
 
+ONE_USES_IT = """
+    model.extra = nn.Parameter(torch.zeros(1))
+    whole = model.forward
+    model.forward = lambda x: whole(x) + (model.extra if os.environ["RANK"] == "0" else 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["imagenet_ddp.py", APEX])
+def test_a_weight_that_one_rank_uses_trains(script, demo, tmp_path):
+    """All ranks look for it, or DDP's exchanges would not match."""
+    words = [*own(script, 2, ONE_USES_IT, tmp_path), *OPTIONS[:-6], "-b", "4", "--epochs", "1"]
+    run([*words, "--output-dir", "one", demo], tmp_path)
+    extra = load(checkpoint(tmp_path / "one"))["state_dict"]["extra"]
+    assert extra.isfinite().all()
+
+
 # ------------------------------------------------------------------------------------- loss scale
 
 NAN = """
