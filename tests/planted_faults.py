@@ -600,7 +600,7 @@ tests/test_own_model.py -k "stage_without"
 tests/test_own_model.py -k "ways and (pipeline or ddp)"
   the pipeline trains what is frozen => nn.Parameter(kept, tensor.requires_grad) => nn.Parameter(kept)
   DDP waits for weights that are not used => unused = not _uses_all(model, args, data, place) => unused = False
-tests/test_apex_levels.py -k "not_used or reference"
+tests/test_apex_levels.py -k "not_used or reference or rests"
   gradients of O2's masters stay => optimizer.zero_grad()  # of O2's masters => pass
   Apex unscales gradients that are not there => if getattr(each, "weight", each).grad is not None => if each.requires_grad
 tests/test_reference.py -k "layers or two"
