@@ -136,23 +136,6 @@ def _cast(model, half, keep_batchnorm_fp32):
     model.register_forward_hook(lambda _, inputs, output: output.float())
 
 
-def _uses_all(model, args, data, place):
-    """Returns whether the loss depends on all weights that train on all ranks, as a step on noise
-    finds out."""
-    kept = [buffer.clone() for buffer in model.buffers()]  # statistics, which training changes
-    inputs, target = dummy_batch(args, data, data.device_batch, place.device)
-    # Compiled, it would be another graph than DDP's.
-    with torch.compiler.set_stance("force_eager"), precision(args, place.device):
-        loss, _ = criterion(model(inputs), target)
-    loss.backward()
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    unused = sum(weight.grad is None for weight in weights)
-    model.zero_grad()
-    for buffer, before in zip(model.buffers(), kept, strict=True):
-        buffer.copy_(before)
-    return not all_reduce_sum(torch.tensor(unused, device=place.device))
-
-
 def precision(args, device):
     """The context of the forward pass and the loss: O1's autocast, nothing for the others."""
     if _level(args, device) == "O1":
@@ -338,6 +321,23 @@ def _rehearse(run):
     run.model.train()
     for _ in range(2):
         train_step(run.model, criterion, run.optimizer, run.scaler, noise, accumulation, args)
+
+
+def _uses_all(model, args, data, place):
+    """Returns whether the loss depends on all weights that train on all ranks, as a step on noise
+    finds out."""
+    kept = [buffer.clone() for buffer in model.buffers()]  # statistics, which training changes
+    inputs, target = dummy_batch(args, data, data.device_batch, place.device)
+    # Compiled, it would be another graph than DDP's.
+    with torch.compiler.set_stance("force_eager"), precision(args, place.device):
+        loss, _ = criterion(model(inputs), target)
+    loss.backward()
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    unused = sum(weight.grad is None for weight in weights)
+    model.zero_grad()
+    for buffer, before in zip(model.buffers(), kept, strict=True):
+        buffer.copy_(before)
+    return not all_reduce_sum(torch.tensor(unused, device=place.device))
 
 
 def cleanup():
