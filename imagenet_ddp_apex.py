@@ -2527,7 +2527,7 @@ def layer_scales(args, model):
         return [1.0 for _ in model.parameters()]
     if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")):
         what = f"--layer-decay: {args.arch} has no group_matcher()"
-        raise BadInput(f"{what}, which says what its layers are; timm's models have layers")
+        raise BadInput(f"{what}, which says what its layers are; timm's models need none")
     grouped = importlib.import_module("timm.optim").param_groups_layer_decay
     groups = grouped(model, layer_decay=args.layer_decay)
     shares = {weight: group["lr_scale"] for group in groups for weight in group["params"]}
