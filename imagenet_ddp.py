@@ -491,7 +491,10 @@ def count_step(run, meter):
     loss = compute_metrics(step)["Loss"]
     if not math.isfinite(loss):
         at = f"{meter.title}, step {meter.steps}"
-        raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+        why = "lower --lr; old checkpoints are intact"
+        if run.args.evaluate:
+            why = "these weights do not give numbers"
+        raise BadInput(f"the loss is not finite ({at}): {why}")
     # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
     # lower scale is of no use then: it would go on falling, to 0, and no step would train.
     if step["skipped"] and scale < 1:
@@ -655,9 +658,13 @@ def about_file(path, saved, arch=None):
     saved = saved if isinstance(saved, dict) else {}
     if "model_options" not in saved:
         about = {}
-        if isinstance(saved.get("arch"), str):  # timm writes its own names without timm/
-            known = saved["arch"] in models.list_models(module=models)
-            about["arch"] = saved["arch"] if known else f"timm/{saved['arch']}"
+        name = saved.get("arch")
+        if name in models.list_models(module=models):
+            about["arch"] = name
+        elif isinstance(name, str):  # timm writes its own names without timm/, others a class's
+            timm = importlib.util.find_spec("timm") and importlib.import_module("timm")
+            if not timm or timm.is_model(name):
+                about["arch"] = f"timm/{name}"
         files = published_files(arch or about.get("arch"))
         names = os.path.basename(path), os.path.basename(os.path.realpath(path))
         theirs = [files[name] for name in names if name in files]
@@ -756,12 +763,12 @@ def load_weights(model, saved, what, size=None):
     its output needs weights that the file lacks, or the file has those of another model."""
     name, found = weights_in(saved)
     weights, own = named_as_in(model, found, what), model.state_dict()
-    odd = {each for each in own.keys() & weights.keys() if weights[each].shape != own[each].shape}
+    odd = {each for each in own.keys() & weights.keys() if not fits(weights[each], own[each])}
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}
     try:
-        if not all(weight.isfinite().all() for weight in weights.values()):
+        if not all(weight.isfinite().all() for weight in state.values()):
             raise BadInput(f"{what}: its weights are not all finite")
         missing, extra = model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # sparse tensors, for one
@@ -785,8 +792,15 @@ def load_weights(model, saved, what, size=None):
     if os.environ.get("RANK", "0") == "0":
         if left:
             print_line(f"{line} and are left out: {names}")
-        if name in AVERAGES[1:]:
+        if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
             print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
+
+
+def fits(weight, own):
+    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
+    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
+    real = weight.is_floating_point() or not own.is_floating_point()
+    return weight.shape == own.shape and real
 
 
 def the_others(saved, what):
@@ -797,8 +811,8 @@ def the_others(saved, what):
     path = what.removeprefix("--weights ")
     out = f"{Path(path).stem}_{names[0]}.pth"
     code = (
-        "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
-        f"torch.save(torch.load({path!r}, 'cpu')[{names[0]!r}], open({out!r}, 'xb'))"
+        f"import runpy, torch; load = runpy.run_path({__file__!r})['load_file']; "
+        f"torch.save(load({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
     )
     command = shlex.join([sys.executable, "-c", code])
     return f": {command} writes the others into {out}"
@@ -2705,7 +2719,7 @@ def newest_checkpoint(folder, option):
     not go on from an older one, or begin anew, because a disk does not answer."""
     try:
         there = os.listdir(folder)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         there_is = os.path.isdir(folder) or os.path.islink(folder)
         raise storage_error(f"{option} {folder}", error, typed=not there_is) from None
     *last_three, best = CHECKPOINTS
@@ -2733,8 +2747,9 @@ def refuse_to_go_back(args, path, saved):
     --output-dir than its checkpoint `path`. What began the run may be typed again."""
     folder, begin = path.parent, Path(args.resume or path)
     back = "to go back, give another --output-dir, and an older checkpoint as --resume"
-    inside = begin.parent.resolve() == folder.resolve()
-    if inside and begin.resolve() not in {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}:
+    inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
+    newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
+    if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
         raise BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
     if args.start_epoch not in (None, saved["args"].get("start_epoch")):
         at = f"{path} is of epoch {saved['epoch']}"
@@ -3004,13 +3019,14 @@ def read_log(folder):
     """Returns of a folder's log: the epochs, from 1, that it has; what log_end() logged last, or
     {}; and the tags that a run does not log in its first steps."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
-    log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    # Of a name with "tfevents" in it TensorBoard would read a file.
+    log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})
     try:
         for name in os.listdir(folder):
             if "tfevents" in name:
                 os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
         log.Reload()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise storage_error(f"the log in {folder} cannot be read", error) from None
     tags, end = log.Tags(), {}
     last = f"{LOGGED[-1]}/val"  # logged last of an epoch: a kill may have come between
@@ -3505,7 +3521,7 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r")
+        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r").replace("\n", "\\n")
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
@@ -3537,6 +3553,8 @@ def look_at(path):
     and isdir() say no as well if a disk does not answer, and then this raises Fault."""
     try:
         return os.stat(path)
+    except ValueError:  # a NUL
+        return None
     except OSError as error:
         failed = storage_error(path, error, typed=True)
         if isinstance(failed, BadInput):

@@ -515,7 +515,10 @@ def count_step(run, meter):
     loss = compute_metrics(step)["Loss"]
     if not math.isfinite(loss):
         at = f"{meter.title}, step {meter.steps}"
-        raise BadInput(f"the loss is not finite ({at}): lower --lr; old checkpoints are intact")
+        why = "lower --lr; old checkpoints are intact"
+        if run.args.evaluate:
+            why = "these weights do not give numbers"
+        raise BadInput(f"the loss is not finite ({at}): {why}")
     # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
     # lower scale is of no use then: it would go on falling, to 0, and no step would train.
     if step["skipped"] and scale < 1:
@@ -854,7 +857,7 @@ def load_weights(model, args, data):
                 raise BadInput(f"{what}: {longer}")
             weights[name] = weights[name][: len(own[name])]
     fitting = {name: weights[name] for name in own.keys() & weights.keys()}
-    fitting = {name: each for name, each in fitting.items() if each.shape == own[name].shape}
+    fitting = {name: each for name, each in fitting.items() if fits(each, own[name])}
     left = sorted((own.keys() | weights.keys()) - fitting.keys())
     line = f"{what}: {len(left)} weights do not fit"
     if len(own.keys() - fitting.keys()) >= len(own) / 2:
@@ -869,6 +872,13 @@ def load_weights(model, args, data):
         print_once(f"{line} and are left out: {', '.join(left[:4])}")
     if held[:1] == ["ema"]:
         print_once(f"{what}: its averages, ema, are taken")
+
+
+def fits(weight, own):
+    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
+    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
+    real = weight.is_floating_point() or not own.is_floating_point()
+    return weight.shape == own.shape and real
 
 
 def print_once(line):
@@ -2328,7 +2338,7 @@ def newest_checkpoint(folder, option):
     not go on from an older one, or begin anew, because a disk does not answer."""
     try:
         there = os.listdir(folder)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         there_is = os.path.isdir(folder) or os.path.islink(folder)
         raise storage_error(f"{option} {folder}", error, typed=not there_is) from None
     *last_three, best = CHECKPOINTS
@@ -2356,8 +2366,9 @@ def refuse_to_go_back(args, path, saved):
     --output-dir than its checkpoint `path`. What began the run may be typed again."""
     folder, begin = path.parent, Path(args.resume or path)
     back = "to go back, give another --output-dir, and an older checkpoint as --resume"
-    inside = begin.parent.resolve() == folder.resolve()
-    if inside and begin.resolve() not in {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}:
+    inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
+    newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
+    if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
         raise BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
     if args.start_epoch not in (None, saved["args"].get("start_epoch")):
         at = f"{path} is of epoch {saved['epoch']}"
@@ -2627,13 +2638,14 @@ def read_log(folder):
     """Returns of a folder's log: the epochs, from 1, that it has; what log_end() logged last, or
     {}; and the tags that a run does not log in its first steps."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
-    log = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    # Of a name with "tfevents" in it TensorBoard would read a file.
+    log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})
     try:
         for name in os.listdir(folder):
             if "tfevents" in name:
                 os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
         log.Reload()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise storage_error(f"the log in {folder} cannot be read", error) from None
     tags, end = log.Tags(), {}
     last = f"{LOGGED[-1]}/val"  # logged last of an epoch: a kill may have come between
@@ -3128,7 +3140,7 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r")
+        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r").replace("\n", "\\n")
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
@@ -3160,6 +3172,8 @@ def look_at(path):
     and isdir() say no as well if a disk does not answer, and then this raises Fault."""
     try:
         return os.stat(path)
+    except ValueError:  # a NUL
+        return None
     except OSError as error:
         failed = storage_error(path, error, typed=True)
         if isinstance(failed, BadInput):

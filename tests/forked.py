@@ -16,13 +16,19 @@ from unittest import mock
 import numpy as np
 
 CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["torch", "torchvision", "torch.utils.tensorboard"]
 
 
 def start_server(env):
     """Starts the process that others are forked from, if it does not run."""
-    CONTEXT.set_forkserver_preload(["torch", "torchvision", "torch.utils.tensorboard"])
+    CONTEXT.set_forkserver_preload(PRELOADED)
     with mock.patch.dict(os.environ, env, clear=True):
-        forkserver.ensure_running()
+        forkserver._forkserver.ensure_running()
+
+
+def keep_server():
+    """Has a fork of the process that started the server use that one."""
+    forkserver._forkserver.ensure_running = lambda: None
 
 
 def run(words, cwd, env, timeout):

@@ -1,6 +1,6 @@
 """Plants faults in what all scripts share, one by one, and runs the tests that should see each.
 
-    python tests/planted_faults.py                  # all: half an hour
+    python tests/planted_faults.py                  # all: an hour
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
 
@@ -15,14 +15,17 @@ their own, and what matters are a person's mistakes, such as averages every 31 s
 
 import argparse
 import ast
+import importlib
 import itertools
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import forked
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = shutil.ignore_patterns(".git", ".venv", "logs", "figures", "runs", "demo_data", "*cache*")
@@ -698,6 +701,28 @@ def faults():
             tests = line
 
 
+def warm_up(folder):
+    """Imports what takes seconds in each start of pytest and of a script: be_pytest() is a fork of
+    this process, and scripts are forks of a server's that this starts."""
+    sys.dont_write_bytecode = True
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
+    forked.start_server(os.environ | {"PYTHONPATH": str(ROOT / "tests" / "small_models")})
+    for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot", "timm"):
+        importlib.import_module(name)
+
+
+def be_pytest(tests, copy):
+    """The process: it runs tests of a copy, with its output in a file there, and ends."""
+    forked.keep_server()
+    os.chdir(copy)
+    for descriptor in 1, 2:
+        os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.truncate("output", 0)
+    sys.path[0] = str(copy)
+    words = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *shlex.split(tests)]
+    os._exit(importlib.import_module("pytest").main(words))
+
+
 def main():
     """Plants the chosen faults and prints what saw them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -724,18 +749,17 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         copy, passed, unseen = Path(folder) / "copy", None, 0
         shutil.copytree(ROOT, copy, ignore=OUTSIDE)
+        warm_up(folder)
 
         def run(tests):
             """Returns the test that failed, or None where all passed."""
-            words = f'"{sys.executable}" -m pytest -x -q -n 0 -p no:cacheprovider {tests}'
-            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
-            options = {"shell": True, "cwd": copy, "env": env, "text": True}
-            done = subprocess.run(
-                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
-            )
-            failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", done.stdout, re.MULTILINE)
-            if bool(failed) != (done.returncode == 1) or done.returncode > 1:
-                sys.exit(f"pytest {tests} ended with {done.returncode}:\n{done.stdout}")
+            if not (pid := os.fork()):
+                be_pytest(tests, copy)
+            ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            output = (copy / "output").read_text()
+            failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", output, re.MULTILINE)
+            if bool(failed) != (ended == 1) or ended not in (0, 1):
+                sys.exit(f"pytest {tests} ended with {ended}:\n{output}")
             return failed and failed[1]
 
         for number, tests, name, old, new in chosen:

@@ -328,6 +328,14 @@ def normalised(trained, images):
     return nd.finish_batch(images, target, trained.args, trained.data(), "val", None, 0)[0]
 
 
+def finite(trained, logits):
+    """Returns a model's outputs. Raises BadInput if they are not finite, as of finite weights that
+    are too large."""
+    if not logits.isfinite().all():
+        raise nd.BadInput(f"{trained.path} cannot be used: its outputs are not finite")
+    return logits
+
+
 def on_best_device(trained):
     """Moves the model to the GPU, where there is one."""
     trained.model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -348,7 +356,8 @@ def predict(args):
         if table:
             table.writerow(["file", "class", *trained.classes])
         for images, numbers in crops(trained, paths):
-            shares = trained.model(normalised(trained, images)).softmax(dim=1).cpu()
+            logits = finite(trained, trained.model(normalised(trained, images)))
+            shares = logits.softmax(dim=1).cpu()
             for number, chances in zip(numbers.tolist(), shares, strict=True):
                 if number < 0:
                     odd += 1
@@ -379,6 +388,8 @@ def classes(args):
     with open_table(args.csv) as table:
         trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
         source = open_part(args, trained)
+        if not ("classes" in trained.about or trained.about["published"]):
+            trained = trained._replace(classes=source.classes)  # as many, in DIR's order
         matrix, found = measure(trained, source)
         names = [shown_name(trained, label) for label in range(len(matrix))]
         print_classes(source.folder, names, matrix, found)
@@ -423,7 +434,7 @@ def measure(trained, source):
     for images, numbers in crops(trained, paths, source.read):
         readable = numbers >= 0
         wanted = target[numbers[readable]]
-        logits = trained.model(normalised(trained, images))[readable]
+        logits = finite(trained, trained.model(normalised(trained, images)))[readable]
         sums += nd.criterion(logits, wanted.to(logits.device))[1].cpu()
         count.update(logits.argmax(dim=1).cpu(), wanted)
     several = slice(len(trained.classes))  # torchmetrics counts two classes at least
@@ -501,7 +512,7 @@ def activation_maps(trained, images):
         for each in leaves
     ]
     hooks.append(last.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])))
-    logits = trained.model(images)
+    logits = finite(trained, trained.model(images))
     for hook in hooks:
         hook.remove()
     linear = isinstance(last, nn.Linear)
