@@ -209,6 +209,7 @@ class Run:
     logged: list = dataclasses.field(default_factory=list)  # epochs, from 1, before it was resumed
     # {tag: the best value so far}, at first the worst that BEST lists.
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
+    monitor: str | None = None  # what selected model_best.pt before the run was resumed
     stale_epochs: int = 0  # since --best improved
     saved: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
@@ -258,6 +259,9 @@ def judge(run, val):
     """Updates the best values; returns whether all of --desired is reached, and whether --patience
     is over. All ranks have the same sums, so all of them return the same."""
     monitor = monitor_of(run.args)
+    if run.monitor not in (None, monitor):  # the best by another measure is replaced
+        run.best, run.stale_epochs = {tag: BEST[tag][1] for tag in BEST}, 0
+    run.monitor = monitor
     before = run.best[monitor]
     for tag, (_name, worst, better) in BEST.items():
         run.best[tag] = better(run.best[tag], val.get(tag, worst))
@@ -2533,7 +2537,7 @@ def make_checkpoint(run):
         "partial": run.meter.state,
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
-        "monitor": monitor_of(run.args),
+        "monitor": run.monitor or monitor_of(run.args),
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.options,
@@ -2589,6 +2593,8 @@ def load_checkpoint(args, place):
     if place.rank == 0:
         path, metadata, in_place = find_checkpoint(args)
     if metadata:
+        if metadata.keys().isdisjoint({*MUST_FIT} - {"arch"}):
+            raise BadInput(f"{path} is a checkpoint of scripts for another task")
         tensors = {name: metadata.pop(name) for name in TENSORS}
         rate = tensors["optimizer"]["param_groups"][0].get("lr", 0)
         # Evaluation needs no optimizer's state, and another optimizer cannot take it.
@@ -2841,13 +2847,13 @@ def restore(run, metadata, tensors):
             # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
             group[name] = 0 * group[name] + metadata["group"][name]
     run.scaler.load_state_dict(scaler)
-    monitor, before = monitor_of(run.args), metadata.get("monitor")
-    if metadata["in_place"] and monitor == before:
+    if metadata["in_place"]:  # the best of another run is not this one's
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
         run.stale_epochs = metadata.get("waited", 0)
-    elif metadata["in_place"] and run.place.rank == 0:  # the best of another run is not this one's
-        names = f"the best {str(before).lower()}", f"the best {monitor.lower()} from here on"
-        print_line("model_best.pt is {}; {} replaces it".format(*names))
+        run.monitor, monitor = metadata.get("monitor"), monitor_of(run.args)
+        if run.monitor != monitor and run.place.rank == 0:
+            names = str(run.monitor).lower(), f"the best {monitor.lower()} from here on"
+            print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
 def saved_pairs(run, state):
@@ -3343,10 +3349,10 @@ def defining_options(args, place, sources):
     train, val = (source.digest() for source in sources)
     arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": train}
+    mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
-    mine |= {"device": place.device.type, "val": val}
+    mine |= {"device": place.device.type}
     if found := differing(broadcast_object(mine), mine):
         raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options

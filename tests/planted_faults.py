@@ -146,7 +146,8 @@ tests/test_training.py -k says
 tests/test_training.py -k "counters_go_on"
   best accuracies not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: metadata.get(name, worst) if tag == "Loss" else worst for tag, (name,
 tests/test_folder.py -k other_data
-  another set of data is the same run => args.precision, "data": train} => args.precision, "data": "other"}
+  another set of data is the same run => args.precision, "data": train, => args.precision, "data": "other",
+  other images are validated => "val_data": val} => "val_data": ""}
 tests/test_best.py -k images
   statistics not synced => sync_statistics(run)\n    meter = => meter =
 tests/test_training.py -k flags
@@ -223,7 +224,8 @@ tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   only the last --desired counts => for measure, goal in args.desired] => for measure, goal in args.desired[-1:]]
   desired accuracy in percent => ["top1", round(100 * fraction(text), 9)] => ["top1", fraction(text)]
   desired accuracy of training => reached, stuck = judge(run, val) => reached, stuck = judge(run, values)
-  best by another measure carried over => if metadata["in_place"] and monitor == before: => if metadata["in_place"]:
+  best by another measure carried over => if run.monitor not in (None, monitor):  # the => if False:  # the
+  a measure typed for a moment counts => "monitor": run.monitor or monitor_of(run.args) => "monitor": monitor_of(run.args)
   best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
   best in the default in spite of --desired => return args.desired[0][0] if args.desired else next => return next
   --best overruled by --desired => if args.best:\n        return next => if args.best and not args.desired:\n        return next

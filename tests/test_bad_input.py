@@ -532,7 +532,7 @@ def test_ranks_that_differ(images, tmp_path):
     assert "another rank is gone" in the_line(printed[0])
     assert "rank 1 differs from rank 0 in seed (0, here 7)" in the_line(printed[1])
     assert "rank 2 differs from rank 0 in data (8 images" in the_line(printed[2])
-    assert "rank 3 differs from rank 0 in val (4 images" in the_line(printed[3])
+    assert "rank 3 differs from rank 0 in val-data (4 images" in the_line(printed[3])
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,6 +1,7 @@
 """A run is a folder: what --output-dir begins, resumes, refuses and leaves alone, sentence by
 sentence of docs/reliability.md, and what is printed as advice, typed."""
 
+import os
 import re
 import shlex
 import shutil
@@ -255,6 +256,10 @@ def test_other_data_are_refused(typed, one, demo, tmp_path):
     (data / "train" / "class3" / "0.jpg").unlink()
     line = refused(run(words, tmp_path, 2))
     assert re.search(r"options: data \(1280 images, \w{8}, here 1279 images, \w{8}\); ", line)
+    shutil.copy(demo / "train" / "class3" / "0.jpg", data / "train" / "class3")
+    next(data.glob("val/class3/*")).unlink()  # or bests of two sets would be compared
+    line = refused(run(words, tmp_path, 2))
+    assert re.search(r"options: val-data \(\d+ images, \w{8}, here \d+ images, \w{8}\); ", line)
 
 
 def test_on_another_number_of_devices(trained, typed, demo, tmp_path):
@@ -301,6 +306,29 @@ def test_a_command_that_begins_from_a_file_resumes_when_typed_again(
     at = f"{saved['epoch']} of 5 epochs" + f" and {saved['step']} steps" * bool(saved["step"])
     assert f"Resuming next/checkpoint.pt after {at}\n" in output
     assert load(tmp_path / "next" / "checkpoint.pt")["epoch"] == 5
+
+
+@pytest.mark.parametrize("start", ["next/first", "next/start.pt"])
+def test_what_began_a_run_may_be_in_its_folder(start, one, typed, tmp_path):
+    """A folder, or a file by a name of its own: typed again, it is not going back."""
+    (tmp_path / "next").mkdir()
+    first = (one, one / "checkpoint-1.pt")["start" in start]
+    (shutil.copytree if first.is_dir() else shutil.copy)(first, tmp_path / start)
+    words = ["--resume", start, "--output-dir", "next", "--epochs", "4"]
+    assert f"Resuming {start}" in typed(*words, status=143, env=EARLY)
+    assert "Resuming next/checkpoint.pt" in typed(*words)
+    assert load(tmp_path / "next" / "checkpoint.pt")["epoch"] == 4
+
+
+def test_folders_of_odd_names(typed):
+    """TensorBoard takes the first for a file, and cannot write in the second; the third is named on
+    one line."""
+    words = "--epochs", "1", "--output-dir"
+    typed(*words, "my_tfevents", status=143, env=EARLY)
+    assert "Resuming my_tfevents/checkpoint.pt" in typed(*words, "my_tfevents")
+    for _ in range(2):
+        assert r"x\udcff" in refused(typed(*words, os.fsdecode(b"x\xff"), status=2))
+    assert r"there is no folder a\nb" in refused(typed(*words, "a\nb/run", status=2))
 
 
 def test_resume_alone_begins_in_a_new_folder(typed, one, tmp_path):
@@ -676,13 +704,16 @@ def test_the_advice_when_memory_is_out_in_validation_alone(one, demo, tmp_path):
 
 
 def test_another_measure_replaces_the_best_with_a_line(typed, one):
-    words = ["--output-dir", "one", "--epochs", "5"]
+    words, best = ["--output-dir", "one", "--epochs", "5"], load(one / "checkpoint.pt")["best_acc1"]
     line = "model_best.pt is the best top1; the best loss from here on replaces it\n"
     assert line in typed(*words, "--desired", "loss", "1e-9", status=143, env=EARLY)
-    saved = load(one / "model_best.pt")
-    assert saved["monitor"] == "Top1"
+    assert load(one / "model_best.pt")["monitor"] == "Top1"
+    # No epoch was judged by it: typed again without it, nothing has happened.
+    assert "replaces it" not in typed(*words, status=143, env=EARLY)
+    saved = load(one / "checkpoint.pt")
+    assert saved["monitor"] == "Top1" and saved["best_acc1"] == best > 0
     output = typed(*words, "--desired", "loss", "1e-9")
-    assert "replaces it" not in output and "model_best.pt has the best loss" in output
+    assert line in output and "model_best.pt has the best loss" in output
     assert load(one / "model_best.pt")["monitor"] == "Loss"
     assert "model_best.pt is the best loss; the best top1 from here on" in typed(*words)
 

@@ -749,15 +749,15 @@ def test_twelve_folders_of_numbers(count, tmp_path, look):
 # -------------------------------------------------------------------- others' averages and wrappers
 
 
-@pytest.mark.parametrize("averages", ["state_dict_ema", "model_ema"])
+@pytest.mark.parametrize("averages", ["state_dict_ema", "model_ema", "ema"])
 def test_averages_of_others_are_taken(averages, images, tmp_path, look):
     """As timm and torchvision's references save them; the line's command gives the others."""
     raw, averaged = says(0), says(1)
-    other = {"state_dict_ema": "state_dict", "model_ema": "model"}[averages]
+    other = {"state_dict_ema": "state_dict"}.get(averages, "model")
     wrapped = {f"module.{name}": weight for name, weight in averaged.state_dict().items()}
     saved = {other: raw.state_dict(), averages: {"n_averaged": torch.tensor(3), **wrapped}}
     path = tmp_path / f"{other} 1.pth"
-    torch.save(saved | {"args": argparse.Namespace(lr=1.0), "epoch": 3}, path)
+    torch.save(saved | {"args": argparse.Namespace(lr=1.0), "metric": np.float64(1)}, path)
     found, output = evaluate(*SAY, "--weights", path.name, images, cwd=tmp_path)
     assert found[0] == 30 and "do not fit" not in output
     (line,) = re.findall(f".*its averages, {averages}, are taken: (.*) writes the others", output)
@@ -863,6 +863,72 @@ def test_weights_that_are_not_finite(images, tmp_path, look):
     assert "its weights are not all finite" in look("predict", "w.pth", *SAY, "x", status=2)[1]
 
 
+def test_outputs_that_are_not_finite(images, tmp_path, look):
+    """Of weights that are finite: those that a run left which went wrong."""
+    state = says(1).state_dict()
+    state = {name: 1e30 * weight if weight.ndim > 1 else weight for name, weight in state.items()}
+    torch.save(state, tmp_path / "w.pth")
+    line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", "w.pth", images], tmp_path, only=False)
+    assert line.endswith("the loss is not finite (val, step 1): these weights do not give numbers")
+    picture = next(images.glob("val/*/*.png"))
+    for words in (
+        ("predict", "w.pth", picture),
+        ("classes", "w.pth", images),
+        ("cam", "w.pth", picture),
+    ):
+        out, errors = look(*words, *SAY, status=2)
+        assert errors.endswith("w.pth cannot be used: its outputs are not finite\n") and not out
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_weights_that_are_no_real_numbers(dtype, images, tmp_path, capfd):
+    """Whole numbers were quantised, and their scale is elsewhere."""
+    state = {name: weight.to(dtype) for name, weight in says(1).state_dict().items()}
+    torch.save(state, tmp_path / "w.pth")
+    words = [*ND, *SIZES, *SAY, "--weights", "w.pth", images]
+    for more in ["-e"], ["--epochs", "1"]:
+        assert "weights do not fit: " in complaint([*words, *more], tmp_path, only=False)
+    model, other = make("resnet18", seed=1), make("resnet18", seed=2)
+    state = {name: weight.half() for name, weight in model.state_dict().items()}
+    nd.load_weights(other, state, "x.pth", 64)  # of counters too
+    assert not capfd.readouterr().out
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-3)
+    state["fc.bias"] = state["fc.bias"].to(dtype)
+    nd.load_weights(other, state, "x.pth")
+    assert "1 weights do not fit and are left out: fc.bias" in capfd.readouterr().out
+    with pytest.raises(nd.BadInput, match="do not fit: fc.bias; without them the output is rand"):
+        nd.load_weights(other, state, "x.pth", 64)
+
+
+def test_an_architecture_that_no_library_has(images, tmp_path, look):
+    """As type(model).__name__, which templates write."""
+    torch.save({"arch": "SqueezeNet", "state_dict": says(1).state_dict()}, tmp_path / "w.pth")
+    found, output = evaluate(*SAY, "--weights", "w.pth", images, cwd=tmp_path)
+    assert found[0] == 30
+    assert measured(look("classes", "w.pth", images, *SAY)[0])[0] == 30
+    assert look("classes", "w.pth", images, status=2)[1].endswith(": give -a\n")
+
+
+def test_names_of_classes_are_those_of_the_folders(images, tmp_path, look):
+    """Where the file says none, also beside 1,000 outputs, which need not be ImageNet's."""
+    torch.save(says(1).state_dict(), tmp_path / "w.pth")
+    output, _ = look("classes", "w.pth", images, *SAY, "--csv", "m.csv")
+    assert re.findall(r"^(\S+) +\d+ +(\d+)\.00", output, re.M) == [
+        ("bird", "0"),
+        ("dog", "0"),
+        ("cat", "100"),
+    ]
+    assert (tmp_path / "m.csv").read_text().splitlines()[0] == "class,bird,cat,dog"
+    for number in range(1000):
+        (tmp_path / "own" / "train" / f"thing{number:03}").mkdir(parents=True)
+    (tmp_path / "own" / "val").mkdir()
+    (tmp_path / "own" / "val" / "thing007").symlink_to(images / "val" / "dog")
+    torch.save({"arch": "resnet18", "state_dict": make("resnet18", 1000).state_dict()}, "w.pth")
+    output, _ = look("classes", "w.pth", "own", "--csv", "m.csv")
+    assert re.search(r"^thing007 +1 ", output, re.M) and "tench" not in output
+    assert (tmp_path / "m.csv").read_text().startswith("class,thing000,thing001,")
+
+
 def test_numbers_of_numpy_are_no_code(tmp_path):
     """As home-made loops save their best accuracy."""
     saved = {"best": np.float64(91.2), "low": np.float32(0.5), "state_dict": {}}
@@ -935,6 +1001,8 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
             with pytest.raises(nd.BadInput, match=f"type -a {arch}$"):
                 nd.read_about(args, nd.Place(torch.device("cpu")), None)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
+    with mock.patch.object(importlib.util, "find_spec", lambda name: None):  # it may be any of them
+        assert nd.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
     words = [*ND, "-e", "--weights", "timm.pth", demo]
     assert complaint(words, tmp_path, only=False).endswith("type -a timm/resnet50d")
 
