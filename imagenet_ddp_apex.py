@@ -481,8 +481,7 @@ def train_one_epoch(run):
     title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
     run.meter = Meter(title, items, run, run.step, run.resumed)
-    first = run.optimizer.param_groups[0]
-    rate = first["lr"] / (first.get("lr_scale") or 1)  # if no step is left, the checkpoint's
+    rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
     arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
     for step in range(run.step, data.steps):
@@ -2694,11 +2693,15 @@ def save_checkpoint(run):
         if not (tensor.sum().isfinite() or tensor.isfinite().all()):
             raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
     newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
-    # Links, not renames: after a kill at any time, the newest intact file still has its name.
+    # Links, not renames: after a kill at any time, the newest intact file still has its name; and
+    # an older one loses its name only to a link that could be made.
     for older, newer in (third, second), (second, newest):
+        link = older.with_suffix(".tmp")
         with contextlib.suppress(OSError):  # no such file yet, or a file system without links
-            older.unlink(missing_ok=True)
-            os.link(newer, older)
+            link.unlink(missing_ok=True)
+            os.link(newer, link)
+            os.replace(link, older)
+            link.unlink(missing_ok=True)  # nothing was replaced if both are one file
     write(newest, functools.partial(torch.save, checkpoint))
     epoch = checkpoint["epoch"]
     if run.args.keep_every and checkpoint["step"] == 0 and epoch % run.args.keep_every == 0:
@@ -2738,6 +2741,7 @@ def make_checkpoint(run):
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.options,
+        "not_default": not_default(run.options),
         **full_state(run),
     }
 
@@ -2790,10 +2794,12 @@ def load_checkpoint(args, place):
     if place.rank == 0:
         path, metadata, in_place = find_checkpoint(args)
     if metadata:
-        if metadata.keys().isdisjoint({*MUST_FIT} - {"arch"}):
+        own = {*MUST_FIT} - {"arch", "model_options"}  # which other tasks have, too
+        if own and not own & metadata.keys():
             raise BadInput(f"{path} is a checkpoint of scripts for another task")
         tensors = {name: metadata.pop(name) for name in TENSORS}
-        rate = tensors["optimizer"]["param_groups"][0].get("lr", 0)
+        groups = tensors["optimizer"]["param_groups"]
+        rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
         # Evaluation needs no optimizer's state, and another optimizer cannot take it.
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
@@ -2855,7 +2861,8 @@ def newest_checkpoint(folder, option):
         there = os.listdir(folder)
     except (OSError, ValueError) as error:
         there_is = os.path.isdir(folder) or os.path.islink(folder)
-        raise storage_error(f"{option} {folder}", error, typed=not there_is) from None
+        wrong = not there_is or getattr(error, "errno", None) == errno.ELOOP
+        raise storage_error(f"{option} {folder}", error, typed=wrong) from None
     *last_three, best = CHECKPOINTS
     kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
     kept.sort(key=lambda name: -int(name[6:-3]))
@@ -2903,6 +2910,9 @@ def check_resumed(args, options, metadata, global_batch):
         "global_batch": metadata["global_batch"],
         rate: metadata["peak_lr"],
     }
+    # An option that another script lacks has its default there.
+    theirs |= dict.fromkeys(not_default(options).keys() - theirs.keys())
+    mine |= dict.fromkeys(metadata.get("not_default", {}).keys() - mine.keys())
     found = differing(theirs, mine)
     if found and metadata["in_place"]:
         folder = shlex.quote(str(Path(metadata["path"]).parent))
@@ -2911,7 +2921,9 @@ def check_resumed(args, options, metadata, global_batch):
             found += f", which --base-lr {same!r} keeps"
         other = "give another --output-dir"
         if all(theirs.get(name) == mine[name] for name in MUST_FIT if name in mine):
+            weights = shlex.quote(metadata["path"])
             other += f", with --resume {folder} to begin there from this one"
+            other += f", or --weights {weights} from its weights alone"
         raise BadInput(f"--output-dir {folder} was trained with other options: {found}; {other}")
     return found
 
@@ -3106,12 +3118,13 @@ def open_log(run, metadata):
     if run.place.rank == 0:
         folder = Path(args.output_dir) if args.output_dir else new_folder(run)
         try:
-            for pattern in "checkpoint.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
+            for pattern in "checkpoint*.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
                 for left in folder.glob(pattern):
                     left.unlink(missing_ok=True)
             # TensorBoard drops what was logged after the checkpoint, which is logged again; before
             # the first one, all.
             purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
+            wait_for_clock(folder)
             threading.excepthook = print_exception_of_thread
             run.log = SummaryWriter(folder, purge_step=purge)
         except (OSError, UnicodeError) as error:
@@ -3124,6 +3137,17 @@ def open_log(run, metadata):
         charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
         run.log.add_custom_scalars({"train and val": charts})
     run.folder = Path(broadcast_object(str(run.folder)))
+
+
+def wait_for_clock(folder):
+    """Waits until the clock is past the last start of a log. TensorBoard reads logs in the order of
+    their names, which have the second, and drops what a later one logs again. Raises Fault if that
+    would take more than a minute."""
+    seconds = [re.search(r"tfevents\.(\d+)\.", path.name) for path in folder.glob("*tfevents*")]
+    behind = max((int(found[1]) for found in seconds if found), default=0) + 1 - time.time()
+    if behind > 60:
+        raise Fault(f"--output-dir {folder} was started {behind:.0f} s from now: set this clock")
+    time.sleep(max(0, behind))
 
 
 def print_exception_of_thread(failed):
@@ -3357,6 +3381,7 @@ def end_with_parent(signum):
 
 def main():
     """Reads the options and launches the workers."""
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # daemons may have none
     try:
         args = parse_args()
         # A launcher that restarts ranks gives each of them these.
@@ -3555,6 +3580,12 @@ def defining_options(args, place, sources):
     return options
 
 
+def not_default(options):
+    """Returns those of {name: value} that are options of this script, not at their defaults."""
+    defaults = vars(make_parser().parse_args([]))
+    return {name: each for name, each in options.items() if each != defaults.get(name, each)}
+
+
 def print_header(run, metadata):
     """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
@@ -3610,6 +3641,7 @@ class Fault(Exception):
 
 
 GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
+MEMORY = "no memory: lower -b or -j"
 SMALL = "the model cannot take this size of batch or input"
 SOMETIMES = (
     "forward() uses a weight in some steps only: write find_unused_parameters=True in prepare()"
@@ -3622,7 +3654,8 @@ MEANINGS = {
     r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
     r"Permission denied": (2, "no permission for this file or folder"),
     r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
-    r"(out of|allocate) memory|calculation overflowed": (2, "no memory: lower -b or -j"),
+    r"MemoryError|(out of|allocate) memory|calculation overflowed": (2, MEMORY),
+    r"could not create a primitive(?! desc)": (2, MEMORY),  # oneDNN's
     r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
     r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
     r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
@@ -3647,7 +3680,7 @@ def report_error(error):
         status, line = error.status, str(error)
     else:
         for pattern, (known, meaning) in MEANINGS.items():
-            if re.search(pattern, str(error)):
+            if re.search(pattern, f"{type(error).__name__}: {error}"):
                 status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
                 break
     if line and rank != "0":

@@ -611,7 +611,7 @@ tests/test_apex_levels.py -k "not_used or reference or rests"
 tests/test_reference.py -k "layers or two"
   dropout the same in each step => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, 0, run.place.rank)
   groups have one rate => rate * group.get("lr_scale", 1) => rate
-  the rate of the first group is logged => {"Lr": rate} => {"Lr": first["lr"]}
+  the rate of the first group is logged => {"Lr": rate} => {"Lr": run.optimizer.param_groups[0]["lr"]}
   layers have the rate of all => shares.get(weight, 1.0) => 1.0
   layers without their own decay => by_pair.setdefault((exempt, share), []) => by_pair.setdefault((False, share), [])
   the trial changes the model's statistics => buffer.copy_(before) => pass
@@ -683,7 +683,7 @@ tests/test_parallel.py -k "drop_other or averaged_over"
   gradients are averaged over all ranks => _average(gradients, pipeline.replicas) => _average(gradients, dist.group.WORLD)
 tests/test_reference.py -k linear
   averages begin an epoch late => early = number <= 32 or epoch < warmup_epochs(args) => early = number <= 32 or epoch <= warmup_epochs(args)
-tests/test_recipe.py -k freeze
+tests/test_apex_levels.py -k frozen
   masters of frozen weights train => nn.Parameter(weight.detach().clone(), weight.requires_grad) => nn.Parameter(weight.detach().clone())
 tests/test_look.py -k "unequal or confus or worst or classes"
   the worst class is that of fewest right answers => key=lambda label: right[label] / images[label]) => key=lambda label: right[label])

@@ -211,6 +211,20 @@ def test_a_master_without_a_gradient_rests(apex):
     assert moved == [True, False, True, False]
 
 
+def test_a_master_of_a_frozen_weight_is_frozen(apex):
+    net = Net()
+    net.fc.weight.requires_grad_(False)
+    run = prepared(apex, net, "--opt-level", "O2", "--half-dtype", "float16")
+    held = {weight.shape: weight for weight in run.optimizer.param_groups[0]["params"]}
+    begun = {shape: weight.detach().clone() for shape, weight in held.items()}
+    for batch in batches(2, ()):
+        trained = run.model, apex.criterion, run.optimizer, run.scaler
+        apex.train_step(*trained, [batch], 1, run.args)
+    still = [torch.equal(held[shape], begun[shape]) for shape in held]
+    frozen = [shape == net.fc.weight.shape for shape in held]
+    assert still == frozen and sum(frozen) == 1
+
+
 def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):
     scaler = apex.LossScaler("dynamic")
     for _ in range(1999):

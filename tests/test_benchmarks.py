@@ -102,8 +102,7 @@ def test_damaged_json_beside_a_good_one(content, named, tmp_path, call_tool):
 
 def case(words, count, **rows):
     """Returns a program's words, how many values its rows have, and how rows of each file begin."""
-    fast = words.startswith("data_loading") or not count
-    return pytest.param(words, count, rows, marks=() if fast else slow, id="_".join(rows))
+    return pytest.param(words, count, rows, marks=slow, id="_".join(rows))
 
 
 THEIR_LOOP = """

@@ -87,6 +87,7 @@ def test_commands_of_manifests_parse(path):
     assert (args.resume, args.output_dir, args.dir) == (None, "FOLDER", "DIR")
 
 
+@pytest.mark.slow
 def test_statuses_of_the_script_are_those_of_the_policy(tmp_path):
     """What is wrong in the command, and a peer that does not come."""
     (path,) = (path for path in FILES if path.name == "train.yaml")

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import time
+from unittest import mock
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ from conftest import (
     start_ranks,
     the_line,
 )
+
+import imagenet_nd as nd
 
 TO_TYPE = r"--output-dir (\S+)"
 
@@ -163,7 +166,9 @@ def test_ranks_that_a_launcher_restarts_need_a_folder(typed, one):
     typed(status=143, env=EARLY | {"TORCHELASTIC_MAX_RESTARTS": "0"})
 
 
-@pytest.mark.parametrize("folder", [[], ["--output-dir", "run"]])
+@pytest.mark.parametrize(
+    "folder", [[], pytest.param(["--output-dir", "run"], marks=SLOW)], ids=["none", "run"]
+)
 def test_torchrun_with_restarts(folder, demo, tmp_path):
     """Killed in its third epoch by a fault of a rank, torchrun starts the ranks again."""
     torchrun = [command("imagenet_exchange.py", 2)[0], "--standalone", "--nproc_per_node=2"]
@@ -242,6 +247,39 @@ def test_what_may_change_when_a_run_is_resumed(words, typed, one):
     assert load(one / "checkpoint.pt")["epoch"] == 4
 
 
+def test_an_option_of_one_script_has_its_default_in_another(typed, one, demo, tmp_path):
+    words = [*command("imagenet_fsdp.py"), *RUN, "-b", "16", demo, "--output-dir", "one"]
+    line = refused(run([*words, "--param-dtype", "bfloat16"], tmp_path, 2))
+    assert "options: param-dtype (None, here bfloat16); give another --output-dir" in line
+    assert "Resuming one/checkpoint.pt" in run([*words, "--epochs", "4"], tmp_path, 143, EARLY)
+    run([*words[:-1], "two", "--param-dtype", "bfloat16"], tmp_path, 143, EARLY)
+    line = refused(typed("--output-dir", "two", status=2))
+    assert "options: param-dtype (bfloat16, here None); give another --output-dir" in line
+
+
+def test_a_clock_that_is_behind(one, monkeypatch):
+    """By less than a minute it is waited for: TensorBoard would drop what it has read before."""
+    name = max(path.name for path in one.glob("*tfevents*"))
+    began = int(name.split(".")[3])
+    slept = mock.Mock()
+    monkeypatch.setattr(time, "sleep", slept)
+    for now, wait in (began + 1.5, 0), (began + 0.25, 0.75), (began - 50, 51):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        nd.wait_for_clock(one)
+        slept.assert_called_once_with(wait)
+        slept.reset_mock()
+    monkeypatch.setattr(time, "time", lambda: began - 300)
+    with pytest.raises(nd.Fault, match="was started 301 s from now: set this clock"):
+        nd.wait_for_clock(one)
+    nd.wait_for_clock(one.parent)  # no log
+
+
+def test_what_another_optimizer_s_groups_cannot_resume_begins_from_the_weights(typed, one):
+    line = refused(typed("--norm-wd", "0", "--output-dir", "one", status=2))
+    advice = re.search(r"or (--weights \S+) from its weights alone$", line)[1].split()
+    typed("--norm-wd", "0", "--output-dir", "new", *advice, status=143, env=EARLY)
+
+
 def test_base_lr_is_refused_with_the_value_that_is_the_same(typed, one, tmp_path):
     line = refused(typed("--output-dir", "one", "--base-lr", "0.125", "-b", "8", status=2))
     assert "peak learning rate (0.125, here 0.25), which --base-lr 0.0625 keeps" in line
@@ -286,9 +324,9 @@ def test_on_another_number_of_devices(trained, typed, demo, tmp_path):
     ("path", "way"),
     [
         ("run/checkpoint-1.pt", "one device"),
-        ("run", "two ranks"),
+        ("run", "one device"),
         pytest.param("run/checkpoint-1.pt", "two ranks", marks=SLOW),
-        pytest.param("run", "one device", marks=SLOW),
+        pytest.param("run", "two ranks", marks=SLOW),
     ],
 )
 def test_a_command_that_begins_from_a_file_resumes_when_typed_again(

@@ -185,9 +185,8 @@ def test_two_gpus(rehearse, cpu_losses, tmp_path):
     assert losses(tmp_path / "ghost") == pytest.approx(cpu_losses(DDP, 2), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("precision", "syncs"), [(BFLOAT16, 0), pytest.param(FLOAT16, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "syncs"), [(BFLOAT16, 0), (FLOAT16, 1)])
 def test_half_precision(rehearse, precision, syncs):
     """float16 asks once a step whether gradients overflowed: GradScaler's .item()."""
     check_budget(rehearse(ND, "-j", "0", *precision), syncs)

@@ -161,7 +161,8 @@ def check(cluster, jobs, expected):
         assert not [*host.folder.glob("runs/*")]
 
 
-@pytest.mark.parametrize("nodes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [2, 4])
 def test_dist_url(nodes, cluster, demo, expected):
     hosts = cluster(nodes)
     jobs = start(hosts, by_dist_url(demo, nodes), *OPTIONS, "-b", GLOBAL_BATCH // nodes)

@@ -16,6 +16,7 @@ from conftest import (
     needs_horovod,
     run,
     scalars,
+    the_line,
     the_run,
 )
 from torch import nn
@@ -172,6 +173,75 @@ def test_a_weight_that_one_rank_uses_trains(script, demo, tmp_path):
     assert extra.isfinite().all()
 
 
+SOMETIMES = """
+    model.extra, model.calls = nn.Parameter(torch.zeros(1)), 0
+    whole = model.forward
+    def forward(x):
+        model.calls += 1
+        return whole(x) + (model.extra if model.calls % 2 else 0)
+    model.forward = forward
+"""
+
+
+def test_a_weight_that_some_steps_use_trains_by_what_the_line_says(demo, tmp_path):
+    words = [*own("imagenet_ddp.py", 1, SOMETIMES, tmp_path), *OPTIONS[:-6], "-b", "4"]
+    words += ["--epochs", "1", demo]
+    line = the_line(run(words, tmp_path, 2), only=False)
+    write = re.search(r"write (find_unused_parameters=True) in prepare\(\)", line)[1]
+    script = tmp_path / "imagenet_ddp.py"
+    text = script.read_text()
+    assert text.count("find_unused_parameters=unused") == 1
+    script.write_text(text.replace("find_unused_parameters=unused", write))
+    run([*words, "--output-dir", "one"], tmp_path)
+    assert load(checkpoint(tmp_path / "one"))["state_dict"]["extra"].any()
+
+
+HOOKED = """
+    from torch.utils.checkpoint import checkpoint
+    torch.nn.utils.parametrizations.weight_norm(model.encoder.layers[1].mlp[0])
+    model.encoder.layers[1].register_forward_hook(lambda layer, inputs, output: 0.5 * output)
+    first = model.encoder.layers[0]
+    forward = first.forward
+    first.forward = lambda x: checkpoint(forward, x, use_reentrant=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_step_on_noise_leaves_hooks_and_recomputed_layers_as_they_are(demo, tmp_path):
+    found = []
+    for script, ranks in ("imagenet_nd.py", 1), ("imagenet_ddp.py", 2), (APEX, 2):
+        words = [*own(script, ranks, HOOKED, tmp_path), *OPTIONS[:-6], "-b", 8 // ranks, demo]
+        words += ["--opt-level", "O0"] * (script == APEX)
+        run([*words, "--output-dir", script[:-3]], tmp_path)
+        found.append(scalars(tmp_path / script[:-3], "Loss/step"))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert found[2] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_a_group_whose_rate_is_zero_rests(demo, tmp_path):
+    """Also after it is resumed, where the file's rate of that group is 0."""
+    words = [*own("imagenet_nd.py", 1, "", tmp_path), *OPTIONS[:-6], "-b", "8", demo]
+    script, made = (
+        tmp_path / "imagenet_nd.py",
+        "    return model, build_optimizer(args, model), scaler\n",
+    )
+    text = script.read_text()
+    assert text.count(made) == 1
+    rests = "    optimizer.param_groups[0]['lr_scale'] = 0  # all but biases and norms\n"
+    ends = made.replace("build_optimizer(args, model)", "optimizer")
+    make = "    optimizer = build_optimizer(args, model)\n"
+    script.write_text(text.replace(made, make + rests + ends))
+    run([*words, "--output-dir", "one"], tmp_path, 143, {"SIGTERM_AT": "4"})
+    run([*words, "--output-dir", "one"], tmp_path)
+    last = load(checkpoint(tmp_path / "one"))
+    torch.manual_seed(0)
+    begun = VisionTransformer(32, 16, 2, 2, 32, 64, num_classes=10).state_dict()
+    moved = {name for name in begun if not torch.equal(last["state_dict"][name], begun[name])}
+    # The last layer's weights begin at 0, and rest: no gradient comes to the layers before.
+    assert last["epoch"] == 2 and moved == {"heads.head.bias"}
+    assert min(scalars(tmp_path / "one", "Lr").values()) > 0
+
+
 # ------------------------------------------------------------------------------------- loss scale
 
 NAN = """
@@ -222,6 +292,7 @@ def test_a_loss_scale_that_collapses_ends_the_run(script, ranks, more, demo, tmp
     ("scales", "skipped", "ends"),
     [
         ([8, 8, 16, 16], 0, False),  # it grows
+        ([8, 16, 8, 8], 1, False),
         ([8, 4, 4, 2], 2, False),
         ([2, 1, 1, 2], 1, False),
         ([1, 0.5], 1, True),

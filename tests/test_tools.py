@@ -487,7 +487,7 @@ def content_of(folder):
 
 PROFILE = ROOT / "tools" / "profile_steps.py"
 FEW = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0", "-b", "4", "--epochs", "1"]
-COMMON = "imagenet_ddp.py", "imagenet_nd.py"
+COMMON = ("imagenet_nd.py",)
 
 
 def profiling(script, ranks, *options):

@@ -1,5 +1,6 @@
 """The scripts as users run them: resuming, evaluating, logs, stopping. Few starts, many checks."""
 
+import errno
 import gc
 import json
 import math
@@ -607,6 +608,44 @@ def test_a_save_begins_the_minutes_anew(monkeypatch):
     here.log, here.saved = None, time.monotonic() - 1000
     nd.save_checkpoint(here)
     assert time.monotonic() - here.saved < 500
+
+
+@pytest.mark.parametrize("number", [None, errno.EPERM, errno.EIO])
+def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch):
+    """Which file systems, or other users' files, may refuse: the newest may be damaged."""
+    here = types.SimpleNamespace(log=object(), folder=tmp_path, args=nd.parse_args([]))
+    monkeypatch.setattr(nd, "make_checkpoint", lambda run: {"epoch": 3, "step": 2})
+    refused = mock.Mock(side_effect=OSError(number, "refused"))
+    monkeypatch.setattr(os, "link", os.link if number is None else refused)
+    for name in nd.CHECKPOINTS[:3]:
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(nd, "write", mock.Mock())  # nothing takes the newest one's place
+    for _ in range(2):
+        nd.save_checkpoint(here)
+    held = [(tmp_path / name).read_text() for name in nd.CHECKPOINTS[:3]]
+    assert held == [*nd.CHECKPOINTS[:3]] if number else [nd.CHECKPOINTS[0]] * 3
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), 2),
+        (np._core._exceptions._ArrayMemoryError((9,), np.dtype("i8")), 2),
+        (RuntimeError("could not create a primitive"), 2),
+        (RuntimeError("could not create a primitive descriptor for a convolution"), 1),
+    ],
+)
+def test_too_little_memory_is_the_user_s_to_mend(error, status, capfd):
+    assert nd.report_error(error) == status
+    assert ("no memory: lower -b or -j" in capfd.readouterr().err) == (status == 2)
+
+
+def test_without_stderr(demo, tmp_path):
+    """As daemons start programs."""
+    words = ["bash", "-c", 'exec "$@" 2>&-', "sh", *command("imagenet_nd.py"), *VIT, "-b", "8"]
+    run([*words, "--output-dir", "one", demo], tmp_path, 143, EARLY)
+    assert (tmp_path / "one" / "checkpoint.pt").exists()
 
 
 def test_only_ends_of_epochs_are_kept_by_their_number(tmp_path, monkeypatch):

@@ -340,6 +340,7 @@ def freeze(script, stall, when, folder, timeout=10):
     return f"{script}: {stall} in {when}", said, ok
 
 
+@pytest.mark.slow
 def test_the_ports_of_one_node_are_out_of_reach(tmp_path):
     """Nothing of it can be connected to from another machine, where nobody asks who it is."""
     job = Job([*start("own spawn"), *NET, "--epochs", 50], tmp_path)

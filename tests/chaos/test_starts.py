@@ -184,6 +184,7 @@ def test_logs(tmp_path, row):
         row(f"make_results.py: {what}", "named, or shown as text; others are shown", held)
 
 
+@pytest.mark.slow
 def test_hostile_logs(tmp_path):
     """The same, in `make test`."""
     found = hostile_logs(tmp_path)
