@@ -703,6 +703,8 @@ def about_file(path, saved, arch=None):
         if theirs:
             about |= about_images(theirs[0].transforms())
         return about | {"published": bool(theirs)}
+    if "task" in saved:  # of text_*.py
+        raise BadInput(f"{path} is a checkpoint of scripts for another task")
     about = {name: saved[name] for name in ABOUT if name in saved}
     for name, value in about.items():
         odd = not isinstance(value, ABOUT[name]) or (ABOUT[name] is int and value < 1)
@@ -809,8 +811,8 @@ def load_weights(model, saved, what, size=None):
     line = f"{what}: {len(left)} weights do not fit"
     names = ", ".join(left[:4])
     if len(missing) >= len(own) / 2:
-        holds = ", ".join(map(str, [*(weights or saved)][:4]))
-        raise BadInput(f"{line}: {names}; the file holds {holds}")
+        holds = [*(weights or (saved if isinstance(saved, dict) else ()))] or ["nothing by name"]
+        raise BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
     if size:
         # Counters and tables are integers, and auxiliary heads are for training.
         other = [each for each in extra if weights[each].is_floating_point()]
@@ -832,7 +834,7 @@ def fits(weight, own):
     """Returns whether a file's weight can be one of a model's: it has as many sides, and real
     numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
     real = weight.is_floating_point() or not own.is_floating_point()
-    return weight.shape == own.shape and real
+    return weight.shape == own.shape and real and weight.layout == torch.strided
 
 
 def the_others(saved, what):
@@ -1601,8 +1603,8 @@ class Images(torch.utils.data.Dataset):
     def central_crop(self, out, key=None, epoch=None):
         """As random_crop(), of the central crop, after the shorter side was resized to
         --val-resize; for models that timm publishes so, after both were, whatever the shape."""
-        # Cropped to 4:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
-        longest = 10**6 if self.squash else 4
+        # Cropped to 20:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
+        longest = 10**6 if self.squash else 20
         image = yield functools.partial(crop_box, rng=None, longest=longest)
         least = image.shape[:2] if self.squash else [min(image.shape[:2])] * 2
         sides = [self.data.val_resize * s // n for s, n in zip(image.shape[:2], least, strict=True)]
@@ -2915,8 +2917,9 @@ def load_file(path, typed=True):
         if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
             with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
                 # PyTorch reads a record with the attributes of a folder as empty.
-                folders = [record.filename for record in archive.infolist() if record.external_attr]
-                if damaged := archive.testzip() or folders[:1]:
+                records = archive.infolist()
+                folders = (each.filename for each in records if each.external_attr & 0x10)
+                if damaged := archive.testzip() or next(folders, None):
                     raise ValueError(f"{damaged} is damaged")
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                     weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
@@ -2932,8 +2935,11 @@ def load_file(path, typed=True):
         numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
         scalar = np.float64(0).__reduce__()[0]
         numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
+        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
         with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
-            return torch.load(content, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.load(content, map_location="cpu", weights_only=True)
     except Damaged:
         raise
     except ImportError:

@@ -61,6 +61,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -950,7 +951,7 @@ def load_weights(model, args, data):
     left = sorted((own.keys() | weights.keys()) - fitting.keys())
     line = f"{what}: {len(left)} weights do not fit"
     if len(own.keys() - fitting.keys()) >= len(own) / 2:
-        holds = ", ".join(map(str, [*(weights or saved)][:4]))
+        holds = ", ".join(map(str, [*(weights or saved)][:4])) or "nothing by name"
         raise BadInput(f"{line}: {', '.join(left[:4])}; the file holds {holds}")
     if left and args.evaluate:
         raise BadInput(f"{line}: {', '.join(left[:4])}; without them the output is random")
@@ -967,7 +968,7 @@ def fits(weight, own):
     """Returns whether a file's weight can be one of a model's: it has as many sides, and real
     numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
     real = weight.is_floating_point() or not own.is_floating_point()
-    return weight.shape == own.shape and real
+    return weight.shape == own.shape and real and weight.layout == torch.strided
 
 
 def print_once(line):
@@ -2591,8 +2592,9 @@ def load_file(path, typed=True):
         if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
             with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
                 # PyTorch reads a record with the attributes of a folder as empty.
-                folders = [record.filename for record in archive.infolist() if record.external_attr]
-                if damaged := archive.testzip() or folders[:1]:
+                records = archive.infolist()
+                folders = (each.filename for each in records if each.external_attr & 0x10)
+                if damaged := archive.testzip() or next(folders, None):
                     raise ValueError(f"{damaged} is damaged")
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                     weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
@@ -2608,8 +2610,11 @@ def load_file(path, typed=True):
         numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
         scalar = np.float64(0).__reduce__()[0]
         numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
+        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
         with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
-            return torch.load(content, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.load(content, map_location="cpu", weights_only=True)
     except Damaged:
         raise
     except ImportError:

@@ -4,9 +4,9 @@
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
 
-Each is planted in all imagenet_*.py, all text_*.py or both, or in tools/look.py, wherever its text
-stands, of a copy of this repository, where its tests pass before. A fault that no test sees is
-printed as NOT SEEN, and makes the exit status 1.
+Each is planted in all imagenet_*.py, all text_*.py or both, or in a program beside them, wherever
+its text stands, of a copy of this repository, where its tests pass before. A fault that no test
+sees is printed as NOT SEEN, and makes the exit status 1.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -15,8 +15,10 @@ their own, and what matters are a person's mistakes, such as averages every 31 s
 
 import argparse
 import ast
+import functools
 import importlib
 import itertools
+import operator
 import os
 import re
 import shlex
@@ -518,7 +520,7 @@ tests/test_timm.py -k "of_validation or measured or do_not_make"
   a test at the crop of training => config.test_crop_pct or share => share
   a resize is rounded up => resize_size=[math.floor(shape[1] / share)], => resize_size=[math.ceil(shape[1] / share)],
   nothing is squashed => squash=config.crop_mode == "squash", => squash=False,
-  a squashed image is cut to 4:1 => longest = 10**6 if self.squash else 4 => longest = 4
+  a squashed image is cut to 4:1 => longest = 10**6 if self.squash else 20 => longest = 4
   a size that is not square => or shape[1] != shape[2] or config.crop_mode => or config.crop_mode
   images that would be padded are cut => config.crop_mode not in ("center", "squash"): => config.crop_mode not in ("center", "squash", "border"):
   positions are not resampled => return make_model(arch, pretrained=True, **sizes).state_dict() => return make_model(arch, pretrained=True).state_dict()
@@ -731,11 +733,12 @@ def main():
     parser.add_argument("--only", type=int, nargs="+", help="these numbers")
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     args = parser.parse_args()
-    families = [ROOT.glob(name) for name in ("imagenet_*.py", "text_*.py", "tools/look.py")]
+    names = "imagenet_*.py text_*.py tools/look.py tools/make_shards.py reporting/logs.py".split()
+    families = [ROOT.glob(name) for name in names]
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families
     ]
-    texts = families[0] | families[1] | families[2]
+    texts = functools.reduce(operator.or_, families)
     chosen = []
     for number, tests, name, old, new in faults():
         about = [each for each in families if any(old in text for text in each.values())]

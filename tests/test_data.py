@@ -575,6 +575,21 @@ def test_central_crops_are_torchvisions_to_the_pixel(side):
         assert torch.equal(out, expected)
 
 
+@pytest.mark.parametrize("sides", [(100, 1001), (999, 223), (300, 1201), (64, 1200)], ids=str)
+def test_central_crops_of_long_images_are_torchvisions(sides):
+    """Up to 20:1; of a longer one all that is farther from the middle is cut off first."""
+    pixels = photo(*sides)
+    loader, out = loader_of([pixels]), torch.zeros(64, 64, 3, dtype=torch.uint8)
+    loader.data = loader.data._replace(val_resize=73)
+    write = loader.central_crop(out)
+    top, left, height, width = next(write)(*sides)
+    write.send(pixels[top : top + height, left : left + width])
+    image = v2.Resize(73, antialias=True)(torch.from_numpy(pixels).permute(2, 0, 1))
+    expected = v2.CenterCrop(64)(image).permute(1, 2, 0)
+    assert (out.int() - expected.int()).abs().max() <= 1
+    assert (height, width) == sides
+
+
 @pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "trivial", "augmix"])
 def test_policies_draw_from_the_image_alone(policy, monkeypatch):
     """Whatever was drawn before, from any generator."""

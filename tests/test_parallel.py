@@ -200,6 +200,18 @@ def test_a_hybrid_has_so_many_shards(words, sizes, fsdp, monkeypatch):
     assert mesh.call_args.kwargs == {"mesh_dim_names": (*sizes,)}
 
 
+def test_the_norm_of_a_hybrid_counts_each_shard_once(fsdp, monkeypatch):
+    """Two replicas of four shards: eight ranks, whose gradients have a norm of 5 each."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 8)
+    monkeypatch.setattr(fsdp, "all_reduce_sum", lambda tensor: 8 * tensor)
+    mesh, local = SimpleNamespace(size=(2, 4).__getitem__), torch.tensor([3.0, 4.0])
+    gradient = SimpleNamespace(device_mesh=mesh, to_local=lambda: local)
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(grad=gradient)])
+    args = fsdp.parse_args(["--clip-grad", "1"])
+    fsdp.train_step(model, None, mock.Mock(), mock.Mock(), [], 1, args)
+    assert local.tolist() == pytest.approx([0.3, 0.4])  # of a norm of 10
+
+
 def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
     args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
     place = fsdp.init_distributed(args)
@@ -247,6 +259,12 @@ def _exchange(rank, ranks, port):
             assert torch.allclose(weight.grad, mean, atol=least), (kind, dtype)
         exact = all(torch.equal(w.grad, m) for w, m in zip(model, expected, strict=True))
         assert not (exact and dtype == "bfloat16"), "16 bits must be felt"
+    for kind in script.EXCHANGES:  # of gradients whose sum is above float16's 65,504
+        model = torch.nn.Linear(9, 9, bias=False)
+        model.weight.grad = torch.full((9, 9), 4e4)
+        args = SimpleNamespace(exchange=kind, exchange_dtype="float16", bucket_mb=1e-4)
+        script._exchange(model, args)
+        assert torch.allclose(model.weight.grad, torch.tensor(4e4), rtol=1e-2), kind
     dist.destroy_process_group()
 
 
@@ -409,8 +427,10 @@ def test_devices_of_one_process_drop_other_units(monkeypatch):
     assert len(seeds | {5}) == 3
 
 
-def test_gradients_are_averaged_over_the_replicas_of_a_stage(pipeline, monkeypatch):
-    replicas = SimpleNamespace(size=lambda: 2)
+@pytest.mark.parametrize(("words", "moved"), [("", 3), ("--clip-grad 1", 0.6)])
+def test_gradients_are_averaged_over_the_replicas_of_a_stage(words, moved, pipeline, monkeypatch):
+    """And their norm is that of one replica's stages."""
+    replicas, stages = SimpleNamespace(size=lambda: 2), SimpleNamespace()
     model = torch.nn.Linear(2, 1, bias=False)
     begun = model.weight.detach().clone()
 
@@ -419,17 +439,21 @@ def test_gradients_are_averaged_over_the_replicas_of_a_stage(pipeline, monkeypat
 
     model.pipeline = SimpleNamespace(device=torch.device("cpu"), first=True, last=True)
     model.pipeline.replicas, model.pipeline.train = replicas, SimpleNamespace(step=step)
+    model.pipeline.stages = stages
 
     def all_reduce(tensor, group=None):
-        assert group is replicas, "stages hold other weights"
-        tensor += torch.tensor([5.0, -3.0])  # the other replica's
+        if group is stages:
+            tensor += 4**2  # the other stage's squares
+        else:
+            assert group is replicas, "stages hold other weights"
+            tensor += torch.tensor([5.0, -3.0])  # the other replica's
 
     monkeypatch.setattr(pipeline.dist, "all_reduce", all_reduce)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     sgd = torch.optim.SGD(model.parameters(), 1.0)
-    args = pipeline.parse_args([])
+    args = pipeline.parse_args(words.split())
     pipeline.train_step(model, None, sgd, scaler, [(None, None)], 1, args)
-    assert torch.equal(begun - model.weight, torch.tensor([[3.0, 0.0]]))
+    torch.testing.assert_close(begun - model.weight, torch.tensor([[moved, 0.0]]))
 
 
 # ------------------------------------------------------------------------------------ 16-bit sums

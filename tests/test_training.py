@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import importlib
 import json
 import math
 import os
@@ -21,6 +22,7 @@ from conftest import (
     EARLY,
     ROOT,
     SCRIPTS,
+    TEXT_SCRIPTS,
     checkpoint,
     command,
     events,
@@ -413,6 +415,24 @@ def test_flags_of_a_step(monkeypatch):
         assert (scale, waited, [stop, save, spent]) == (2.0**30, 2, expected)
 
 
+def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
+    """Also the stages of a replica, which have the same slice of the data: what one drops is not
+    what the next one drops."""
+    seeds = []
+    for name in "arm_timeout", "finish_step", "flush", "train_step", "Meter":
+        monkeypatch.setattr(nd, name, mock.MagicMock())
+    monkeypatch.setattr(nd, "seed_generators", lambda seed, device: seeds.append(seed))
+    data = types.SimpleNamespace(global_batch=8, steps=3, accumulation_steps=1)
+    for rank in 0, 1:
+        place = nd.Place("cpu", rank, ranks=2, data_rank=0, data_ranks=1)
+        here = types.SimpleNamespace(args=nd.parse_args([]), data=data, place=place)
+        here.epoch, here.step, here.over, here.ema, here.resumed = 0, 0, False, {}, None
+        here.model, here.scaler = mock.Mock(), None
+        here.optimizer = mock.Mock(param_groups=[{"lr": 0.0}])
+        nd.train_one_epoch(here)
+    assert len({*seeds}) == 6
+
+
 def test_a_step_is_seeded_as_by_pytorch(monkeypatch):
     """Without the traceback that it formats, in reads of the file system, for each kind of device
     that is not in use; on CUDA, tests/test_ghost.py sees it."""
@@ -639,6 +659,26 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch)
 def test_too_little_memory_is_the_user_s_to_mend(error, status, capfd):
     assert nd.report_error(error) == status
     assert ("no memory: lower -b or -j" in capfd.readouterr().err) == (status == 2)
+
+
+def by_script():
+    for script in (*SCRIPTS, *TEXT_SCRIPTS):
+        if "pipeline" not in script:  # whose stages have their own precision
+            yield pytest.param(script, marks=[needs_horovod] * ("horovod" in script))
+
+
+@pytest.mark.parametrize("script", [*by_script()])
+def test_validation_computes_as_training_does(script):
+    module = importlib.import_module(script.removesuffix(".py"))
+    words = ["--amp", "bfloat16"]
+    if "apex" in script:
+        words = ["--opt-level", "O1", "--half-dtype", "bfloat16"]
+    args = module.parse_args([*words, "--no-accel"])
+    model, seen = torch.nn.Linear(2, 2), []
+    model.register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
+    batch = torch.ones(3, 2), torch.zeros(3)
+    found = module.validate_step(model, lambda output, target: (0, output.sum()), *batch, args)
+    assert seen == [torch.bfloat16] and found.ndim == 0
 
 
 def test_without_stderr(demo, tmp_path):

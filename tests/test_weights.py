@@ -6,10 +6,12 @@ import importlib
 import io
 import itertools
 import os
+import pickle
 import re
 import shutil
 import signal
 import subprocess
+import zipfile
 from pathlib import Path
 from unittest import mock
 
@@ -21,7 +23,7 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
-from conftest import ROOT, Hostile, command, load, the_run
+from conftest import EARLY, ROOT, Hostile, command, load, the_run
 from torchvision import models
 from torchvision.transforms import v2
 
@@ -898,6 +900,43 @@ def test_weights_that_are_no_real_numbers(dtype, images, tmp_path, capfd):
     assert "1 weights do not fit and are left out: fc.bias" in capfd.readouterr().out
     with pytest.raises(nd.BadInput, match="do not fit: fc.bias; without them the output is rand"):
         nd.load_weights(other, state, "x.pth", 64)
+
+
+def test_odd_files_are_one_line(images, tmp_path):
+    """Without the warnings of PyTorch: of sparse and quantised tensors, of old pickles, of nothing;
+    and one that another program packed anew, with the modes of its files, is as good as before."""
+    state = says(1).state_dict()
+    sparse = {name: weight.to_sparse() for name, weight in state.items()}
+    real = {name: weight for name, weight in state.items() if weight.is_floating_point()}
+    small = {n: torch.quantize_per_tensor(real[n], 0.1, 0, torch.qint8) for n in real}
+    words = [*SIZES, *SAY, "-e", "--weights", "w.pth", images]
+    for saved in sparse, small, None, 5, [state]:
+        torch.save(saved, tmp_path / "w.pth")
+        line = conftest.complaint([*ND, *words], tmp_path)
+        assert "do not fit: " in line and len(line) < 300
+    (tmp_path / "w.pth").write_bytes(pickle.dumps(state, protocol=4))
+    assert "w.pth cannot be loaded: " in conftest.complaint([*ND, *words], tmp_path)
+    torch.save(state, tmp_path / "one.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "one.pth") as one,
+        zipfile.ZipFile(tmp_path / "w.pth", "w") as two,
+    ):
+        for name in one.namelist():
+            two.writestr(name, one.read(name))  # with the mode 0o600
+    assert evaluate(*SAY, "--weights", "w.pth", images, cwd=tmp_path)[0][0] == 30
+
+
+def test_a_checkpoint_of_text_is_none_of_images(text, tmp_path, look):
+    words = "--layers 1 --hidden-size 16 --heads 1 --max-length 32 --epochs 1 --no-accel".split()
+    conftest.run(
+        [*command("text_nd.py"), *words, "--output-dir", "run", text], tmp_path, 143, EARLY
+    )
+    path = tmp_path / "run" / "checkpoint.pt"
+    says_so = f"{path} is a checkpoint of scripts for another task"
+    with pytest.raises(nd.BadInput, match=re.escape(says_so)):
+        nd.about_file(path, load(path))
+    errors = look("predict", path, "x.png", status=2)[1]
+    assert errors.count("\n") == 1 and says_so in errors
 
 
 def test_an_architecture_that_no_library_has(images, tmp_path, look):

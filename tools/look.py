@@ -87,9 +87,9 @@ def open_checkpoint(path, arch=None):
     try:
         if not nd.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
+        about = nd.about_file(path, saved, arch)
         if "model_options" in saved and (line := other_script(path)):
             nd.print_line(line, sys.stderr)
-        about = nd.about_file(path, saved, arch)
         arch = arch or about.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
