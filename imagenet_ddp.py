@@ -773,7 +773,8 @@ def load_weights(model, saved, what, size=None):
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}
     try:
-        if not all(weight.isfinite().all() for weight in state.values()):
+        dense = (each for each in weights.values() if each.layout == torch.strided)
+        if not all(each.isfinite().all() for each in dense if not each.is_quantized):
             raise BadInput(f"{what}: its weights are not all finite")
         missing, extra = model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # sparse tensors, for one
@@ -3566,7 +3567,9 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r").replace("\n", "\\n")
+        # Of names of files nothing can break the line, or send a terminal commands.
+        line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
+        line = f"{Path(sys.argv[0]).name}: error: {line}"
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
@@ -3723,13 +3726,13 @@ def _start_this_node(args):
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # no stack trace when a connection closes
     }
     ranks = []  # processes
-    came = []  # times of signals
+    came = []  # (time, number) of signals
 
     def pass_on(signum, frame):
         """Asks the ranks to save and end; an alarm or a second Ctrl-C kills them."""
-        came.append(time.monotonic())
+        came.append((time.monotonic(), signum))
         # Within a second of the first signal, it is that Ctrl-C again, sent by a launcher too.
-        again = signum == signal.SIGINT and came[-1] > came[0] + 1
+        again = signum == signal.SIGINT and came[-1][0] > came[0][0] + 1
         for process in ranks:
             process.send_signal(signal.SIGKILL if again or signum == signal.SIGALRM else signum)
         if again:
@@ -3739,7 +3742,10 @@ def _start_this_node(args):
     signal.signal(signal.SIGALRM, pass_on)
     for local_rank in range(processes):
         env |= {"LOCAL_RANK": str(local_rank), "RANK": str(node * processes + local_rank)}
+        before = len(came)
         ranks.append(subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=os.environ | env))
+        if came[before:]:  # while it was started
+            ranks[-1].send_signal(came[-1][1])
     # Until all have ended, or one has failed.
     while None in (statuses := [process.poll() for process in ranks]) and not any(statuses):
         time.sleep(0.1)

@@ -704,7 +704,8 @@ def load_weights(model, saved, what, size=None):
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}
     try:
-        if not all(weight.isfinite().all() for weight in state.values()):
+        dense = (each for each in weights.values() if each.layout == torch.strided)
+        if not all(each.isfinite().all() for each in dense if not each.is_quantized):
             raise BadInput(f"{what}: its weights are not all finite")
         missing, extra = model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # sparse tensors, for one
@@ -3497,7 +3498,9 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r").replace("\n", "\\n")
+        # Of names of files nothing can break the line, or send a terminal commands.
+        line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
+        line = f"{Path(sys.argv[0]).name}: error: {line}"
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)

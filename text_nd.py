@@ -573,7 +573,14 @@ def build_encoder(args, data, load):
             options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
             model, info = auto.from_pretrained(args.arch, **options)
             left = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
+            # Heads for other uses are left out, but not layers, which config.json counts.
+            layers = [name for name in info["unexpected_keys"] if re.search(r"\.\d+\.", name)]
+            if layers:
+                what = f"{len(layers)} weights are of layers that config.json does not have"
+                raise BadInput(f"{what}: {min(layers)}")
     except Exception as error:  # libraries may raise anything
+        if "weights_only" in str(error):  # PyTorch's advice would be to trust the file
+            error = BadInput("Python objects beside its weights, which could run code")
         raise storage_error(f"-a {args.arch}", error, typed=True) from None
     if len(left) > len(model.state_dict()) / 2:
         raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {min(left)}")
@@ -964,15 +971,20 @@ def view_bins(paths, raw):
         dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
         words = [] + about.get("words", [])  # must be a list
         vocabulary, digest = int(about["vocabulary"]), about.get("tokenizer")
+        size = np.dtype(dtype).itemsize
+        if cut := [str(path) for path, each in zip(paths, raw, strict=True) if each.size % size]:
+            raise BadInput(f"{cut[0]} ends within a token")
         arrays = [array.view(dtype) for array in raw]
         if words and len(words) != vocabulary:
             raise ValueError(f"it has {len(words)} words, and a vocabulary of {vocabulary}")
-        if not 0 < vocabulary <= 256 ** np.dtype(dtype).itemsize:
+        if not 0 < vocabulary <= 256**size:
             raise ValueError(f"a vocabulary of {vocabulary} does not fit into {about['dtype']}")
         halves = np.concatenate([array.view("<u2")[1 : 10**6 : 2] for array in arrays])
         if dtype == "<u2" and vocabulary > 1 and len(halves) > 64 and not halves.any():
             raise ValueError("every second token is 0: the files are of uint32, not of uint16")
         return words or None, vocabulary, digest, arrays
+    except BadInput:
+        raise
     except Exception as error:  # the file may hold anything
         wanted = '; for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
         raise storage_error(meta, error, typed=True, advice=wanted) from None
@@ -1107,6 +1119,8 @@ def read_rows(path, task, place):
     if missing := [name for name in (*columns, label) if name not in header]:
         given = ", ".join(header)[:200]
         raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
+    if twice := [name for name in (*columns, label) if header.count(name) > 1]:
+        raise BadInput(f"{path} has the column {twice[0]!r} more than once")
     rows = []
     short = unlabeled = quoted = 0
     for number, line in enumerate(lines, 1 + (task != "cola")):
@@ -3082,7 +3096,9 @@ def report_error(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        line = f"{Path(sys.argv[0]).name}: error: {line}".replace("\r", "\\r").replace("\n", "\\n")
+        # Of names of files nothing can break the line, or send a terminal commands.
+        line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
+        line = f"{Path(sys.argv[0]).name}: error: {line}"
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)

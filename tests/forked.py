@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
 PRELOADED = ["torch", "torchvision", "torch.utils.tensorboard"]
 
 
@@ -69,4 +70,40 @@ def be_script(words, cwd, env, output):
     sys.path = [str(Path(words[1]).parent), *env["PYTHONPATH"].split(os.pathsep), *installed]
     np.random.seed()
     importlib.reload(importlib.import_module("sitecustomize"))  # reads the environment
+    again, popen = [sys.executable, *words[1:]], subprocess.Popen
+    if "STORAGE" not in env:  # which counts the files that the launcher opens, too
+        subprocess.Popen = lambda command, **options: (Rank if command == again else popen)(
+            command, **options
+        )
+    runpy.run_path(words[1], run_name="__main__")
+
+
+class Rank:
+    """What a launcher takes for the subprocess.Popen() of this command again: its own fork."""
+
+    def __init__(self, words, env):
+        self.process = FORK.Process(target=be_rank, args=(words, env))
+        self.process.start()
+
+    def poll(self):
+        return self.process.exitcode
+
+    def wait(self):
+        self.process.join()
+        return self.process.exitcode
+
+    def send_signal(self, signum):
+        if self.poll() is None:
+            os.kill(self.process.pid, signum)
+
+
+def be_rank(words, env):
+    """The process of a rank."""
+    for signum in signal.valid_signals():
+        handler = signal.getsignal(signum)
+        if callable(handler) and handler is not signal.default_int_handler:
+            signal.signal(signum, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(env)
+    np.random.seed()
     runpy.run_path(words[1], run_name="__main__")

@@ -606,14 +606,17 @@ def test_policies_draw_from_the_image_alone(policy, monkeypatch):
     assert torch.equal(*batches) and batches[0].float().std() > 10
 
 
-def test_the_digest_is_of_the_classes_of_images_too():
-    """Shards that are labelled anew in place are other data."""
-    ones = np.ones(2, np.int64)
-    source = nd.Source(
-        str(ROOT), ["a", "b"], np.array([b"README.md"]), 0 * ones, 0 * ones, ones, ones
-    )
-    other = source._replace(target=np.array([1, 0]))
-    assert source.digest() != other.digest()
+def test_the_digest_is_of_the_classes_of_images_and_of_their_names_too(tmp_path):
+    """Shards that are labelled anew in place are other data, and so are files in another order."""
+    for name in "xy":
+        (tmp_path / name).touch()  # of one size
+    ones, names = np.ones(2, np.int64), np.array([b"x", b"y"])
+    source = nd.Source(str(tmp_path), ["a", "b"], names, 0 * ones, 0 * ones, ones, ones)
+    for other in (
+        source._replace(target=np.array([1, 0])),
+        source._replace(names=names[::-1].copy()),
+    ):
+        assert source.digest() != other.digest()
     assert source.digest() == source._replace(target=ones.copy()).digest()
 
 
@@ -1018,15 +1021,18 @@ def test_shards_give_what_the_folder_gives(kind, pictures, shards, tmp_path):
     assert [sum(pair, []) for pair in zip(*halves, strict=True)] == read(pictures)[0][3:]
 
 
-def test_listed_as_imagefolder_lists(tmp_path):
-    """With all that it takes or leaves."""
+@pytest.mark.parametrize("order", [sorted, lambda found: sorted(found)[::-1]], ids=["up", "down"])
+def test_listed_as_imagefolder_lists(order, tmp_path, monkeypatch):
+    """With all that it takes or leaves, in whatever order the file system has it."""
     first = ("b/2.JPEG", "b/10.jpeg", "b/x.PNG", "b/notes.txt", "b/in/1.jpg", "b/in/er/a.bmp")
     second = ("b/Z.jpg", "a/ä.jpg", "a/1.webp", "a/dir.jpg/2.tif", "B/0.ppm", "loose.jpg")
     for name in (*first, *second):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "c").symlink_to(tmp_path / "b" / "in")
-    expected, found = torchvision.datasets.ImageFolder(tmp_path), nd.open_source(tmp_path)
+    expected, walk = torchvision.datasets.ImageFolder(tmp_path), os.walk
+    monkeypatch.setattr(os, "walk", lambda *words, **more: order(walk(*words, **more)))
+    found = nd.open_source(tmp_path)
     assert found.classes == expected.classes
     paths = [found.path(index) for index in range(len(found.target))]
     assert [*zip(paths, found.target.tolist(), strict=True)] == expected.samples

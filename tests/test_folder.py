@@ -166,9 +166,8 @@ def test_ranks_that_a_launcher_restarts_need_a_folder(typed, one):
     typed(status=143, env=EARLY | {"TORCHELASTIC_MAX_RESTARTS": "0"})
 
 
-@pytest.mark.parametrize(
-    "folder", [[], pytest.param(["--output-dir", "run"], marks=SLOW)], ids=["none", "run"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", [[], ["--output-dir", "run"]], ids=["none", "run"])
 def test_torchrun_with_restarts(folder, demo, tmp_path):
     """Killed in its third epoch by a fault of a rank, torchrun starts the ranks again."""
     torchrun = [command("imagenet_exchange.py", 2)[0], "--standalone", "--nproc_per_node=2"]
@@ -652,7 +651,7 @@ def test_evaluate_without_a_checkpoint(words, why, typed, one, tmp_path):
 
 
 def test_text_is_evaluated_and_resumed_alike(text, tmp_path):
-    words = [*command("text_ddp.py", 2), "--max-length", "32", "-b", "4", "--epochs", "2", text]
+    words = [*command("text_nd.py"), "--max-length", "32", "-b", "8", "--epochs", "2", text]
     words += ["--no-accel", "--hidden-size", "16", "--steps-per-epoch", "4"]
     assert "needs --resume, --output-dir, --weights or -a FOLDER" in the_line(
         run([*words, "-e"], tmp_path, 2)
@@ -694,10 +693,10 @@ def without_memory(script, folder, images, first=0):
 @pytest.mark.parametrize(
     ("first", "words", "named"),
     [
-        (0, "-b 8", "-b 4 --global-batch 16"),
+        pytest.param(0, "-b 8", "-b 4 --global-batch 16", marks=SLOW),
         pytest.param(2, "-b 8", "-b 4 --global-batch 16", marks=SLOW),
-        (2, "-b 8 --output-dir mine", "-b 4 --global-batch 16"),
-        pytest.param(0, "-b 8 --output-dir mine", "-b 4 --global-batch 16", marks=SLOW),
+        pytest.param(2, "-b 8 --output-dir mine", "-b 4 --global-batch 16", marks=SLOW),
+        (0, "-b 8 --output-dir mine", "-b 4 --global-batch 16"),
         pytest.param(2, "--global-batch 16 -b 99", "-b 4 --global-batch 16", marks=SLOW),
         pytest.param(
             2,

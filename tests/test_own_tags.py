@@ -85,11 +85,10 @@ def losses(folder):
 @pytest.mark.parametrize(
     ("script", "ranks"),
     [
-        ("imagenet_ddp.py", 2),
         *(
             pytest.param(script, 1 if script == "imagenet_dp.py" else 2, marks=pytest.mark.slow)
             for script in SCRIPTS
-            if script not in ("imagenet_nd.py", "imagenet_ddp.py", "imagenet_horovod.py")
+            if script not in ("imagenet_nd.py", "imagenet_horovod.py")
         ),
         pytest.param("imagenet_horovod.py", 2, marks=[pytest.mark.slow, needs_horovod]),
     ],

@@ -69,10 +69,10 @@ def assert_same_curve(found, expected, tags):
     [
         way("nd in parts", 1, "-b", "6", slow=True),
         way("ddp in parts", 2, "-b", "4"),
-        way("horovod", 2),
+        way("horovod", 2, slow=True),
         way("fsdp", 2),
         way("pipeline", 2),
-        way("exchange rows", 2, "--exchange", "rows"),
+        way("exchange rows", 2, "--exchange", "rows", slow=True),
         way("ddp", 1, slow=True),
         way("fsdp", 1, slow=True),
         way("exchange", 1, slow=True),

@@ -791,6 +791,10 @@ def test_a_table_of_an_old_mac_is_one_line(tmp_path, complaint_here):
         (tmp_path / f"{name}.tsv").write_text("index\tsentence\r0\ta cat\r1\ta dog\r")
     line = complaint_here("text_nd.py", *SAY, "--task", "sst-2", "-a", "bert", tmp_path)
     assert "has no column 'sentence', but index, sentence\\r0" in line
+    for name in "train", "dev":
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\tlabel\na cat\t0\t1\n")
+    line = complaint_here("text_nd.py", *SAY, "--task", "sst-2", "-a", "bert", tmp_path)
+    assert line.endswith("train.tsv has the column 'label' more than once")
 
 
 def test_quotes_that_pandas_wrote_are_named(tmp_path, capfd):

@@ -255,7 +255,7 @@ def test_tokens_in_files(fault, tmp_path, complaint_here):
 
 def test_half_a_token(tmp_path, complaint_here):
     folder = write_bins(tmp_path / "bins", train=bytes(801))
-    assert str(folder) in complaint_here(ND, *LM, folder)
+    assert f"{folder / 'train.bin'} ends within a token" in complaint_here(ND, *LM, folder)
 
 
 def test_a_token_beyond_the_vocabulary(tmp_path, complaint_here):
@@ -514,6 +514,36 @@ def test_a_folder_in_half_precision_trains_in_float32(options, load, bert, pairs
     model.to(torch.bfloat16).save_pretrained(folder)
     built = text_nd.build_model(*prepared(*RTE, folder, *options, pairs), load=load)
     assert {weight.dtype for weight in built.parameters()} == {torch.float32}
+
+
+def test_layers_that_config_json_does_not_have_are_not_left_out(bert, pairs, tmp_path):
+    """The model would be another one, with answers all the same. Heads for other uses may be."""
+    import transformers
+
+    folder = shutil.copytree(bert, tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    deeper = transformers.BertConfig(
+        **config | {"num_hidden_layers": config["num_hidden_layers"] + 1}
+    )
+    transformers.BertForSequenceClassification(deeper).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(text_nd.BadInput, match="weights are of layers that config.json does not"):
+        text_nd.build_model(*prepared(*RTE, folder, pairs))
+    transformers.BertForPreTraining(transformers.BertConfig(**config)).save_pretrained(folder)
+    text_nd.build_model(*prepared(*RTE, folder, pairs))
+
+
+def test_a_folder_with_python_objects_is_one_line(bert, pairs, tmp_path):
+    """Without PyTorch's advice to trust it; nothing is executed."""
+    folder = shutil.copytree(bert, tmp_path / "hf")
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    torch.save({"a": Hostile(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(
+        text_nd.BadInput, match="Python objects beside its weights, which could run"
+    ):
+        text_nd.build_model(*prepared(*RTE, folder, pairs))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_no_evaluation_of_a_classifier_that_is_new(bert, pairs, tmp_path, complaint_here):

@@ -281,14 +281,15 @@ def test_index_of_tars_that_exist(tmp_path, tool):
     for names, message in (
         (b"ant\nbee\nbee\n", "names needs 3 names or more, no two alike"),
         (b"\xff\xfe\x00", "names is no text in UTF-8"),
-        (b"ant\nbee\ncat\n", None),
+        (b"ant\n\nbee\n", "names needs 3 names or more, no two alike"),
+        ("\ufeffant\r\nbee\x85\u2028wasp\r\ncat\r\n\r\n".encode(), None),  # as Notepad writes
     ):
         (tmp_path / "names").write_bytes(names)
         for part in "train", "val":
             (folder / part / "index.npz").unlink(missing_ok=True)
         assert message is None or message in tool(*words, status=2)
     tool(*words)
-    assert nd.open_source(folder / "train").classes == ["ant", "bee", "cat"]
+    assert nd.open_source(folder / "train").classes == ["ant", "bee\x85\u2028wasp", "cat"]
 
 
 GOOD = {"a.cls": b"0", "a.jpg": b"x" * 2000, "b.cls": b"0", "b.jpg": b"x"}

@@ -557,7 +557,7 @@ def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
     """Its weights are the averages, beside those that the optimizer updates."""
     state = {"param_groups": [{}]}
     saved = {"state_dict": "averages", "trained": "weights", "ema": "ema", "optimizer": state}
-    saved["args"] = {"optimizer": "sgd"}
+    saved |= {"args": {"optimizer": "sgd"}, "classes": []}
     for words, expected in ("--ema 0.9", ("weights", "averages")), ("", ("averages", None)):
         monkeypatch.setattr(nd, "find_checkpoint", lambda *of_run: ("x", saved.copy(), False))
         args = nd.parse_args(["--resume", "x", *words.split()])
@@ -659,6 +659,12 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch)
 def test_too_little_memory_is_the_user_s_to_mend(error, status, capfd):
     assert nd.report_error(error) == status
     assert ("no memory: lower -b or -j" in capfd.readouterr().err) == (status == 2)
+
+
+def test_a_name_can_neither_break_the_line_nor_send_commands(capfd):
+    assert nd.report_error(nd.BadInput("\udcff\n\x1b[31m\x9b0.png is bad\r")) == 2
+    line = capfd.readouterr().err
+    assert line.endswith(r"error: ?\n\x1b[31m\x9b0.png is bad\r" + "\n"), line
 
 
 def by_script():

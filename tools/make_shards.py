@@ -296,10 +296,11 @@ def make_index(args, pool, parts=PARTS):
     if args.classes:
         count = len(classes)
         try:
-            classes = args.classes.read_text("utf-8").splitlines()
+            # Lines end as in text files alone: str.splitlines() would divide names, too.
+            classes = args.classes.read_text("utf-8-sig").rstrip().split("\n")
         except UnicodeDecodeError:
             raise nd.BadInput(f"{args.classes} is no text in UTF-8") from None
-        if len(set(classes)) < len(classes) or len(classes) < count:
+        if len(set(classes)) < len(classes) or len(classes) < count or not all(classes):
             raise nd.BadInput(f"{args.classes} needs {count} names or more, no two alike")
     for part, (paths, tars) in found.items():
         write_index(args.out / part, classes, paths, tars)
