@@ -1135,6 +1135,7 @@ def test_a_class_of_validation_that_is_not_trained_ends(pictures, tmp_path, comp
         ("no index", r"train: .* tars and index\.npz \(tools/make_shards\.py --index"),
         ("missing tar", r"train: .*000001\.tar: No such file.* index\.npz .*make_shards\.py"),
         ("short tar", r"train: 000001\.tar has changed since; .* index\.npz .*make_shards\.py"),
+        ("longer tar", r"train: 000001\.tar has changed since; .* index\.npz .*make_shards\.py"),
         ("damaged index", r"train: .* index\.npz .*make_shards\.py"),
         ("other classes", r"train: its images are of other classes; .*make_shards\.py"),
         ("negative classes", r"train: its images are of other classes; .*make_shards\.py"),
@@ -1158,6 +1159,8 @@ def test_the_message_says_what_to_do(fault, message, shards, tmp_path, complaint
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w") as entry:
                     np.lib.format.write_array(entry, array)
+    elif fault == "longer tar":
+        tar.write_bytes(tar.read_bytes() + bytes(512))
     else:
         cut = tar if fault == "short tar" else index
         cut.write_bytes(cut.read_bytes()[: 0 if fault == "empty index" else -512])

@@ -246,6 +246,15 @@ def test_what_may_change_when_a_run_is_resumed(words, typed, one):
     assert load(one / "checkpoint.pt")["epoch"] == 4
 
 
+def test_begun_in_mid_epoch_of_another_batch(typed, tmp_path):
+    """As many images are left as in the file: half the steps of twice the batch."""
+    typed("--output-dir", "run", status=143, env={"SIGTERM_AT": "2"})
+    saved = load(tmp_path / "run" / "checkpoint.pt")
+    assert saved["epoch"] == 0 and 0 < saved["step"] < 4
+    output = typed("--resume", "run", "--global-batch", "32", status=143, env=EARLY)
+    assert f" after 0 of 3 epochs and {(saved['step'] + 1) // 2} steps\n" in output
+
+
 def test_an_option_of_one_script_has_its_default_in_another(typed, one, demo, tmp_path):
     words = [*command("imagenet_fsdp.py"), *RUN, "-b", "16", demo, "--output-dir", "one"]
     line = refused(run([*words, "--param-dtype", "bfloat16"], tmp_path, 2))

@@ -264,8 +264,8 @@ def test_ids_follow_the_classes_that_count_from_one(tmp_path, tool):
 
 
 def test_index_of_tars_that_exist(tmp_path, tool):
-    content = {"./n1_7.jpg": b"first", "./n1_7.json": b"{}", "./n1_7.cls": b"1"}
-    content |= {"./n0_9.cls": b" 0 ", "./n0_9.JPEG": b"second"}
+    content = {"./n0_9.cls": b" 0 ", "./n1_7.jpg": b"first", "./n1_7.json": b"{}"}
+    content |= {"./n1_7.cls": b"1", "./n0_9.JPEG": b"second"}
     content |= {"readme.txt": b"", ".hidden.jpg": b""}
     folder = existing(tmp_path / "data", content)
     output = tool("make_shards", "--index", folder)
