@@ -248,7 +248,7 @@ def test_what_may_change_when_a_run_is_resumed(words, typed, one):
 
 def test_begun_in_mid_epoch_of_another_batch(typed, tmp_path):
     """As many images are left as in the file: half the steps of twice the batch."""
-    typed("--output-dir", "run", status=143, env={"SIGTERM_AT": "2"})
+    typed("--output-dir", "run", status=143, env=EARLY)
     saved = load(tmp_path / "run" / "checkpoint.pt")
     assert saved["epoch"] == 0 and 0 < saved["step"] < 4
     output = typed("--resume", "run", "--global-batch", "32", status=143, env=EARLY)
