@@ -690,7 +690,7 @@ tests/test_apex_levels.py -k frozen
 tests/test_look.py -k "unequal or confus or worst or classes"
   the worst class is that of fewest right answers => key=lambda label: right[label] / images[label]) => key=lambda label: right[label])
   shares of what was answered => matrix.sum(axis=1)[there, None] => matrix.sum(axis=0)[None, there]
-tests/test_training.py -k "flags_of or starts_again_once or spent_budget or scale_of_its or computes_as or seed_of_its or best_model_of_averages"
+tests/test_training.py -k "flags_of or starts_again_once or spent_budget or scale_of_its or computes_as or seed_of_its or rank_0s_statistics"
   hours before --resume are forgotten => (metadata["seconds"] if metadata else 0) => (metadata["seconds"] if metadata and metadata["in_place"] else 0)
   the timer starts again once a minute => start_timer(seconds, int(time.monotonic())) => start_timer(seconds, int(time.monotonic() // 60))
   a budget that ends in validation is noticed late => spent = time.perf_counter() > run.deadline => spent = training and time.perf_counter() > run.deadline

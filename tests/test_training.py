@@ -565,6 +565,27 @@ def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
         assert (tensors["state_dict"], tensors["ema"]) == expected
 
 
+def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
+    """On the second of two ranks, whose own are averaged too."""
+    model, seen = torch.nn.BatchNorm1d(2), []
+    here = types.SimpleNamespace(model=model, args=nd.parse_args(["--ema", "0.5"]))
+    here.ema = {name: 3 * torch.ones_like(each) for name, each in model.state_dict().items()}
+    here.place = nd.Place("cpu", 1, ranks=2, data_rank=1, data_ranks=2)
+    here.data = types.SimpleNamespace(val=types.SimpleNamespace(target=[0, 1]))
+    for name in "arm_timeout", "finish_step", "flush":
+        monkeypatch.setattr(nd, name, mock.Mock())
+    meter = mock.Mock(sums={nd.ITEMS: 2})
+    monkeypatch.setattr(nd, "Meter", lambda *of_run: meter)
+    monkeypatch.setattr(nd, "val_steps", lambda *of_run: 1)
+    monkeypatch.setattr(nd, "next_batch", lambda *of_run: (torch.ones(1, 2), torch.zeros(1)))
+    monkeypatch.setattr(nd, "all_reduce_sum", lambda tensor: tensor + 7)  # rank 0's
+    monkeypatch.setattr(
+        nd, "validate_step", lambda *of_run: seen.extend([*model.running_mean, *model.weight])
+    )
+    nd.validate(here)
+    assert seen == [7, 7, 3, 3] and not model.running_mean.any()
+
+
 def test_a_signal_in_validation_saves_nothing(monkeypatch):
     """All is saved already, and under --ema the model holds the averages then."""
     for name in "save_checkpoint", "end_early":
