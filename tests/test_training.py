@@ -580,7 +580,9 @@ def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
     monkeypatch.setattr(nd, "next_batch", lambda *of_run: (torch.ones(1, 2), torch.zeros(1)))
     monkeypatch.setattr(nd, "all_reduce_sum", lambda tensor: tensor + 7)  # rank 0's
     monkeypatch.setattr(
-        nd, "validate_step", lambda *of_run: seen.extend([*model.running_mean, *model.weight])
+        nd,
+        "validate_step",
+        lambda *of_run: seen.extend(model.running_mean.tolist() + model.weight.tolist()),
     )
     nd.validate(here)
     assert seen == [7, 7, 3, 3] and not model.running_mean.any()
