@@ -2990,7 +2990,7 @@ def wait_for_clock(folder):
     """Waits until the clock is past the last start of a log. TensorBoard reads logs in the order of
     their names, which have the second, and drops what a later one logs again. Raises Fault if that
     would take more than a minute."""
-    seconds = [re.search(r"tfevents\.(\d+)\.", path.name) for path in folder.glob("*tfevents*")]
+    seconds = [re.search(r"tfevents\.(\d{10})\.", path.name) for path in folder.glob("*tfevents*")]
     behind = max((int(found[1]) for found in seconds if found), default=0) + 1 - time.time()
     if behind > 60:
         raise Fault(f"--output-dir {folder} was started {behind:.0f} s from now: set this clock")
