@@ -320,6 +320,10 @@ def test_a_run_resumed_in_another_folder_goes_on_from_its_seconds(options, tmp_p
     write_run(tmp_path / "run", usual(2), steps=[5, 6], about=resumed)
     run, _ = one_run(tmp_path)
     assert (run.epochs, run.training_seconds, run.seconds_to_desired) == (6, 600, 600)
+    again = about(**options) | {"resumed": {"epoch": 6, "seconds": 600.0}}  # in its own folder
+    write_run(tmp_path / "run", usual(1), began=1e9 + 86400, steps=[7], about=again)
+    run, _ = one_run(tmp_path)
+    assert (run.epochs, run.training_seconds, run.seconds_to_desired) == (7, 700, 600)
 
 
 def test_an_accuracy_that_is_just_reached_is_reached(tmp_path):
