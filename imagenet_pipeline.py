@@ -3292,6 +3292,7 @@ def describe(run, metadata):
         folder = os.path.dirname(os.path.abspath(__file__))
         git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    packages = (package.metadata for package in importlib.metadata.distributions())
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
@@ -3305,7 +3306,7 @@ def describe(run, metadata):
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
-        "packages": {own.name: own.version for own in importlib.metadata.distributions()},
+        "packages": {package["Name"]: package["Version"] for package in packages},
         "commit": commit,
     }
 

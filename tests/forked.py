@@ -17,7 +17,8 @@ from unittest import mock
 import numpy as np
 
 CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
-PRELOADED = ["torch", "torchvision", "torch.utils.tensorboard"]
+PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
+PRELOADED += ["tensorboard.backend.event_processing.event_accumulator"]
 
 
 def start_server(env):
