@@ -103,8 +103,7 @@ def environment(**more):
 def run(words, cwd, status=0, env=(), timeout=300):
     """Runs a command; returns its output, having checked its exit status (None = any)."""
     words, env = [str(word) for word in words], environment(**dict(env))
-    script = words[0] == sys.executable and Path(words[1]).parent == ROOT
-    if script and env["PYTHONPATH"] == SMALL:
+    if env["PYTHONPATH"] == SMALL and forked.can_run(words):
         forked.start_server(environment())
         ended, output = forked.run(words, cwd, env, timeout)
     else:

@@ -2,23 +2,28 @@
 seconds of each start. It is a process of its own, as a user's is, but for what Python and libraries
 read from the environment as they start, and Python's seed of hashes."""
 
+import functools
 import importlib
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
 PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
-PRELOADED += ["tensorboard.backend.event_processing.event_accumulator"]
+PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
+TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 
 
 def start_server(env):
@@ -33,8 +38,17 @@ def keep_server():
     forkserver._forkserver.ensure_running = lambda: None
 
 
+def can_run(words):
+    """Returns whether a command is one that run() takes: python SCRIPT ..., torchrun ... or
+    python -m torch.distributed.launch ...."""
+    start = words[1 + (words[1] == "-u") :]
+    script = re.search(r"(^|/)(imagenet|text)_\w+\.py$|/make_results.py$", start[0])
+    launcher = start[:2] == ["-m", "torch.distributed.launch"]
+    return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or launcher)
+
+
 def run(words, cwd, env, timeout):
-    """Runs the words of a command, python SCRIPT ...; returns its exit status and what it and the
+    """Runs the words of a command; returns its exit status and what it and the
     processes that it has left have printed. It is killed after `timeout` seconds, as by
     subprocess.run()."""
     reader, writer = CONTEXT.Pipe(duplex=False)
@@ -66,45 +80,70 @@ def be_script(words, cwd, env, output):
     for descriptor in 1, 2:
         os.dup2(output.fileno(), descriptor)
     output.close()
-    sys.orig_argv, sys.argv = words, words[1:]
-    installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
-    sys.path = [str(Path(words[1]).parent), *env["PYTHONPATH"].split(os.pathsep), *installed]
-    np.random.seed()
+    sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
     importlib.reload(importlib.import_module("sitecustomize"))  # reads the environment
-    again, popen = [sys.executable, *words[1:]], subprocess.Popen
-    if "STORAGE" not in env:  # which counts the files that the launcher opens, too
-        subprocess.Popen = lambda command, **options: (Rank if command == again else popen)(
-            command, **options
-        )
-    runpy.run_path(words[1], run_name="__main__")
+    if "STORAGE" not in env:  # which counts the files that a launcher opens, too
+        begin = functools.partial(begin_rank, subprocess.Popen)
+        subprocess.Popen = subprocess_handler.Popen = begin
+    be_python(words if words[0] == sys.executable else [sys.executable, *words])
+
+
+def be_python(words):
+    """Does what Python does with a command, python FILE ... or python -m MODULE ...."""
+    sys.orig_argv, start = words, words[1 + (words[1] == "-u") :]
+    module = start[0] == "-m"
+    sys.argv = start[module:]
+    folder = os.getcwd() if module else str(Path(start[0]).resolve().parent)
+    installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
+    sys.path = [folder, *os.environ["PYTHONPATH"].split(os.pathsep), *installed]
+    np.random.seed()
+    if module:
+        runpy.run_module(start[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(start[0], run_name="__main__")
+
+
+def begin_rank(popen, args, **options):
+    """Stands for subprocess.Popen() in launchers: a rank is a fork of its launcher, whose script it
+    runs."""
+    known = options.keys() <= {"env", "start_new_session", "stdout", "stderr"}
+    if known and not options.get("stdout") and can_run([*args]):
+        return Rank(args, options["env"], options.get("start_new_session"))
+    return popen(args, **options)
 
 
 class Rank:
-    """What a launcher takes for the subprocess.Popen() of this command again: its own fork."""
+    """What a launcher takes for the subprocess.Popen() of a rank."""
 
-    def __init__(self, words, env):
-        self.process = FORK.Process(target=be_rank, args=(words, env))
+    def __init__(self, words, env, own_session):
+        self.process = FORK.Process(target=be_rank, args=([*words], env, own_session))
         self.process.start()
+        self.pid = self.process.pid
+        while own_session and os.getsid(self.pid) == os.getsid(0):
+            time.sleep(0.001)
 
     def poll(self):
         return self.process.exitcode
 
-    def wait(self):
-        self.process.join()
-        return self.process.exitcode
+    def wait(self, timeout=None):
+        self.process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired("a rank", timeout)
+        return self.poll()
 
     def send_signal(self, signum):
         if self.poll() is None:
-            os.kill(self.process.pid, signum)
+            os.kill(self.pid, signum)
 
 
-def be_rank(words, env):
+def be_rank(words, env, own_session):
     """The process of a rank."""
+    if own_session:
+        os.setsid()
     for signum in signal.valid_signals():
         handler = signal.getsignal(signum)
         if callable(handler) and handler is not signal.default_int_handler:
             signal.signal(signum, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(env)
-    np.random.seed()
-    runpy.run_path(words[1], run_name="__main__")
+    be_python(words)
