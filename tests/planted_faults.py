@@ -16,6 +16,7 @@ their own, and what matters are a person's mistakes, such as averages every 31 s
 import argparse
 import ast
 import functools
+import gc
 import importlib
 import itertools
 import operator
@@ -817,6 +818,7 @@ def warm_up(folder):
     forked.start_server(os.environ | {"PYTHONPATH": str(ROOT / "tests" / "small_models")})
     for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot", "timm"):
         importlib.import_module(name)
+    gc.freeze()  # collections in forks pass over all of this
 
 
 def be_pytest(tests, copy):
@@ -827,7 +829,8 @@ def be_pytest(tests, copy):
         os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.truncate("output", 0)
     sys.path[0] = str(copy)
-    words = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *shlex.split(tests)]
+    unused = [word for name in ("cacheprovider", "anyio") for word in ("-p", f"no:{name}")]
+    words = ["-x", "-q", "-n", "0", *unused, *shlex.split(tests)]
     os._exit(importlib.import_module("pytest").main(words))
 
 
