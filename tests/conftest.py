@@ -104,8 +104,8 @@ def run(words, cwd, status=0, env=(), timeout=300):
     """Runs a command; returns its output, having checked its exit status (None = any)."""
     words, env = [str(word) for word in words], environment(**dict(env))
     if env["PYTHONPATH"] == SMALL and forked.can_run(words):
-        forked.start_server(environment())
-        ended, output = forked.run(words, cwd, env, timeout)
+        process = begin(words, cwd, env)
+        output, ended = process.communicate(timeout)[0], process.returncode
     else:
         done = subprocess.run(
             words,
@@ -123,11 +123,14 @@ def run(words, cwd, status=0, env=(), timeout=300):
 
 
 def start(words, cwd, **env):
-    """Starts a command, which goes on beside the test; its output is to be read."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen([*map(str, words)], cwd=cwd, env=environment(**env), **pipes)
-    STARTED.append(process)
-    return process
+    """Starts a script, which goes on beside the test; its output is to be read."""
+    return begin([*map(str, words)], cwd, environment(**env))
+
+
+def begin(words, cwd, env):
+    forked.start_server(environment())
+    STARTED.append(forked.Script(words, cwd, env))
+    return STARTED[-1]
 
 
 STARTED = []

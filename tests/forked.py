@@ -47,27 +47,38 @@ def can_run(words):
     return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or launcher)
 
 
-def run(words, cwd, env, timeout):
-    """Runs the words of a command; returns its exit status and what it and the
-    processes that it has left have printed. It is killed after `timeout` seconds, as by
-    subprocess.run()."""
-    reader, writer = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=be_script, args=(words, cwd, env, writer))
-    process.start()
-    writer.close()
-    late = threading.Event()
-    alarm = threading.Timer(timeout, lambda: (late.set(), process.kill()))
-    alarm.start()
-    try:
-        with open(reader.fileno(), encoding="utf-8", errors="replace", closefd=False) as file:
-            output = file.read()  # until no process has the other end
-        process.join()
-    finally:
-        process.kill()
-        alarm.cancel()
-    if late.is_set():
-        raise subprocess.TimeoutExpired(words, timeout, output)
-    return process.exitcode, output
+class Script:
+    """What subprocess.Popen() is for a command, its output going to a pipe: a fork of the server.
+    The words are those that can_run() knows."""
+
+    def __init__(self, words, cwd, env):
+        self.words, (self.output, writer) = words, CONTEXT.Pipe(duplex=False)
+        self.process = CONTEXT.Process(target=be_script, args=(words, cwd, env, writer))
+        self.process.start()
+        writer.close()
+
+    def communicate(self, timeout=None):
+        """Returns (what it and the processes that it has left have printed, None). It is killed
+        after `timeout` seconds, as by subprocess.run()."""
+        late = threading.Event()
+        alarm = threading.Timer(timeout or 600, lambda: (late.set(), self.kill()))
+        alarm.start()
+        try:
+            with open(self.output.fileno(), errors="replace", closefd=False) as file:
+                printed = file.read()  # until no process has the other end
+            self.process.join()
+        finally:
+            alarm.cancel()
+        if late.is_set():
+            raise subprocess.TimeoutExpired(self.words, timeout, printed)
+        return printed, None
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def kill(self):
+        self.process.kill()
 
 
 def be_script(words, cwd, env, output):
