@@ -146,10 +146,11 @@ def what_was_started_ends():
         STARTED.pop().kill()
 
 
-def start_ranks(script, cwd, *options):
-    """Starts a script as a launcher would, each rank with options of its own."""
+def start_ranks(script, cwd, *options, missing=0):
+    """Starts a script as a launcher would, each rank with options of its own, less the last ranks
+    if some are `missing`."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    place |= {"WORLD_SIZE": str(len(options))}
+    place |= {"WORLD_SIZE": str(len(options) + missing)}
     return [
         start([sys.executable, ROOT / script, *own], cwd, **place, RANK=rank, LOCAL_RANK=rank)
         for rank, own in zip(map(str, range(len(options))), options, strict=True)

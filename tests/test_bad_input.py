@@ -518,6 +518,15 @@ def test_a_node_whose_first_does_not_come(images, tmp_path):
     assert "no.such.host.invalid port 9876" in complaint(train, tmp_path, status=1)
 
 
+def test_ranks_that_do_not_come_are_named(images, tmp_path):
+    """On all ranks that came."""
+    words = [*TINY, "--timeout", "8", images]
+    for rank in start_ranks(DDP, tmp_path, words, words, missing=2):
+        printed = rank.communicate(timeout=300)[0]
+        assert "rank 2, rank 3 did not come within --timeout" in the_line(printed)
+        assert rank.returncode == 1
+
+
 def test_ranks_that_differ(images, tmp_path):
     """In an option, or in one image: they would train something else, in silence."""
     other = write_images(tmp_path / "other")

@@ -239,6 +239,7 @@ def test_an_export_counts(cluster, demo):
         assert "GLOO_SOCKET_IFNAME" in line
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_come_is_named(cluster, demo):
     """By the numbers of its ranks, on all nodes that came; also if two have come as the same."""
     hosts = cluster(2)
