@@ -821,7 +821,20 @@ def warm_up(folder):
     gc.freeze()  # collections in forks pass over all of this
 
 
-def be_pytest(tests, copy):
+class Begin:
+    """Has pytest begin with a test, and come to those before it at the end: what has seen a fault
+    is likely to see the next, or what follows it in the file is."""
+
+    def __init__(self, test):
+        self.test = test
+
+    def pytest_collection_modifyitems(self, items):
+        numbers = [n for n, item in enumerate(items) if item.nodeid == f"tests/{self.test}"]
+        for number in numbers:
+            items[:] = items[number:] + items[:number]
+
+
+def be_pytest(tests, copy, first):
     """The process: it runs tests of a copy, with its output in a file there, and ends."""
     forked.keep_server()
     os.chdir(copy)
@@ -831,7 +844,7 @@ def be_pytest(tests, copy):
     sys.path[0] = str(copy)
     unused = [word for name in ("cacheprovider", "anyio") for word in ("-p", f"no:{name}")]
     words = ["-x", "-q", "-n", "0", *unused, *shlex.split(tests)]
-    os._exit(importlib.import_module("pytest").main(words))
+    os._exit(importlib.import_module("pytest").main(words, [Begin(first)]))
 
 
 def main():
@@ -862,7 +875,7 @@ def main():
                 ast.parse(block.replace(old, new))  # or any test would see it
             chosen.append((number, tests, name, old, new, about))
     with tempfile.TemporaryDirectory() as folder:
-        copy, passed, unseen = Path(folder) / "copy", None, 0
+        copy, passed, seen, unseen = Path(folder) / "copy", None, None, 0
         shutil.copytree(ROOT, copy, ignore=OUTSIDE)
         (copy / "logs").symlink_to(ROOT / "logs")
         warm_up(folder)
@@ -870,7 +883,7 @@ def main():
         def run(tests):
             """Returns the test that failed, or None where all passed."""
             if not (pid := os.fork()):
-                be_pytest(tests, copy)
+                be_pytest(tests, copy, seen)
             ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             output = (copy / "output").read_text()
             failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", output, re.MULTILINE)
