@@ -189,6 +189,8 @@ def test_the_average_is_exact_after_a_restart_and_best_in_model_best(reference, 
     assert same(again["ema"], whole["ema"]) and same(again["state_dict"], whole["state_dict"])
     assert not same(whole["ema"], whole["state_dict"])
     best = load(checkpoint(reference, "model_best.pt"))
+    validated = {1: load(first), 2: whole}[best["epoch"]]
+    assert same(best["state_dict"], validated["ema"])
     logged = scalars(reference, "Top1/val")
     words = ["-e", "--resume", checkpoint(reference, "model_best.pt"), demo]
     output = run([*command("imagenet_nd.py"), *VIT[:2], "--no-accel", *words], tmp_path)

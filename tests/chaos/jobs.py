@@ -87,6 +87,7 @@ class Job:
         self.mark = f"{folder} {time.monotonic_ns()}"
         clean |= {"OMP_NUM_THREADS": "1", "CHAOS": self.mark}
         self.output = output or folder / f"output{time.monotonic_ns()}.txt"
+        heeds = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also under nohup
         with open(self.output, "a") as file:
             self.process = subprocess.Popen(
                 [str(word) for word in words],
@@ -96,6 +97,7 @@ class Job:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heeds,
             )
 
     def text(self):
