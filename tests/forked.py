@@ -1,6 +1,7 @@
-"""Runs a script in a fork of a process that has imported torch and torchvision, which take three
-seconds of each start. It is a process of its own, as a user's is, but for what Python and libraries
-read from the environment as they start, and Python's seed of hashes."""
+"""Runs a script, or torchrun, in a fork of a process that has imported torch and torchvision, which
+take three seconds of each start; the ranks that it starts are forks, too. Each is a process of its
+own, as a user's is, but for what Python and libraries read from the environment as they start, and
+Python's seed of hashes."""
 
 import functools
 import importlib
@@ -23,6 +24,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
 PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
 PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
+READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 
 
@@ -39,10 +41,10 @@ def keep_server():
 
 
 def can_run(words):
-    """Returns whether a command is one that run() takes: python SCRIPT ..., torchrun ... or
+    """Returns whether a command is one of python SCRIPT ..., torchrun ... and
     python -m torch.distributed.launch ...."""
-    start = words[1 + (words[1] == "-u") :]
-    script = re.search(r"(^|/)(imagenet|text)_\w+\.py$|/make_results.py$", start[0])
+    start = words[1:][words[1:2] == ["-u"] :]
+    script = start and re.search(r"(^|/)(imagenet|text)_\w+\.py$|/make_results.py$", start[0])
     launcher = start[:2] == ["-m", "torch.distributed.launch"]
     return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or launcher)
 
@@ -64,7 +66,7 @@ class Script:
         alarm = threading.Timer(timeout or 600, lambda: (late.set(), self.kill()))
         alarm.start()
         try:
-            with open(self.output.fileno(), errors="replace", closefd=False) as file:
+            with open(self.output.fileno(), **READ) as file:
                 printed = file.read()  # until no process has the other end
             self.process.join()
         finally:
@@ -117,8 +119,8 @@ def be_python(words):
 def begin_rank(popen, args, **options):
     """Stands for subprocess.Popen() in launchers: a rank is a fork of its launcher, whose script it
     runs."""
-    known = options.keys() <= {"env", "start_new_session", "stdout", "stderr"}
-    if known and not options.get("stdout") and can_run([*args]):
+    given = {name for name, value in options.items() if value is not None}
+    if given <= {"env", "start_new_session"} and can_run([*args]):
         return Rank(args, options["env"], options.get("start_new_session"))
     return popen(args, **options)
 

@@ -486,7 +486,7 @@ tests/test_weights.py -k "by_name or alone or as_many or index or subset or fold
   numbers are ImageNet's for all weights => or not about["published"] or len(found) != 1000: => or len(found) != 1000:
   published classes of any name => if zlib.crc32(ids.encode(errors="replace")) != IMAGENET_IDS: => if False:
   no line on the order of numbers => if not all(map(str.isdecimal, classes)) or => if True or
-  the advice links another folder => ln -sfn {measured} NEW/{part} => ln -sfn {measured} NEW
+  the advice links another folder => os.path.join(folder or "demo_data", part)) => folder or "demo_data")
   other classes are fine-tuned in silence => elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes: => elif False:
 tests/test_weights.py -k "averages or wrappers or program or hub or to_type or other_weights or entry or finite"
   averages of others are left => AVERAGES = ("ema", "state_dict_ema", "model_ema") => AVERAGES = ("ema",)
