@@ -494,7 +494,7 @@ tests/test_weights.py -k "averages or wrappers or program or hub or to_type or o
   every rank says so => if os.environ.get("RANK", "0") == "0":\n        if left: => if True:\n        if left:
   the others are the averages => if name not in AVERAGES and has_tensors(saved.get(name))] => if has_tensors(saved.get(name))]
   net is no name of weights => "model", "net", "model_state_dict") => "model", "model_state_dict")
-  the line names nothing of the file => holds = ", ".join(map(str, [*(weights or saved)][:4])) => holds = ""
+  the line names nothing of the file => {', '.join(map(str, holds[:4]))} => nothing
   a program is a damaged file => if any(name.endswith("/constants.pkl") for name in archive.namelist()): => if False:
   code of the hub's cache is run => os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1" => pass
   advice to trust the file => if "Weights only" in str(error):  # PyTorch's => if False:  # PyTorch's
@@ -576,6 +576,7 @@ tests/test_text_folders.py -k "of_the_whole"
   tokens of what is before come twice => yield from (ids[len(seen) :] for => yield from (ids for
   the rest of a text is lost => yield before, text\n\n => yield before, ""\n\n
 tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
+  the line names nothing of a text's file => holds = ", ".join(map(str, [*(weights or saved)][:4])) => holds = ""
   averages come last => WEIGHTS = ("ema", "state_dict", "model", "model_state_dict") => WEIGHTS = ("state_dict", "ema", "model", "model_state_dict")
   averages are taken in silence => if held[:1] == ["ema"]: => if False:
   the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]
