@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 from unittest import mock
 
+import forked
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from conftest import (
     ROOT,
     checkpoint,
     command,
+    environment,
     free_port,
     needs_bfloat16,
     run,
@@ -269,7 +271,8 @@ def _exchange(rank, ranks, port):
 
 
 def test_every_exchange_gives_the_mean_on_every_rank():
-    mp.spawn(_exchange, (3, free_port()), nprocs=3)
+    forked.start_server(environment())
+    mp.start_processes(_exchange, (3, free_port()), nprocs=3, start_method="forkserver")
 
 
 # ------------------------------------------------------------------------------------- bad input
