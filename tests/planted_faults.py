@@ -740,7 +740,7 @@ tests/test_look.py -k "unequal or average_is"
 tests/test_results.py -k "went_on_with or goes_on_from"
   hours of the last start => starts[0].get("resumed") if starts else None => starts[-1].get("resumed") if starts else None
   an epoch that others began counts => before.get("epoch", 0) + bool(before.get("step")) => before.get("epoch", 0)
-tests/test_training.py -k killed_nine
+tests/test_training.py -k trained_again
   the first step that is trained again is logged twice => purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0 => purge = max(run.epoch + 1, run.epoch * data.steps + run.step + 1) if in_place else 0
 tests/test_weights.py -k "no_real or averages_of_others or that_no_library or not_finite or names_of_classes or odd_files or none_of_images"
   whole numbers are taken for weights => return weight.shape == own.shape and real and => return weight.shape == own.shape and

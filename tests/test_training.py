@@ -392,6 +392,13 @@ def test_the_log_of_a_run_that_was_killed_nine_times(whole, again, tmp_path):
             assert log[tag] == other[tag], tag
 
 
+def test_steps_that_are_trained_again_are_logged_once(whole, copied, again):
+    """All steps of that epoch are in the log of before, from the first on."""
+    (copied / "checkpoint-1.pt").rename(copied / "checkpoint.pt")
+    again("--output-dir", copied)
+    assert points(copied)["Loss/step"] == points(the_run(whole[0] / "runs"))["Loss/step"]
+
+
 def test_flags_of_a_step(monkeypatch):
     """The seconds that a rank of four waited are its share of the mean; the first clock by which it
     is time saves or ends the budget for all, and any rank that has a signal ends all. In
