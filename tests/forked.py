@@ -59,11 +59,11 @@ class Script:
         self.process.start()
         writer.close()
 
-    def communicate(self, timeout=None):
+    def communicate(self, timeout=600):
         """Returns (what it and the processes that it has left have printed, None). It is killed
         after `timeout` seconds, as by subprocess.run()."""
         late = threading.Event()
-        alarm = threading.Timer(timeout or 600, lambda: (late.set(), self.kill()))
+        alarm = threading.Timer(timeout, lambda: (late.set(), self.kill()))
         alarm.start()
         try:
             with open(self.output.fileno(), **READ) as file:

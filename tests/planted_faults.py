@@ -733,6 +733,7 @@ tests/test_training.py -k "counters_go_on"
 tests/test_folder.py -k from_its_best
   the best epoch judged again counts as stale => saved["waited"] = -1 => saved["waited"] = 0
 tests/test_training.py -k log_and_output
+  names of packages for their versions => {package["Name"]: package["Version"] for => {package["Version"]: package["Name"] for
   the last values as the best ones => end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val} => end |= {f"best_{tag.lower()}": val[tag] for tag in BEST if tag in val}
 tests/test_look.py -k "unequal or average_is"
   worst by the number of errors => sorted(there, key=lambda label: right[label] / images[label]) => sorted(there, key=lambda label: right[label] - images[label])

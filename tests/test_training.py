@@ -99,6 +99,7 @@ def test_log_and_output_agree(whole, demo):
     names = "checkpoint.pt checkpoint-1.pt checkpoint-2.pt model_best.pt"
     assert files - {".lock"} == {*names.split()}
     assert [load(logs / name)["epoch"] for name in names.split()[:3]] == [3, 2, 1]
+    assert record(logs, "about")["packages"]["pytest"] == pytest.__version__
     log, logged = events(logs), points(logs)
     both = {f"{tag}/{split}" for tag in TAGS for split in ("train", "val")}
     per_epoch = both | {"Lr", "Data/wait", "Steps/skipped", "IO/read_MBps", "IO/read_iops"}

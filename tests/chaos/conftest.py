@@ -107,5 +107,6 @@ class Log:
         content = {"title": "Faults, and what became of the runs", "facts": {}, "about": self.about}
         content["trials"] = known.get("trials", {}) | {name: self.rows[name]}
         content["commits"] = known.get("commits", {}) | {name: self.commit}
+        content["dates"] = known.get("dates", {}) | {name: self.about["date"]}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
