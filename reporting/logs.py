@@ -209,18 +209,25 @@ def stitch(points):
     are those between the steps that count, or since the file began: neither pauses nor what was
     done twice.
     """
-    names = ["tag", "step", "wall", "value", "began"]
-    points = pd.DataFrame(points, columns=names).astype(dict.fromkeys(names[1:], float))
-    possible = points.wall.between(0, LARGEST_TIME) & points.step.between(0, 1e15)
-    points = points[possible & (points.value.abs() < LARGEST_VALUE)]
-    found = {}
-    for tag, each in points.sort_values(["step", "wall"], kind="stable").groupby("tag"):
-        each = each.drop_duplicates("step", keep="last")
+    rows, found = {}, {}
+    for tag, *numbers in points:
+        rows.setdefault(tag, []).append(numbers)
+    for tag in sorted(rows):
+        each = np.array(rows[tag], float)
+        step, wall, value, _ = each.T
+        possible = (0 <= wall) & (wall <= LARGEST_TIME) & (0 <= step) & (step <= 1e15)
+        each = each[possible & (np.abs(value) < LARGEST_VALUE)]
+        each = each[np.lexsort([each[:, 1], each[:, 0]])]  # by steps, and each step's by time
+        if not len(each):
+            continue
+        each = each[np.append(each[1:, 0] != each[:-1, 0], True)]
+        newest = np.maximum.accumulate(each[:, 1])
         if tag not in PER_EPOCH:
-            each = each[each.wall >= each.wall.cummax()]
-        before = np.fmax(each.wall.cummax().shift(), each.began)
-        seconds = np.cumsum((each.wall - before).clip(lower=0).to_numpy())
-        found[tag] = each[["step", "value"]].assign(seconds=seconds).reset_index(drop=True)
+            each, newest = each[each[:, 1] >= newest], newest[each[:, 1] >= newest]
+        step, wall, value, began = each.T
+        before = np.fmax(np.append(np.nan, newest[:-1]), began)
+        seconds = np.cumsum(np.maximum(wall - before, 0))
+        found[tag] = pd.DataFrame({"step": step, "value": value, "seconds": seconds})
     return found
 
 

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import scipy.optimize
-import scipy.stats
+import scipy.special
 
 
 @dataclasses.dataclass
@@ -32,7 +32,7 @@ class ScalingModel:
         """Returns how far each of the three may be off, by its 95 % limits; 0 without a spare run,
         since nothing then says it."""
         errors = np.sqrt(np.diag(self.covariance))
-        return errors * scipy.stats.t.ppf(0.975, self.spare) if self.spare else errors
+        return errors * scipy.special.stdtrit(self.spare, 0.975) if self.spare else errors
 
     def limits(self, devices, images):
         """Returns the 95 % prediction limits, a fraction of what is predicted (Draper and Smith
@@ -40,7 +40,7 @@ class ScalingModel:
         terms = ring_terms(devices, images)
         of_fit = np.einsum("ij,jk,ik->i", terms, self.covariance, terms)
         of_fit /= self.predict(devices, images) ** 2
-        return scipy.stats.t.ppf(0.975, self.spare) * np.sqrt(self.spread**2 + of_fit)
+        return scipy.special.stdtrit(self.spare, 0.975) * np.sqrt(self.spread**2 + of_fit)
 
 
 def ring_terms(devices, images):

@@ -127,10 +127,20 @@ def start(words, cwd, **env):
     return begin([*map(str, words)], cwd, environment(**env))
 
 
-def begin(words, cwd, env):
+def begin(words, cwd, env, **options):
     forked.start_server(environment())
-    STARTED.append(forked.Script(words, cwd, env))
+    STARTED.append(forked.Script(words, cwd, env, **options))
     return STARTED[-1]
+
+
+def shell(line, cwd, status=0):
+    """Does what a shell does with a line that a program has printed, python -c CODE."""
+    line = f"printf '%s\\0' {line}"  # the shell says what its words are
+    words = subprocess.check_output(line, shell=True, cwd=cwd, text=True).split("\0")[:-1]
+    assert Path(words[0]).name.startswith("python") and words[1] == "-c" and len(words) == 3, words
+    process = begin([sys.executable, *words[1:]], cwd, environment())
+    output = process.communicate()[0]
+    assert bool(process.returncode) == status, output
 
 
 STARTED = []

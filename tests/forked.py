@@ -1,7 +1,7 @@
-"""Runs a script, or torchrun, in a fork of a process that has imported torch and torchvision, which
-take three seconds of each start; the ranks that it starts are forks, too. Each is a process of its
-own, as a user's is, but for what Python and libraries read from the environment as they start, and
-Python's seed of hashes."""
+"""Runs a script, or torchrun, in a fork of a process that has imported torch, torchvision, timm and
+transformers, which is most of a start; the ranks that it starts are forks, too. Each is a process
+of its own, as a user's is, but for what Python and libraries read from the environment as they
+start, and Python's seed of hashes."""
 
 import functools
 import importlib
@@ -24,6 +24,8 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 CONTEXT, FORK = map(multiprocessing.get_context, ("forkserver", "fork"))
 PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "psutil"]
 PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
+PRELOADED += ["timm", "transformers.models.auto.tokenization_auto"]
+PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports for other models
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 
@@ -31,6 +33,7 @@ TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 def start_server(env):
     """Starts the process that others are forked from, if it does not run."""
     CONTEXT.set_forkserver_preload(PRELOADED)
+    env = env | {"HF_HUB_OFFLINE": "1"}  # as text_*.py set it before they import transformers
     with mock.patch.dict(os.environ, env, clear=True):
         forkserver._forkserver.ensure_running()
 
@@ -43,20 +46,58 @@ def keep_server():
 def can_run(words):
     """Returns whether a command is one of python SCRIPT ..., torchrun ... and
     python -m torch.distributed.launch ...."""
-    start = words[1:][words[1:2] == ["-u"] :]
+    start = after_u(words)
     script = start and re.search(r"(^|/)(imagenet|text)_\w+\.py$|/make_results.py$", start[0])
     launcher = start[:2] == ["-m", "torch.distributed.launch"]
     return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or launcher)
 
 
-class Script:
-    """What subprocess.Popen() is for a command, its output going to a pipe: a fork of the server.
-    The words are those that can_run() knows."""
+def after_u(words):
+    """Returns the words of a command of Python after `python` and -u, which launchers add."""
+    return words[1 + (words[1:2] == ["-u"]) :]
 
-    def __init__(self, words, cwd, env):
+
+class Process:
+    """What subprocess.Popen() is for one of multiprocessing's."""
+
+    def __init__(self, process):
+        self.process = process
+        process.start()
+        self.pid = process.pid
+
+    def poll(self):
+        return self.process.exitcode
+
+    returncode = property(poll)
+
+    def wait(self, timeout=None):
+        self.process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired("a fork", timeout)
+        return self.poll()
+
+    def send_signal(self, signum):
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+class Script(Process):
+    """A command, as a fork of the server, its output going to a pipe, or to the end of a file, in
+    a session of its own if asked for. The words are those that can_run() knows, or
+    python -c CODE; nohup may come before them."""
+
+    def __init__(self, words, cwd, env, file=None, own_session=False):
         self.words, (self.output, writer) = words, CONTEXT.Pipe(duplex=False)
-        self.process = CONTEXT.Process(target=be_script, args=(words, cwd, env, writer))
-        self.process.start()
+        if file:
+            open(file, "a").close()
+        about = words, cwd, env, writer, file, own_session
+        super().__init__(CONTEXT.Process(target=be_script, args=about))
         writer.close()
 
     def communicate(self, timeout=600):
@@ -75,23 +116,23 @@ class Script:
             raise subprocess.TimeoutExpired(self.words, timeout, printed)
         return printed, None
 
-    @property
-    def returncode(self):
-        return self.process.exitcode
 
-    def kill(self):
-        self.process.kill()
-
-
-def be_script(words, cwd, env, output):
-    """The process: it gets what execve() would have given it, its output going to a connection."""
+def be_script(words, cwd, env, output, file, own_session):
+    """The process: it gets what execve() would have given it, its output going to a connection, or
+    to a file."""
     multiprocessing.set_start_method(None, force=True)  # the system's
+    if own_session:
+        os.setsid()
+    nohup = words[0] == "nohup"
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    words = words[nohup:]
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    printed = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if file else output.fileno()
     for descriptor in 1, 2:
-        os.dup2(output.fileno(), descriptor)
+        os.dup2(printed, descriptor)
     output.close()
     sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
     importlib.reload(importlib.import_module("sitecustomize"))  # reads the environment
@@ -102,16 +143,19 @@ def be_script(words, cwd, env, output):
 
 
 def be_python(words):
-    """Does what Python does with a command, python FILE ... or python -m MODULE ...."""
-    sys.orig_argv, start = words, words[1 + (words[1] == "-u") :]
+    """Does what Python does with a command, python FILE ..., python -m MODULE ... or
+    python -c CODE."""
+    sys.orig_argv, start = words, after_u(words)
     module = start[0] == "-m"
     sys.argv = start[module:]
-    folder = os.getcwd() if module else str(Path(start[0]).resolve().parent)
+    folder = os.getcwd() if start[0] in ("-m", "-c") else str(Path(start[0]).resolve().parent)
     installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
     sys.path = [folder, *os.environ["PYTHONPATH"].split(os.pathsep), *installed]
     np.random.seed()
     if module:
         runpy.run_module(start[1], run_name="__main__", alter_sys=True)
+    elif start[0] == "-c":
+        exec(start[1], {"__name__": "__main__"})
     else:
         runpy.run_path(start[0], run_name="__main__")
 
@@ -125,28 +169,13 @@ def begin_rank(popen, args, **options):
     return popen(args, **options)
 
 
-class Rank:
+class Rank(Process):
     """What a launcher takes for the subprocess.Popen() of a rank."""
 
     def __init__(self, words, env, own_session):
-        self.process = FORK.Process(target=be_rank, args=([*words], env, own_session))
-        self.process.start()
-        self.pid = self.process.pid
+        super().__init__(FORK.Process(target=be_rank, args=([*words], env, own_session)))
         while own_session and os.getsid(self.pid) == os.getsid(0):
             time.sleep(0.001)
-
-    def poll(self):
-        return self.process.exitcode
-
-    def wait(self, timeout=None):
-        self.process.join(timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired("a rank", timeout)
-        return self.poll()
-
-    def send_signal(self, signum):
-        if self.poll() is None:
-            os.kill(self.pid, signum)
 
 
 def be_rank(words, env, own_session):

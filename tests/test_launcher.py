@@ -11,10 +11,11 @@ import threading
 import time
 from unittest import mock
 
+import conftest
 import psutil
 import pytest
 import torch.distributed as dist
-from conftest import ROOT, STARTED, command, environment, free_port, load, the_line
+from conftest import BIN, ROOT, STARTED, command, environment, free_port, load, the_line
 
 import imagenet_ddp as ddp
 
@@ -169,15 +170,18 @@ def test_the_launcher_passes_a_second_signal_on(start, monkeypatch):
 RUN = "-a vit_b_16 --image-size 32 --no-accel -j 1 -b 8 -p 1 --epochs 1000 --output-dir run".split()
 
 
-def begin(words, folder, demo, **env):
-    """Starts a command in a session of its own, as a terminal does, with a file for its output."""
-    words = [*map(str, words), *RUN, str(demo)]
+def begin(words, folder, demo, imports=False):
+    """Starts a command in a session of its own, as a terminal does, with a file for its output:
+    a fork that has imported what it needs, unless that is to take its time."""
+    words, file = [*map(str, words), *RUN, str(demo)], folder / "output.txt"
+    if not imports:
+        return conftest.begin(words, folder, environment(), file=file, own_session=True)
     heeds = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also below nohup
-    with open(folder / "output.txt", "a") as output:
+    with open(file, "w") as output:
         process = subprocess.Popen(
             words,
             cwd=folder,
-            env=environment(**env),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -186,6 +190,12 @@ def begin(words, folder, demo, **env):
         )
     STARTED.append(process)
     return process
+
+
+def torchrun(*options):
+    """Returns the words that start imagenet_ddp.py by torchrun."""
+    script = str(ROOT / "imagenet_ddp.py")
+    return [str(BIN / "torchrun"), f"--master_port={free_port()}", *options, script]
 
 
 def steps(folder):
@@ -211,10 +221,8 @@ def ranks_of(process):
 @pytest.mark.parametrize("way", ["own", "torchrun"])
 def test_the_launcher_is_killed_while_its_ranks_import(way, demo, tmp_path):
     """Without sizes that are typed, by which a rank might notice."""
-    words = [sys.executable, ROOT / "imagenet_ddp.py"]
-    if way == "torchrun":
-        words = ["torchrun", f"--master_port={free_port()}", words[1]]
-    process = begin(words, tmp_path, demo)
+    words = torchrun() if way == "torchrun" else command("imagenet_ddp.py")[:2]
+    process = begin(words, tmp_path, demo, imports=True)
     ranks, until = [], time.monotonic() + 60
     while not ranks and time.monotonic() < until:
         time.sleep(0.01)
@@ -236,10 +244,8 @@ def test_the_launcher_is_killed_while_its_ranks_import(way, demo, tmp_path):
 @pytest.mark.parametrize("way", ["own", "torchrun"])
 def test_the_launcher_is_killed_in_training(way, demo, tmp_path):
     """Its ranks save and end."""
-    words = command("imagenet_ddp.py", 2)
-    if way == "torchrun":
-        words = ["torchrun", f"--master_port={free_port()}", "--nproc_per_node=2", words[1]]
-    process = begin(words, tmp_path, demo)
+    two = torchrun("--nproc_per_node=2") if way == "torchrun" else command("imagenet_ddp.py", 2)
+    process = begin(two, tmp_path, demo)
     wait_for(3, tmp_path, process)
     ranks = ranks_of(process)
     assert len(ranks) >= 2
@@ -256,17 +262,15 @@ def test_the_launcher_is_killed_in_training(way, demo, tmp_path):
     assert marker["step"] == saved["step"] > 0 or saved["epoch"] > 0
 
 
+TORCHRUN = "--nproc_per_node=2", "--signals-to-handle=SIGTERM,SIGINT"
 HANGING_UP = {
-    "one device": ([sys.executable, ROOT / "imagenet_nd.py"], 143),
-    "own launcher": (command("imagenet_ddp.py", 2), 143),
-    "torchrun": (["torchrun", "--nproc_per_node=2", "--master_port=PORT"], 1),
-    "nohup, one device": (["nohup", sys.executable, ROOT / "imagenet_nd.py"], 143),
-    "nohup, own launcher": (["nohup", *command("imagenet_ddp.py", 2)], 143),
-    "nohup, torchrun": (["nohup", "torchrun", "--nproc_per_node=2", "--master_port=PORT"], 1),
-    "nohup, torchrun that leaves SIGHUP alone": (
-        "nohup torchrun --signals-to-handle=SIGTERM,SIGINT --nproc_per_node=2 --master_port=PORT",
-        1,
-    ),
+    "one device": (lambda: command("imagenet_nd.py"), 143),
+    "own launcher": (lambda: command("imagenet_ddp.py", 2), 143),
+    "torchrun": (lambda: torchrun(TORCHRUN[0]), 1),
+    "nohup, one device": (lambda: ["nohup", *command("imagenet_nd.py")], 143),
+    "nohup, own launcher": (lambda: ["nohup", *command("imagenet_ddp.py", 2)], 143),
+    "nohup, torchrun": (lambda: ["nohup", *torchrun(TORCHRUN[0])], 1),
+    "nohup, torchrun that leaves SIGHUP alone": (lambda: ["nohup", *torchrun(*TORCHRUN)], 1),
 }
 
 
@@ -281,10 +285,7 @@ def test_a_terminal_that_closes(way, demo, tmp_path):
     """It sends SIGHUP to all of its processes: they save and end as after SIGTERM, or train on
     under nohup, whose choice torchrun replaces by default."""
     words, status = HANGING_UP[way]
-    words = words.split() if isinstance(words, str) else words
-    words = [str(word).replace("PORT", str(free_port())) for word in words]
-    words += [str(ROOT / "imagenet_ddp.py")] * ("torchrun" in way)
-    process = begin(words, tmp_path, demo)
+    process = begin(words(), tmp_path, demo)
     wait_for(3, tmp_path, process)
     os.killpg(process.pid, signal.SIGHUP)
     why = "SIGHUP"
@@ -301,7 +302,7 @@ def test_a_terminal_that_closes(way, demo, tmp_path):
 
 
 def test_a_terminal_that_closes_before_training(demo, tmp_path):
-    process = begin(command("imagenet_ddp.py", 2), tmp_path, demo)
+    process = begin(command("imagenet_ddp.py", 2), tmp_path, demo, imports=True)
     while len(ranks_of(process)) < 2:
         time.sleep(0.01)
     process.send_signal(signal.SIGHUP)

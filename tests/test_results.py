@@ -1,6 +1,7 @@
 """make_results.py: what it reads from logs, good and damaged, and what it makes of them. The page
 of logs/ itself is compared by `make_results.py logs --check`."""
 
+import functools
 import hashlib
 import html
 import json
@@ -26,6 +27,9 @@ from reporting import figures, findings, lessons, logs, scaling, tables
 
 LOGS, V100 = ROOT / "logs", ROOT / "logs" / "v100_imagenet"
 NAME = "Jan01_00-00-00_host_resnet50_gpux{}_b100_cpu4_optO2"
+
+
+once = functools.cache(logs.read_events)
 
 
 def about(script="nd", ranks=1, **more):
@@ -76,6 +80,16 @@ def rows(text, first):
     lines = text[text.index(f"\n| {first} |") + 1 :].split("\n\n")[0].splitlines()
     cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+@pytest.fixture(autouse=True)
+def repositorys_logs_are_read_once(monkeypatch):
+    """Reading their events is most of the time of make_results.py."""
+
+    def read(path, read=logs.read_events):
+        return (once if LOGS in path.parents else read)(path)
+
+    monkeypatch.setattr(logs, "read_events", read)
 
 
 @pytest.fixture
