@@ -223,6 +223,8 @@ def test_a_master_of_a_frozen_weight_is_frozen(apex):
     still = [torch.equal(held[shape], begun[shape]) for shape in held]
     frozen = [shape == net.fc.weight.shape for shape in held]
     assert still == frozen and sum(frozen) == 1
+    # Those that build_optimizer() takes.
+    assert [weight.requires_grad for weight in held.values()] == [not each for each in frozen]
 
 
 def test_scaler_doubles_after_2000_clean_steps_up_to_its_cap(apex):

@@ -364,6 +364,13 @@ def test_what_began_a_run_may_be_in_its_folder(start, one, typed, tmp_path):
     assert f"Resuming {start}" in typed(*words, status=143, env=EARLY)
     assert "Resuming next/checkpoint.pt" in typed(*words)
     assert load(tmp_path / "next" / "checkpoint.pt")["epoch"] == 4
+    words[1] = f"./{start}"  # which the run has not begun with, as far as it knows
+    if first.is_dir():
+        assert f"--resume {start} is ignored: next has checkpoints" in typed(*words)
+    else:
+        assert f"--resume {start}: next resumes from checkpoint.pt; " in refused(
+            typed(*words, status=2)
+        )
 
 
 def test_folders_of_odd_names(typed):
