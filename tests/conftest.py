@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import fcntl
-import functools
 import gc
 import importlib
 import io
@@ -133,14 +132,13 @@ def begin(words, cwd, env, **options):
     return STARTED[-1]
 
 
-def shell(line, cwd, status=0):
-    """Does what a shell does with a line that a program has printed, python -c CODE."""
-    line = f"printf '%s\\0' {line}"  # the shell says what its words are
+def words_of(line, cwd):
+    """Returns the words of a command of Python, as a shell reads the line, by which run() runs it
+    in a fork."""
+    line = f"printf '%s\\0' {line}"
     words = subprocess.check_output(line, shell=True, cwd=cwd, text=True).split("\0")[:-1]
-    assert Path(words[0]).name.startswith("python") and words[1] == "-c" and len(words) == 3, words
-    process = begin([sys.executable, *words[1:]], cwd, environment())
-    output = process.communicate()[0]
-    assert bool(process.returncode) == status, output
+    assert Path(words[0]).name.startswith("python"), words
+    return [sys.executable, *words[1:]]
 
 
 STARTED = []
@@ -170,17 +168,7 @@ def start_ranks(script, cwd, *options, missing=0):
 def interrupted(words, started, signum, cwd):
     """Starts a program, and once started() holds sends it a signal: SIGINT as Ctrl-C, to all of its
     processes, others to the first alone; returns (exit status, output)."""
-    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also behind `&`
-    process = subprocess.Popen(
-        [str(word) for word in words],
-        cwd=cwd,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heeds,
-    )
+    process = begin([*map(str, words)], cwd, environment(), own_session=True)
     try:
         while not started() and process.poll() is None:
             time.sleep(0.02)

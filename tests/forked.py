@@ -44,12 +44,13 @@ def keep_server():
 
 
 def can_run(words):
-    """Returns whether a command is one of python SCRIPT ..., torchrun ... and
+    """Returns whether a command is one of python FILE ..., python -c CODE, torchrun ... and
     python -m torch.distributed.launch ...."""
     start = after_u(words)
-    script = start and re.search(r"(^|/)(imagenet|text)_\w+\.py$|/make_results.py$", start[0])
+    script = start and re.search(r"(^|/)((imagenet|text|tags|make)_|tools/)\w+\.py$", start[0])
+    code = start[:1] == ["-c"] and len(start) == 2
     launcher = start[:2] == ["-m", "torch.distributed.launch"]
-    return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or launcher)
+    return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or code or launcher)
 
 
 def after_u(words):
@@ -89,8 +90,8 @@ class Process:
 
 class Script(Process):
     """A command, as a fork of the server, its output going to a pipe, or to the end of a file, in
-    a session of its own if asked for. The words are those that can_run() knows, or
-    python -c CODE; nohup may come before them."""
+    a session of its own if asked for. The words are those that can_run() knows; nohup
+    may come before them."""
 
     def __init__(self, words, cwd, env, file=None, own_session=False):
         self.words, (self.output, writer) = words, CONTEXT.Pipe(duplex=False)
@@ -125,6 +126,7 @@ def be_script(words, cwd, env, output, file, own_session):
         os.setsid()
     nohup = words[0] == "nohup"
     signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run behind `&`
     words = words[nohup:]
     os.chdir(cwd)
     os.environ.clear()

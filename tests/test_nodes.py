@@ -211,13 +211,14 @@ def by_name(data):
 FSDP = by_node_rank(["torchrun"], 29500, "imagenet_fsdp.py", "--dist-backend", "gloo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "more"),
     [
-        pytest.param(by_dist_url, [], id="dist_url", marks=pytest.mark.slow),
+        pytest.param(by_dist_url, [], id="dist_url"),
         pytest.param(by_name, ["--nproc-per-node", 2], id="by name, two ranks a node"),
-        pytest.param(FSDP, [], id="fsdp", marks=pytest.mark.slow),
-        pytest.param(by_torchrun, [], id="torchrun", marks=pytest.mark.slow),
+        pytest.param(FSDP, [], id="fsdp"),
+        pytest.param(by_torchrun, [], id="torchrun"),
     ],
 )
 def test_own_names_that_are_127_0_1_1(lines, more, cluster, demo, expected):

@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from conftest import ROOT, SCRIPTS, VIT, command, load, needs_horovod, run, scalars
+from conftest import ROOT, SCRIPTS, VIT, command, load, needs_horovod, run, scalars, words_of
 from test_own_data import PARTS, program
 from torchvision.models import VisionTransformer
 from torchvision.transforms import v2
@@ -73,7 +73,7 @@ def folder(tmp_path_factory):
 def one_device(folder):
     """What the training on one device prints; its run is runs/NAME."""
     line = TRAIN.replace("tags_ddp.py", "tags_nd.py")
-    return run(["bash", "-c", " ".join([line, *SMALL])], folder)
+    return run(words_of(" ".join([line, *SMALL]), folder), folder)
 
 
 def losses(folder):

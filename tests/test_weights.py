@@ -23,7 +23,7 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
-from conftest import EARLY, ROOT, Hostile, command, load, shell, the_run
+from conftest import EARLY, ROOT, Hostile, command, load, the_run, words_of
 from torchvision import models
 from torchvision.transforms import v2
 
@@ -765,13 +765,13 @@ def test_averages_of_others_are_taken(averages, images, tmp_path, look):
     found, output = evaluate(*SAY, "--weights", path.name, images, cwd=tmp_path)
     assert found[0] == 30 and "do not fit" not in output
     (line,) = re.findall(f".*its averages, {averages}, are taken: (.*) writes the others", output)
-    shell(line, tmp_path)
+    run(words_of(line, tmp_path), tmp_path)
     found, output = evaluate(*SAY, "--weights", f"{other} 1_{other}.pth", images, cwd=tmp_path)
     assert found[0] == 60 and "averages" not in output
     output, errors = look("classes", path, images, *SAY)
     assert measured(output)[0] == 30 and f"its averages, {averages}, are taken" in errors
     if averages == "model_ema":  # in training it is the same function
-        shell(line, tmp_path, status=1)  # nothing is overwritten
+        run(words_of(line, tmp_path), tmp_path, status=1)  # nothing is overwritten
         words = [*SIZES, *SAY, "--epochs", "1", "--lr", "1e-9", "--weights", path, images]
         output = run([*command("imagenet_ddp.py", 2), *words], tmp_path)
         assert output.count("its averages, model_ema, are taken") == 1
@@ -985,9 +985,9 @@ def test_a_program_is_one_line(images, tmp_path, look):
     line = complaint(words, tmp_path)
     tried = re.search(r"TorchScript: (.*) writes its weights into s_weights.pt", line)[1]
     assert "is a program of TorchScript: " in look("predict", "s.pt", "x.png", status=2)[1]
-    shell(tried, tmp_path)
+    run(words_of(tried, tmp_path), tmp_path)
     assert evaluate(*SAY, "--weights", "s_weights.pt", images, cwd=tmp_path)[0][0] == 30
-    shell(tried, tmp_path, status=1)  # nothing is overwritten
+    run(words_of(tried, tmp_path), tmp_path, status=1)  # nothing is overwritten
 
 
 # ------------------------------------------------------------------------------------- other advice
