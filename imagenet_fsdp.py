@@ -923,9 +923,10 @@ def unnamed(what, outputs, classes, folder, part="val"):
     if outputs != 1000:
         return BadInput(f"{line}; give train/ a folder for each output, which may be empty")
     measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
-    make = f"mkdir -p NEW/train && ln -sfn {measured} NEW/{part}"
     listed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools/imagenet_classes.txt")
     every = "seq 0 999" if all(map(str.isdecimal, classes)) else f"cat {shlex.quote(listed)}"
+    place = f"NEW/{shlex.quote(part)}"
+    make = f"mkdir -p NEW/train {place} && ln -sfn {measured}/* {place}/"
     make += f" && {every} | (cd NEW/train && xargs mkdir -p)"
     return BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 

@@ -1,8 +1,10 @@
-"""Runs a script, or torchrun, in a fork of a process that has imported torch, torchvision, timm and
+"""Runs a program in a fork of a process that has imported torch, torchvision, timm and
 transformers, which is most of a start; the ranks that it starts are forks, too. Each is a process
 of its own, as a user's is, but for what Python and libraries read from the environment as they
-start, and Python's seed of hashes."""
+start or print as they are imported, Python's seed of hashes, what atexit would do, and files that
+are inherited."""
 
+import contextlib
 import functools
 import importlib
 import multiprocessing
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
@@ -44,8 +47,8 @@ def keep_server():
 
 
 def can_run(words):
-    """Returns whether a command is one of python FILE ..., python -c CODE, torchrun ... and
-    python -m torch.distributed.launch ...."""
+    """Returns whether a command is one of python SCRIPT ..., python -c CODE, torchrun ... and
+    python -m torch.distributed.launch ..., SCRIPT being one of this project's programs."""
     start = after_u(words)
     script = start and re.search(r"(^|/)((imagenet|text|tags|make)_|tools/)\w+\.py$", start[0])
     code = start[:1] == ["-c"] and len(start) == 2
@@ -79,7 +82,8 @@ class Process:
 
     def send_signal(self, signum):
         if self.poll() is None:
-            os.kill(self.pid, signum)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, signum)
 
     def terminate(self):
         self.send_signal(signal.SIGTERM)
@@ -95,6 +99,7 @@ class Script(Process):
 
     def __init__(self, words, cwd, env, file=None, own_session=False):
         self.words, (self.output, writer) = words, CONTEXT.Pipe(duplex=False)
+        self.own_session = own_session
         if file:
             open(file, "a").close()
         about = words, cwd, env, writer, file, own_session
@@ -103,9 +108,17 @@ class Script(Process):
 
     def communicate(self, timeout=600):
         """Returns (what it and the processes that it has left have printed, None). It is killed
-        after `timeout` seconds, as by subprocess.run()."""
+        after `timeout` seconds, as by subprocess.run(), with its session if that is its own."""
         late = threading.Event()
-        alarm = threading.Timer(timeout, lambda: (late.set(), self.kill()))
+
+        def end():
+            late.set()
+            self.process.kill()
+            if self.own_session:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+
+        alarm = threading.Timer(timeout, end)
         alarm.start()
         try:
             with open(self.output.fileno(), **READ) as file:
@@ -119,7 +132,7 @@ class Script(Process):
 
 
 def be_script(words, cwd, env, output, file, own_session):
-    """The process: it gets what execve() would have given it, its output going to a connection, or
+    """The process: it gets what a shell would have given it, its output going to a connection, or
     to a file."""
     multiprocessing.set_start_method(None, force=True)  # the system's
     if own_session:
@@ -149,7 +162,7 @@ def be_python(words):
     python -c CODE."""
     sys.orig_argv, start = words, after_u(words)
     module = start[0] == "-m"
-    sys.argv = start[module:]
+    sys.argv = ["-c"] if start[0] == "-c" else start[module:]
     folder = os.getcwd() if start[0] in ("-m", "-c") else str(Path(start[0]).resolve().parent)
     installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
     sys.path = [folder, *os.environ["PYTHONPATH"].split(os.pathsep), *installed]
@@ -157,7 +170,8 @@ def be_python(words):
     if module:
         runpy.run_module(start[1], run_name="__main__", alter_sys=True)
     elif start[0] == "-c":
-        exec(start[1], {"__name__": "__main__"})
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(start[1], vars(sys.modules["__main__"]))
     else:
         runpy.run_path(start[0], run_name="__main__")
 
@@ -166,7 +180,7 @@ def begin_rank(popen, args, **options):
     """Stands for subprocess.Popen() in launchers: a rank is a fork of its launcher, whose script it
     runs."""
     given = {name for name, value in options.items() if value is not None}
-    if given <= {"env", "start_new_session"} and can_run([*args]):
+    if "env" in given and given <= {"env", "start_new_session"} and can_run([*args]):
         return Rank(args, options["env"], options.get("start_new_session"))
     return popen(args, **options)
 

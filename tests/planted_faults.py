@@ -790,6 +790,8 @@ tests/test_text_folders.py -k old_mac
   a column named twice is the last => if header.count(name) > 1] => if False]
 tests/test_folder.py -k other_data
   other images are validated in a run => "val_data": val} => "val_data": "any"}
+tests/test_weights.py -k of_a_subset
+  a link to all of train/ comes into train/ => ln -sfn {measured}/* {place}/" => ln -sfn {measured} {place}"
 """  # noqa: E501
 
 

@@ -485,12 +485,12 @@ def test_an_attention_that_a_folder_names_is_not_fetched(name, another, pairs, m
     assert model(text_nd.dummy_batch(args, data, 3, "cpu")[0]).shape == (3, 2)
 
 
-def test_what_is_imported_of_hugging_faces_is_offline(tmp_path):
+def test_what_is_imported_of_hugging_faces_is_offline_and_silent(tmp_path):
     """It reads that when it is imported: after a script, which is imported without it."""
     code = "import {0}, sys; assert 'huggingface_hub' not in sys.modules; {0}.transformers()"
     code += "; assert sys.modules['huggingface_hub'].constants.HF_HUB_OFFLINE"
     # Not in a fork, which would have imported it.
-    run([sys.executable, "-c", code.format("text_nd")], ROOT, env={"PYTHONPATH": ""})
+    assert run([sys.executable, "-c", code.format("text_nd")], ROOT, env={"PYTHONPATH": ""}) == ""
 
 
 def test_weights_that_are_a_pickle_are_not_run(another, pairs, tmp_path, complaint_here):

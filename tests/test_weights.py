@@ -34,6 +34,7 @@ IDS = (ROOT / "tools" / "imagenet_classes.txt").read_text().split()
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIZES = "--image-size 64 --val-resize 72 --no-accel -j 0 -b 5".split()
 ND = command("imagenet_nd.py")
+IN_FULL = r"to name ImageNet's 1,000: (.*); then NEW is the DIR"
 
 
 def draw(folder, counts, size=(80, 72)):
@@ -666,8 +667,9 @@ def test_published_weights_of_a_subset(tmp_path, look):
         if folder == own:
             line = complaint([*ND, *words, "--num-classes", 1000, folder], tmp_path, env=env)
             assert told in line
-        assert told in look("classes", hub / name, folder, "-a", "squeezenet1_1", status=2)[1]
-        advice = re.search(r"to name ImageNet's 1,000: (.*); then NEW is the DIR", line)[1]
+        classes_of = "classes", hub / name, "-a", "squeezenet1_1"
+        assert told in look(*classes_of[:2], folder, *classes_of[2:], status=2)[1]
+        advice = re.search(IN_FULL, line)[1]
         for _ in range(2):
             subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
         expected = plain(model, folder / "val", IDS)
@@ -676,6 +678,13 @@ def test_published_weights_of_a_subset(tmp_path, look):
         assert f"val: {classes} of 1,000 classes have images; without: " in output
         assert measured(run([*ND, *weights, "NEW"], tmp_path)) == near(expected)
         shutil.rmtree(tmp_path / "NEW")
+    # Of its own training images, whose folder stays as it is.
+    line = look(*classes_of[:2], own, "--part", "train", *classes_of[2:], status=2)[1]
+    for _ in range(2):
+        subprocess.run(re.search(IN_FULL, line)[1], shell=True, check=True, cwd=tmp_path)
+    found = look(*classes_of[:2], tmp_path / "NEW", "--part", "train", *classes_of[2:])[0]
+    assert measured(found) == near(plain(model, own / "train", IDS, 224, 256), loss=1e-4)
+    assert sorted(os.listdir(own / "train")) == few[7:10]
 
 
 def test_folders_of_numbers(tmp_path):
@@ -723,7 +732,7 @@ def test_some_of_the_numbers(tmp_path):
     name = "squeezenet1_1-b8a52dc0.pth"
     torch.save(model.state_dict(), tmp_path / name)
     line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", name, folder.name], tmp_path)
-    advice = re.search(r"1,000: (.*); then NEW is the DIR", line)[1]
+    advice = re.search(IN_FULL, line)[1]
     subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
     found, output = evaluate(*SAY, "--weights", name, "NEW", cwd=tmp_path)
     assert found == near(plain(model, folder / "val", [str(n) for n in range(1000)]))
