@@ -29,6 +29,7 @@ PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "p
 PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
 PRELOADED += ["timm", "transformers.models.auto.tokenization_auto"]
 PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports for other models
+PRELOADED += ["compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 
@@ -169,11 +170,13 @@ def be_python(words):
     np.random.seed()
     if module:
         runpy.run_module(start[1], run_name="__main__", alter_sys=True)
-    elif start[0] == "-c":
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(start[1], vars(sys.modules["__main__"]))
+        return
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if start[0] == "-c":
+        exec(start[1], vars(main))
     else:
-        runpy.run_path(start[0], run_name="__main__")
+        main.__file__ = start[0]
+        exec(importlib.import_module("compiled").code_of(start[0]), vars(main))
 
 
 def begin_rank(popen, args, **options):
