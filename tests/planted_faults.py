@@ -820,7 +820,8 @@ def warm_up(folder):
     this process, and scripts are forks of a server's that this starts."""
     sys.dont_write_bytecode = True
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
-    forked.start_server(os.environ | {"PYTHONPATH": str(ROOT / "tests" / "small_models")})
+    sys.path.append(str(ROOT / "tests" / "small_models"))
+    forked.start_server(os.environ | {"PYTHONPATH": sys.path[-1]})
     for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot", "timm"):
         importlib.import_module(name)
     gc.freeze()  # collections in forks pass over all of this
