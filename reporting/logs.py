@@ -221,11 +221,10 @@ def stitch(points):
         if not len(each):
             continue
         each = each[np.append(each[1:, 0] != each[:-1, 0], True)]
-        newest = np.maximum.accumulate(each[:, 1])
         if tag not in PER_EPOCH:
-            each, newest = each[each[:, 1] >= newest], newest[each[:, 1] >= newest]
+            each = each[each[:, 1] >= np.maximum.accumulate(each[:, 1])]
         step, wall, value, began = each.T
-        before = np.fmax(np.append(np.nan, newest[:-1]), began)
+        before = np.fmax(np.append(np.nan, np.maximum.accumulate(wall)[:-1]), began)
         seconds = np.cumsum(np.maximum(wall - before, 0))
         found[tag] = pd.DataFrame({"step": step, "value": value, "seconds": seconds})
     return found

@@ -95,8 +95,8 @@ class Process:
 
 class Script(Process):
     """A command, as a fork of the server, its output going to a pipe, or to the end of a file, in
-    a session of its own if asked for. The words are those that can_run() knows; nohup
-    may come before them."""
+    a session of its own if asked for. The words are those that can_run() knows; nohup may come
+    before them."""
 
     def __init__(self, words, cwd, env, file=None, own_session=False):
         self.words, (self.output, writer) = words, CONTEXT.Pipe(duplex=False)

@@ -27,6 +27,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import forked
 
@@ -822,8 +823,9 @@ def warm_up(folder):
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder}
     sys.path.append(str(ROOT / "tests" / "small_models"))
     forked.start_server(os.environ | {"PYTHONPATH": sys.path[-1]})
-    for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot", "timm"):
-        importlib.import_module(name)
+    with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # as in the server
+        for name in (*forked.PRELOADED, "pytest", "matplotlib.pyplot"):
+            importlib.import_module(name)
     gc.freeze()  # collections in forks pass over all of this
 
 

@@ -464,26 +464,24 @@ def test_damaged_checkpoints(way, trained, typed, tmp_path):
 
 
 @pytest.mark.parametrize("ema", [[], ["--ema", "0.5"]])
-def test_a_folder_with_one_kind_of_checkpoint(ema, typed, tmp_path):
+@pytest.mark.parametrize("name", ["epoch-10.pt", "model_best.pt"])
+def test_a_folder_with_one_kind_of_checkpoint(name, ema, typed, tmp_path):
     """As somebody leaves it who has cleaned up: of epochs the newest by number, of the best under
     --ema what was trained."""
-    more = ["--epochs", "11", "--steps-per-epoch", "1", "--keep-every", "1", "--lr", "1e-9", *ema]
+    more = ["--epochs", "11", "--steps-per-epoch", "1", "--keep-every", "1", *ema]
+    more += ["--lr", "1e-9"] if "best" in name else []
     typed(*more, "--output-dir", "whole")
-    typed(*more, "--output-dir", "kept", "--budget-hours", "1")
-    whole = load(tmp_path / "whole" / "checkpoint.pt")
-    for name, others in ("epoch-10.pt", ["epoch-9.pt", "epoch-2.pt"]), ("model_best.pt", []):
-        cut = tmp_path / "cut"
-        cut.mkdir()
-        for path in (tmp_path / "kept").glob("*"):
-            if path.name in (name, *others):
-                shutil.copy(path, cut)
-        epoch = load(cut / name)["epoch"]
-        output = typed(*more, "--output-dir", "cut")
-        assert f"Resuming cut/{name} after {epoch} of 11 epochs\n" in output
-        found = load(cut / "checkpoint.pt")
-        for key in "state_dict", "optimizer", "ema":
-            torch.testing.assert_close(found[key], whole[key], rtol=0, atol=0)
-        shutil.rmtree(cut)
+    typed(*more, "--output-dir", "cut", "--budget-hours", "1")
+    cut = tmp_path / "cut"
+    epoch = load(cut / name)["epoch"]
+    for path in cut.glob("*"):
+        if path.name not in (name, "epoch-9.pt", "epoch-2.pt") or "best" in name != path.name:
+            path.unlink()
+    output = typed(*more, "--output-dir", "cut")
+    assert f"Resuming cut/{name} after {epoch} of 11 epochs\n" in output
+    pair = [load(tmp_path / each / "checkpoint.pt") for each in ("whole", "cut")]
+    for key in "state_dict", "optimizer", "ema":
+        torch.testing.assert_close(pair[0][key], pair[1][key], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("way", ALIKE)

@@ -262,15 +262,15 @@ def test_the_launcher_is_killed_in_training(way, demo, tmp_path):
     assert marker["step"] == saved["step"] > 0 or saved["epoch"] > 0
 
 
-TORCHRUN = "--nproc_per_node=2", "--signals-to-handle=SIGTERM,SIGINT"
+TWO, OTHERS = "--nproc_per_node=2", "--signals-to-handle=SIGTERM,SIGINT"
 HANGING_UP = {
     "one device": (lambda: command("imagenet_nd.py"), 143),
     "own launcher": (lambda: command("imagenet_ddp.py", 2), 143),
-    "torchrun": (lambda: torchrun(TORCHRUN[0]), 1),
+    "torchrun": (lambda: torchrun(TWO), 1),
     "nohup, one device": (lambda: ["nohup", *command("imagenet_nd.py")], 143),
     "nohup, own launcher": (lambda: ["nohup", *command("imagenet_ddp.py", 2)], 143),
-    "nohup, torchrun": (lambda: ["nohup", *torchrun(TORCHRUN[0])], 1),
-    "nohup, torchrun that leaves SIGHUP alone": (lambda: ["nohup", *torchrun(*TORCHRUN)], 1),
+    "nohup, torchrun": (lambda: ["nohup", *torchrun(TWO)], 1),
+    "nohup, torchrun that leaves SIGHUP alone": (lambda: ["nohup", *torchrun(TWO, OTHERS)], 1),
 }
 
 

@@ -654,6 +654,10 @@ def test_published_weights_of_a_subset(tmp_path, look):
     hub.mkdir(parents=True)
     model = make("squeezenet1_1", 1000)
     torch.save(model.state_dict(), hub / name)
+
+    def classes_of(*words, **options):
+        return look("classes", hub / name, *words, "-a", "squeezenet1_1", **options)
+
     for folder, classes in (own, 3), (alone, 200):
         words = [*SIZES, *SAY, "-e", "--pretrained"]
         env = {"TORCH_HOME": str(tmp_path)}
@@ -667,8 +671,7 @@ def test_published_weights_of_a_subset(tmp_path, look):
         if folder == own:
             line = complaint([*ND, *words, "--num-classes", 1000, folder], tmp_path, env=env)
             assert told in line
-        classes_of = "classes", hub / name, "-a", "squeezenet1_1"
-        assert told in look(*classes_of[:2], folder, *classes_of[2:], status=2)[1]
+        assert told in classes_of(folder, status=2)[1]
         advice = re.search(IN_FULL, line)[1]
         for _ in range(2):
             subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
@@ -679,10 +682,10 @@ def test_published_weights_of_a_subset(tmp_path, look):
         assert measured(run([*ND, *weights, "NEW"], tmp_path)) == near(expected)
         shutil.rmtree(tmp_path / "NEW")
     # Of its own training images, whose folder stays as it is.
-    line = look(*classes_of[:2], own, "--part", "train", *classes_of[2:], status=2)[1]
+    line = classes_of(own, "--part", "train", status=2)[1]
     for _ in range(2):
         subprocess.run(re.search(IN_FULL, line)[1], shell=True, check=True, cwd=tmp_path)
-    found = look(*classes_of[:2], tmp_path / "NEW", "--part", "train", *classes_of[2:])[0]
+    found = classes_of(tmp_path / "NEW", "--part", "train")[0]
     assert measured(found) == near(plain(model, own / "train", IDS, 224, 256), loss=1e-4)
     assert sorted(os.listdir(own / "train")) == few[7:10]
 
