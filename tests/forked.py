@@ -32,6 +32,7 @@ PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports f
 PRELOADED += ["compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
+PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make)_|tools/)\w+\.py$")  # of this project
 
 
 def start_server(env):
@@ -51,7 +52,7 @@ def can_run(words):
     """Returns whether a command is one of python SCRIPT ..., python -c CODE, torchrun ... and
     python -m torch.distributed.launch ..., SCRIPT being one of this project's programs."""
     start = after_u(words)
-    script = start and re.search(r"(^|/)((imagenet|text|tags|make)_|tools/)\w+\.py$", start[0])
+    script = start and PROGRAM.search(start[0])
     code = start[:1] == ["-c"] and len(start) == 2
     launcher = start[:2] == ["-m", "torch.distributed.launch"]
     return words[0] == TORCHRUN or words[0] == sys.executable and bool(script or code or launcher)
@@ -205,6 +206,9 @@ def be_rank(words, env, own_session):
         handler = signal.getsignal(signum)
         if callable(handler) and handler is not signal.default_int_handler:
             signal.signal(signum, signal.SIG_DFL)
+    for name, module in [*sys.modules.items()]:  # a program that its launcher has imported
+        if PROGRAM.search(getattr(module, "__file__", None) or ""):
+            del sys.modules[name]
     os.environ.clear()
     os.environ.update(env)
     be_python(words)
