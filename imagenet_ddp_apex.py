@@ -266,15 +266,34 @@ def all_reduce_sum(tensor):
 
 
 def broadcast_object(value):
-    """Returns rank 0's small value on every rank, as JSON."""
+    """Returns rank 0's small value on every rank, as JSON, or raises what ended rank 0."""
     # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
     # code executed; and no collective may come before loader processes are forked (load_batches()).
     store = dist.distributed_c10d._get_default_store()  # which formed the group
     # The n-th call of each rank reads the n-th value.
     call = store.add(f"calls of rank {dist.get_rank()}", 1)
     if dist.get_rank() == 0:
-        store.set(f"call {call}", json.dumps(value))
-    return json.loads(store.get(f"call {call}"))
+        store.set(f"call {call}", json.dumps({"value": value}))
+    sent = json.loads(store.get(f"call {call}"))
+    if "error" in sent:
+        raise (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"])
+    return sent["value"]
+
+
+def tell_others(line, status):
+    """Sends why rank 0 ends, with the store that it holds, to ranks that wait for its value."""
+    if not dist.is_initialized():
+        return
+    store, until = dist.distributed_c10d._get_default_store(), time.monotonic() + 2
+    call = store.add("calls of rank 0", 1)
+    store.set(f"call {call}", json.dumps({"error": line, "status": status}))
+    # They may have earlier values to read, or not ask at all.
+    while time.monotonic() < until:
+        if all(
+            store.add(f"calls of rank {rank}", 0) >= call for rank in range(dist.get_world_size())
+        ):
+            break
+        time.sleep(0.01)
 
 
 def trained_state(run):
@@ -3692,6 +3711,7 @@ def report_error(error):
             if re.search(pattern, f"{type(error).__name__}: {error}"):
                 status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
                 break
+    told = line or f"rank {rank}: {first_line(error)}"
     if line and rank != "0":
         # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -3703,6 +3723,8 @@ def report_error(error):
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
+    if rank == "0":
+        tell_others(told, status)
     return status
 
 

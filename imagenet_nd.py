@@ -127,6 +127,10 @@ def broadcast_object(value):
     return json.loads(json.dumps(value))  # tuples become lists, as where there are other ranks
 
 
+def tell_others(line, status):
+    """Sends why rank 0 ends to ranks that wait for its value: there are none."""
+
+
 def trained_state(run):
     """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     return run.model.state_dict()
@@ -3495,6 +3499,7 @@ def report_error(error):
             if re.search(pattern, f"{type(error).__name__}: {error}"):
                 status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
                 break
+    told = line or f"rank {rank}: {first_line(error)}"
     if line and rank != "0":
         # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -3506,6 +3511,8 @@ def report_error(error):
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
+    if rank == "0":
+        tell_others(told, status)
     return status
 
 

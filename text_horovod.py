@@ -152,6 +152,10 @@ def broadcast_object(value):
     return json.loads(hvd.broadcast_object(json.dumps(value), name="value"))
 
 
+def tell_others(line, status):
+    """Sends nothing: Horovod ends the calls of other ranks when one is gone."""
+
+
 def trained_state(run):
     """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     return run.model.state_dict()
@@ -3130,6 +3134,7 @@ def report_error(error):
             if re.search(pattern, f"{type(error).__name__}: {error}"):
                 status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
                 break
+    told = line or f"rank {rank}: {first_line(error)}"
     if line and rank != "0":
         # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -3141,6 +3146,8 @@ def report_error(error):
     else:
         line = "".join(traceback.format_exception(error))
     print_line(line, sys.stderr)
+    if rank == "0":
+        tell_others(told, status)
     return status
 
 

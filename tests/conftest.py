@@ -184,10 +184,6 @@ def interrupted(words, started, signum, cwd):
 
 def the_line(output, only=True):
     """Returns the last line of what a script printed that ended in an error, one line of text."""
-    # Rank 0 holds the store. c10d warns of its end, with frames and an empty line behind them, on a
-    # rank that reads from it meanwhile, if the launcher does not end that rank first.
-    warning = r"^\[rank\d+\]:\[W.*\[c10d\] recv.* failed on [^\0]*?(\n\n|\Z)"
-    output = re.sub(warning, "", output, flags=re.M)
     lines = output.strip().splitlines()
     assert "Traceback" not in output, output
     assert len(lines) == 1 or not only, output

@@ -377,6 +377,12 @@ tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export"
   rank 0's machine does not learn its address => store.set("address", at_rank_0) => pass
   an export does not count => os.environ.setdefault("GLOO_SOCKET_IFNAME", name) => os.environ["GLOO_SOCKET_IFNAME"] = name
   gloo waits for ever => timer.start() => pass
+tests/test_bad_input.py -k all_ranks_end
+  nobody is told what ends rank 0 => tell_others(told, status) => told
+  told, all ends pass by themselves => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => Fault(sent["error"])
+tests/test_scripts.py -m "slow or not slow" -k rank_0_sends
+  told what ends rank 0, all are wrong => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => BadInput(sent["error"])
+  late ranks find no store => while time.monotonic() < until: => while False:
 tests/test_bad_input.py -k do_not_come
   no rank is missing => ", ".join(name for name in every if not store.check([name])) => ""
 tests/test_parallel.py -k "pipelines_that or launch"

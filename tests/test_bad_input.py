@@ -544,6 +544,17 @@ def test_ranks_that_differ(images, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_all_ranks_end_as_rank_0_does(images, tmp_path):
+    """By its line and status, where no launcher ends them, as on other nodes; c10d's warning of a
+    store that is gone, with its stack of C++, would be below the line."""
+    (tmp_path / "no.pt").write_text("no checkpoint")
+    words = [*TINY, "--resume", "no.pt", images]
+    ranks = start_ranks(DDP, tmp_path, words, words, words)
+    lines = {the_line(rank.communicate(timeout=300)[0]) for rank in ranks}
+    assert len(lines) == 1 and "no.pt cannot be loaded: no checkpoint" in lines.pop()
+    assert [rank.returncode for rank in ranks] == [2, 2, 2]
+
+
 def test_global_batch_that_does_not_divide_names_the_counts_that_fit():
     args, place = nd.parse_args(["--global-batch", "9"]), nd.Place(torch.device("cpu"))
     with pytest.raises(nd.BadInput, match="2 devices cannot share a global batch of 9.*: 1, 3, 9$"):

@@ -332,8 +332,9 @@ SLOW = [word for pair in SLOW.items() for word in pair]
 
 
 # Where four gradients are added in another order, BatchNorm and ReLU let the rounding grow step by
-# step, whichever script adds them: imagenet_exchange.py's ways differ from one another as much.
-FIRST = 2
+# step, whichever script adds them: imagenet_exchange.py's ways differ from one another as much. On
+# processors without AVX-512 the second loss differs by 3e-6.
+FIRST, ALIKE = range(2), 1e-5
 
 
 def curve(script, ranks, demo, folder, *options):
@@ -351,11 +352,11 @@ def test_fsdp_has_the_losses_of_ddp(net, ranks, demo, tmp_path):
     size = [*net, "-b", 16 // ranks]
     expected = curve("imagenet_ddp.py", ranks, demo, tmp_path, *size)
     ways = [[], ["--no-reshard-after-forward"], ["--hybrid", "2"]]
-    steps = range(FIRST if net is RESNET and ranks == 4 else 20)
+    steps, rel = (FIRST, ALIKE) if net is RESNET and ranks == 4 else (range(20), 1e-6)
     for way in ways[: 3 if ranks == 4 else 2]:
         found = curve(FSDP, ranks, demo, tmp_path, *way, *size)
         for step in steps:
-            assert found[step] == pytest.approx(expected[step], rel=1e-6), (way, step)
+            assert found[step] == pytest.approx(expected[step], rel=rel), (way, step)
     if needs_bfloat16.args[0]:
         return
     half = curve("imagenet_ddp.py", ranks, demo, tmp_path, "--amp", "bfloat16", *size)
@@ -380,8 +381,10 @@ def test_pipeline_has_the_losses_of_accumulated_batches(net, demo, tmp_path):
         (3, [*whole, "4"]),
     ]:
         found = curve(PIPELINE, ranks, demo, tmp_path, *way)
-        for step in range(FIRST if net is RESNET and "--stages" in way else 20):
-            assert found[step] == pytest.approx(expected[step], rel=1e-6), (way, step)
+        reordered = net is RESNET and "--stages" in way
+        steps, rel = (FIRST, ALIKE) if reordered else (range(20), 1e-6)
+        for step in steps:
+            assert found[step] == pytest.approx(expected[step], rel=rel), (way, step)
 
 
 @pytest.mark.slow

@@ -407,9 +407,11 @@ def test_job_goes_on_after_its_time_limit(script, slurm, demo, tmp_path):
         for number in jobs.values():
             slurm.wait(f"end of job {number}", lambda number=number: slurm.ended(number), 1200)
         outputs = {way: [*folders[way].glob("*.log")][0].read_text() for way in jobs}
+        interrupted = int(slurm.job(jobs["short"])["Restarts"])
+        if not interrupted and "all epochs are done" in outputs["short"]:
+            continue  # where the signal meets the end of a run, the launcher's status is 1
         for way, number in jobs.items():
             assert slurm.job(number)["JobState"] == "COMPLETED", outputs[way][-5000:]
-        interrupted = int(slurm.job(jobs["short"])["Restarts"])
     assert "stopped by SIGUSR1" in outputs["short"]
     assert "Resuming " in outputs["short"]
     assert "stopped by" not in outputs["long"]

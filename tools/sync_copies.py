@@ -36,6 +36,7 @@ STEP = {
     "validate_step": "model, criterion, inputs, target, args",
     "all_reduce_sum": "tensor",
     "broadcast_object": "value",
+    "tell_others": "line, status",
     "trained_state": "run",
     "full_state": "run",
     "load_state": "run, state",
