@@ -204,11 +204,12 @@ def broadcast_object(value):
     # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
     # code executed; and no collective may come before loader processes are forked (load_batches()).
     store = dist.distributed_c10d._get_default_store()  # which formed the group
-    # The n-th call of each rank reads the n-th value.
-    call = store.add(f"calls of rank {dist.get_rank()}", 1)
+    mine = f"values read by rank {dist.get_rank()}"
+    number = store.add(mine, 0)
     if dist.get_rank() == 0:
-        store.set(f"call {call}", json.dumps({"value": value}))
-    sent = json.loads(store.get(f"call {call}"))
+        store.set(f"value {number}", json.dumps({"value": value}))
+    sent = json.loads(store.get(f"value {number}"))
+    store.add(mine, 1)
     if "error" in sent:
         raise (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"])
     return sent["value"]
@@ -219,14 +220,11 @@ def tell_others(line, status):
     if not dist.is_initialized():
         return
     store, until = dist.distributed_c10d._get_default_store(), time.monotonic() + 2
-    call = store.add("calls of rank 0", 1)
-    store.set(f"call {call}", json.dumps({"error": line, "status": status}))
+    number = store.add("values read by rank 0", 1) - 1
+    store.set(f"value {number}", json.dumps({"error": line, "status": status}))
+    others = [f"values read by rank {rank}" for rank in range(1, dist.get_world_size())]
     # They may have earlier values to read, or not ask at all.
-    while time.monotonic() < until:
-        if all(
-            store.add(f"calls of rank {rank}", 0) >= call for rank in range(dist.get_world_size())
-        ):
-            break
+    while any(store.add(each, 0) <= number for each in others) and time.monotonic() < until:
         time.sleep(0.01)
 
 

@@ -382,7 +382,7 @@ tests/test_bad_input.py -k all_ranks_end
   told, all ends pass by themselves => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => Fault(sent["error"])
 tests/test_scripts.py -m "slow or not slow" -k rank_0_sends
   told what ends rank 0, all are wrong => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => BadInput(sent["error"])
-  late ranks find no store => while time.monotonic() < until: => while False:
+  late ranks find no store => for each in others) and time.monotonic() < until: => for each in others) and False:
 tests/test_bad_input.py -k do_not_come
   no rank is missing => ", ".join(name for name in every if not store.check([name])) => ""
 tests/test_parallel.py -k "pipelines_that or launch"
