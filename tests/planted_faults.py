@@ -380,6 +380,9 @@ tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export"
 tests/test_bad_input.py -k all_ranks_end
   nobody is told what ends rank 0 => tell_others(told, status) => told
   told, all ends pass by themselves => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => Fault(sent["error"])
+tests/test_bad_input.py -k rank_0_tells
+  a bug of rank 0 is told as None => told = line or f"rank {rank}: {first_line(error)}" => told = line
+  other ranks tell, too => if rank == "0":\n        tell_others => if True:\n        tell_others
 tests/test_scripts.py -m "slow or not slow" -k rank_0_sends
   told what ends rank 0, all are wrong => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => BadInput(sent["error"])
   late ranks find no store => for each in others) and time.monotonic() < until: => for each in others) and False:

@@ -7,9 +7,11 @@ import itertools
 import os
 import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
@@ -590,6 +592,32 @@ def test_a_rank_that_died_in_set_up_is_one_line(why, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [ND])
     assert nd.report_error(torch.distributed.DistNetworkError(why)) == 1
     assert "another rank is gone" in the_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "told"),
+    [
+        ("0", nd.BadInput("no \n such file"), [("no \n such file", 2)]),
+        ("0", nd.Fault("no answer"), [("no answer", 1)]),
+        (
+            "0",
+            torch.OutOfMemoryError("of 2 GiB"),
+            [("rank 0: no memory: lower -b or -j (of 2 GiB)", 2)],
+        ),
+        ("0", LookupError("a bug"), [("rank 0: a bug", 1)]),
+        ("1", nd.BadInput("of rank 1 alone"), []),
+    ],
+)
+def test_what_rank_0_tells_the_others(rank, error, told, capsys, monkeypatch):
+    """Its line without the script's name, which they print before it; of a bug, what it is."""
+    sent = []
+    monkeypatch.setattr(sys, "argv", [ND])
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(signal, "signal", lambda *words: None)
+    monkeypatch.setattr(nd, "tell_others", lambda *words: sent.append(words))
+    nd.report_error(error)
+    assert sent == told, capsys.readouterr().err
 
 
 def test_a_gpu_without_memory_left_is_one_line(capsys, monkeypatch):

@@ -334,7 +334,11 @@ SLOW = [word for pair in SLOW.items() for word in pair]
 # Where four gradients are added in another order, BatchNorm and ReLU let the rounding grow step by
 # step, whichever script adds them: imagenet_exchange.py's ways differ from one another as much. On
 # processors without AVX-512 the second loss differs by 3e-6.
-FIRST, ALIKE = range(2), 1e-5
+def assert_alike(found, expected, reordered, way):
+    """Checks that a curve has the losses of another: of its 20 steps, or of the first two."""
+    steps, rel = (range(2), 1e-5) if reordered else (range(20), 1e-6)
+    for step in steps:
+        assert found[step] == pytest.approx(expected[step], rel=rel), (way, step)
 
 
 def curve(script, ranks, demo, folder, *options):
@@ -352,11 +356,9 @@ def test_fsdp_has_the_losses_of_ddp(net, ranks, demo, tmp_path):
     size = [*net, "-b", 16 // ranks]
     expected = curve("imagenet_ddp.py", ranks, demo, tmp_path, *size)
     ways = [[], ["--no-reshard-after-forward"], ["--hybrid", "2"]]
-    steps, rel = (FIRST, ALIKE) if net is RESNET and ranks == 4 else (range(20), 1e-6)
     for way in ways[: 3 if ranks == 4 else 2]:
         found = curve(FSDP, ranks, demo, tmp_path, *way, *size)
-        for step in steps:
-            assert found[step] == pytest.approx(expected[step], rel=rel), (way, step)
+        assert_alike(found, expected, net is RESNET and ranks == 4, way)
     if needs_bfloat16.args[0]:
         return
     half = curve("imagenet_ddp.py", ranks, demo, tmp_path, "--amp", "bfloat16", *size)
@@ -381,10 +383,7 @@ def test_pipeline_has_the_losses_of_accumulated_batches(net, demo, tmp_path):
         (3, [*whole, "4"]),
     ]:
         found = curve(PIPELINE, ranks, demo, tmp_path, *way)
-        reordered = net is RESNET and "--stages" in way
-        steps, rel = (FIRST, ALIKE) if reordered else (range(20), 1e-6)
-        for step in steps:
-            assert found[step] == pytest.approx(expected[step], rel=rel), (way, step)
+        assert_alike(found, expected, net is RESNET and "--stages" in way, way)
 
 
 @pytest.mark.slow
