@@ -13,7 +13,21 @@ import PIL.Image
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from reporting.findings import WAYS, complete, final, mean_final, size_of, top1
+from reporting import findings
+from reporting.findings import (
+    FLOAT32,
+    OURS,
+    UINT8,
+    WAYS,
+    against,
+    at_equal_options,
+    complete,
+    final,
+    mean_final,
+    rows_of,
+    short,
+    size_of,
+)
 from reporting.scaling import efficiency, prediction_errors
 from reporting.tables import clock, device_word, rate_word, significant
 
@@ -25,7 +39,8 @@ GREY, LIGHT = "#777777", "#b0b0b0"
 def panel(curves, title, xlabel, ylabel, **look):
     """Returns a panel for draw(), as data: curves {label: series}, of which those named "_..." are
     in no legend, and as needed their colors and styles, logx, logy, zero, xticks, yticks, notes
-    [(x, y, text)], spans [(x, low, high, colour)], a band (x, low, high), or texts of bars."""
+    [(x, y, text)], spans [(x, low, high, colour)], a band (x, low, high), or texts of bars; and a
+    caption, which stands once below all panels."""
     curves = {name: pd.Series(each).astype(float) for name, each in curves.items()}
     return {"curves": curves, "title": title, "xlabel": xlabel, "ylabel": ylabel, **look}
 
@@ -74,8 +89,11 @@ def draw(panels, path):
     columns, rows = min(2, len(panels)), math.ceil(len(panels) / 2)
     size = 6.2 * columns, (4 if rows == 1 else 3.4) * rows
     figure = Figure(figsize=size, dpi=130, layout="constrained")
-    for place, each in enumerate(panels, 1):
-        draw_panel(figure.add_subplot(rows, columns, place), each)
+    for number, each in enumerate(panels, 1):
+        draw_panel(figure.add_subplot(rows, columns, number), each)
+    if caption := next((each["caption"] for each in panels if each.get("caption")), ""):
+        lines = textwrap.fill(caption, 85 * columns, break_on_hyphens=False)
+        figure.supxlabel(lines, fontsize=9, color=GREY)
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # of a name, that the font lacks
@@ -86,7 +104,8 @@ def draw_panel(axes, panel):
     """Draws a panel."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
-    title = textwrap.fill(panel["title"], 54, break_on_hyphens=False)
+    width = 46 if "texts" in panel else 54  # beside names of bars
+    title = textwrap.fill(panel["title"], width, break_on_hyphens=False)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     colours = panel.get("colors") or shades(len(panel["curves"]))
     if "texts" in panel:  # bars, the first on top
@@ -211,11 +230,11 @@ def model(scaling):
 
 def accuracy(cluster):
     """Validation top-1 of a cluster's runs over epochs, and over hours."""
-    tops, (first, *_, last) = [top1(run) for run in cluster], complete(cluster)
+    tops, (first, *_, last) = [final(run) for run in cluster], complete(cluster)
     epochs = {f"{run.devices} GPUs": curve(run, "Top1/val") for run in cluster}
     hours = {f"_{run.devices}": curve(run, "Top1/val", 3600) for run in cluster}
     span = f"{cluster[0].devices} to {cluster[-1].devices} GPUs"
-    title = f"{min(tops):.1f} to {max(tops):.1f} % top-1 on {span}"
+    title = f"{min(tops):.1f} to {max(tops):.1f} % top-1 after the last epoch, on {span}"
     panels = [panel(epochs, title, "epoch", "validation top-1, %")]
     title = f"{last.devices} GPUs take {last.training_seconds / 3600:.1f} hours, "
     title += f"{first.devices} take {first.training_seconds / 3600:.0f}"
@@ -232,8 +251,9 @@ def top1_top5(cluster):
             for run in ends
             for part, what in (("train", "training"), ("val", "validation"))
         }
-        best = [f"{run.values(f'{top}/val').max():.1f} % on {run.devices} GPUs" for run in ends]
-        panels.append(panel(curves, f"{name}: {', '.join(best)}", "epoch", f"{name}, %", **look))
+        last = [f"{final(run, f'{top}/val'):.1f} % on {run.devices} GPUs" for run in ends]
+        title = f"{name} after the last epoch: {', '.join(last)}"
+        panels.append(panel(curves, title, "epoch", f"{name}, %", **look))
     return panels
 
 
@@ -323,31 +343,63 @@ def transfer(transfer):
 # ------------------------------------------------------------------------------------- benchmarks
 
 
-def speed(titles):
-    """Images/s beside others: {title: (rows of a benchmark, where it was measured)}."""
+def speed(bench):
+    """Images/s of loading and of training beside others', of those that were measured."""
     panels = []
-    # Rows that read other images, smaller or decoded before, are left out, and other scripts.
-    odd = r"pixels|raw|_(dp|ddp|ddp_apex|horovod)\.py"
-    for title, (rows, where) in titles.items():
-        rates, look = {}, {"texts": [], "colors": []}
-        for row in sorted(rows, key=lambda row: -row["median"]):
-            name, times = (
-                row["name"].replace(" reference preset", ""),
-                row["median"] / rows[0]["median"],
-            )
-            name = name.replace("full-size JPEGs", "JPEGs of quality 90")
-            if not re.search(odd, name):
-                text = f"{significant(row['median'])}  ({times:.1f} x)  {row.get('batches', '')}"
-                if used := row.get("processor time, ms per image"):
-                    text += f"  {used:.1f} ms"
-                ours = re.match("this project|imagenet_", name)
-                rates[name.replace("Pillow", "without nvImageCodec")] = row["median"]
-                look["texts"].append(text)
-                look["colors"].append(TEAL if ours else LIGHT)
-        used = "ms: processor time per image" if "processor time, ms per image" in rows[0] else ""
-        label = "; ".join(filter(None, ["images/s, medians", used, where]))
-        panels.append(panel({"": rates}, title, label, "", **look))
+    # Rows that read other images, smaller or decoded before, are left out.
+    rows = [
+        row for row in rows_of(bench, "data_loading") if not re.search("pixels|raw", row["name"])
+    ]
+    if OURS in (row["name"] for row in rows):
+        panels.append(loading(rows, findings.place(bench["data_loading"])))
+    if pairs := at_equal_options(bench):
+        panels.append(training(pairs, findings.place(bench["training_resnet18_jpegs"])))
     return panels
+
+
+def times(ours, theirs, peer=None):
+    """Returns how a row compares with a peer's, as "2.7 x timm"; `peer` is what it is called."""
+    ratio = against(ours["values"], theirs["values"]).replace(" times as fast as", " x")
+    return f"{ratio} {short(theirs['name']) if peer is None else peer}".strip()
+
+
+def loading(rows, where):
+    """Images/s of loading JPEGs, compared with batches of the same dtype first."""
+    found = {row["name"]: row for row in rows}
+    ours, pillow, plain = (found.get(each) for each in (OURS, f"{OURS}, Pillow", FLOAT32[0]))
+    compared = [", ".join(times(ours, found[peer]) for peer in UINT8 if peer in found)]
+    if plain:
+        without = f" ({times(pillow, plain, '')} without nvImageCodec)" if pillow else ""
+        compared.append(f"{times(ours, plain)}, whose batches are float32{without}")
+    compared = "; ".join(filter(None, compared))
+    title = ": ".join(filter(None, ["Loading JPEGs into uint8 batches", compared]))
+    rates, texts, colours = {}, [], []
+    for row in sorted(rows, key=lambda row: -row["median"]):
+        name = row["name"].replace("full-size JPEGs", "JPEGs of quality 90")
+        name = name.replace(" reference preset", "").replace("Pillow", "without nvImageCodec")
+        used = row.get("processor time, ms per image")
+        parts = [significant(row["median"]), row.get("batches"), used and f"{used:.1f} ms"]
+        rates[name] = row["median"]
+        texts.append("  ".join(filter(None, parts)))
+        colours.append(TEAL if name.startswith("this project") else LIGHT)
+    label = f"images/s, medians; ms: processor time per image; {where}"
+    look = {"texts": texts, "colors": colours}
+    return panel({"": rates}, title, label, "", **look)
+
+
+def training(pairs, where):
+    """Images/s of training, each row above the peer's with the same options."""
+    rates, texts, title = {}, [], []
+    for options, ours, theirs in pairs:
+        compared = times(ours, theirs)
+        title.append(f"{compared} in {options}")
+        for row, more in (ours, f"  ({compared})"), (theirs, ""):
+            precision = "" if "bfloat16" in row["name"] else ", float32"
+            rates[row["name"] + precision] = row["median"]
+            texts.append(significant(row["median"]) + more)
+    title = f"Training ResNet-18 at equal options: {'; '.join(title)}"
+    look = {"texts": texts, "colors": [TEAL, LIGHT] * len(pairs)}
+    return panel({"": rates}, title, f"images/s, medians; {where}", "", **look)
 
 
 # Of ways to exchange gradients, and of schedules of a pipeline.

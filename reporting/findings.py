@@ -13,16 +13,18 @@ WAYS = "from scratch", "fine-tuned", "last layer alone"
 # Rows of benchmarks that the page compares.
 OURS, HALF = "this project, folder", "imagenet_nd.py --amp bfloat16 --channels-last"
 UINT8, FLOAT32 = ["NVIDIA DALI, CPU", "FFCV, full-size JPEGs"], ["pytorch/examples", "timm"]
+PLAIN, TIMM = "pytorch/examples' loop", "timm's loop, bfloat16, channels_last"
+PEERS = {"float32": PLAIN, "bfloat16 and channels_last": TIMM}  # whose options are the same
 
 
-def top1(run):
-    """Returns the best validation top-1, %."""
-    return float(run.values("Top1/val").max())
+def best(run, tag="Top1/val"):
+    """Returns the highest value of a measure: that of an epoch that was chosen by val/ itself."""
+    return float(run.values(tag).max())
 
 
-def final(run):
-    """Returns the validation top-1 of the last epoch, %."""
-    return float(run.values("Top1/val")[-1])
+def final(run, tag="Top1/val"):
+    """Returns the value of a measure after the last epoch, which nobody chose."""
+    return float(run.values(tag)[-1])
 
 
 def mean_final(runs):
@@ -195,13 +197,14 @@ def against(ours, theirs):
 
 def beside(benchmark, ours, peers):
     """Returns how a row of a benchmark compares with those of `peers` that were measured."""
-    called = {"NVIDIA DALI, CPU": "DALI", "FFCV, full-size JPEGs": "FFCV"}
     values = {row["name"]: row["values"] for row in benchmark["rows"] if row["values"]}
-    parts = []
-    for peer in (peer for peer in peers if peer in values):
-        name = called.get(peer, re.sub("'s? loop.*", "", peer))
-        parts.append(f"{against(values[ours], values[peer])} {name}")
-    return ", ".join(parts)
+    measured = [peer for peer in peers if peer in values]
+    return ", ".join(f"{against(values[ours], values[peer])} {short(peer)}" for peer in measured)
+
+
+def short(peer):
+    """Returns what a peer is called whose row's name says more."""
+    return re.sub("^NVIDIA |, (CPU|full-size JPEGs)$|'s? loop.*", "", peer)
 
 
 def place(benchmark):
@@ -224,17 +227,43 @@ def formula_error(benchmark):
     return max(100 * abs(row["median"] / row["by formula, MB"] - 1) for row in benchmark["rows"])
 
 
-def fastest(bench, script):
-    """Returns a script's fastest row of training on JPEGs, None where there is none."""
-    rows = rows_of(bench, "training_resnet18_jpegs")
-    mine = [row for row in rows if row["name"].split()[0] == script]
-    return max(mine, key=lambda row: row["median"], default=None)
+def at_equal_options(bench, script="imagenet_nd.py"):
+    """Returns (options, the script's row, the peer's row) of training on JPEGs, for each of PEERS
+    that was measured, and the script with the same options."""
+    rows, pairs = rows_of(bench, "training_resnet18_jpegs"), []
+    for options, peer in PEERS.items():
+        theirs = [row for row in rows if row["name"] == peer]
+        ours = [
+            row
+            for row in rows
+            if row["name"].split()[0] == script
+            and ("bfloat16" in row["name"]) == ("bfloat16" in options)
+        ]
+        pairs += [(options, *pair) for pair in zip(ours, theirs, strict=False)]
+    return pairs
+
+
+def equal(pairs, benchmark):
+    """Returns in words how the rows of at_equal_options() compare."""
+    compared = [
+        f"{beside(benchmark, ours['name'], [theirs['name']])} in {options}"
+        for options, ours, theirs in pairs
+    ]
+    return ", ".join(compared)
 
 
 def where(run):
     """Returns where a run was trained."""
     cores = f"{run.about['cores']} cores of " if run.on_cpu and "cores" in run.about else ""
     return f"{cores}{run.about.get('device', 'a device not logged')}"
+
+
+def whose(run):
+    """Returns when and by whom a run was measured, and where it was published, as study.json in the
+    folder above it says; "" where it says nothing."""
+    forms = {"year": "in {}", "by": "by {}", "source": "({})"}
+    words = [form.format(run.facts[name]) for name, form in forms.items() if run.facts.get(name)]
+    return " ".join(["measured", *words]) if words else ""
 
 
 def trials_of(bench):

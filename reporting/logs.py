@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto import event_pb2
 from tensorboard.util.tensor_util import make_ndarray
 
-RUN_NAME = re.compile(  # of 2020, when logs did not say what was trained
+RUN_NAME = re.compile(  # of logs/v100_imagenet, which do not say what was trained
     r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^_]+_(?P<arch>.+)_gpux(?P<devices>\d+)"
     r"_b(?P<batch>\d+)_cpu(?P<workers>\d+)_opt(?P<precision>[^_]+)$"
 )
@@ -78,8 +78,8 @@ def walk(paths):
 
 
 class Run:
-    """A training run, by what its log says about it. Only a log of 2020, which says nothing, is
-    read by its folder's name."""
+    """A training run, by what its log says about it. Only a log that says nothing, like those of
+    logs/v100_imagenet, is read by its folder's name."""
 
     def __init__(self, name, inside, series, starts, end, facts, desired):
         found = None if starts else RUN_NAME.search(name)

@@ -48,23 +48,22 @@ def render(name, known, finalize=None):
 def make_page(runs, bench, ios, warnings, command):
     """Returns (text of RESULTS.md, {name of a figure: its panels}, {script: its claim}); `ios` are
     the file systems' counters of studies."""
-    studies, speed = defaultdict(list), {}
+    studies = defaultdict(list)
     for run in runs:
         studies[run.study].append(run)
-    titles = {"data_loading": "Loading JPEGs", "training_resnet18_jpegs": "Training ResNet-18"}
-    for name, title in titles.items():
-        if rows := findings.rows_of(bench, name):
-            speed[title] = rows, findings.place(bench[name])
     cluster = findings.cluster_of(runs)
     parity, exchange = findings.parity_of(runs), findings.exchange_of(bench)
     recipe, transfer = findings.recipe_of(runs), findings.transfer_of(runs)
-    sources = {figures.speed: speed, figures.parity: parity, figures.recipe: recipe}
+    sources = {figures.speed: bench, figures.parity: parity, figures.recipe: recipe}
     sources |= {figures.transfer: transfer, figures.exchange: exchange, figures.ring: exchange}
     sources |= {figures.bubble: findings.rows_of(bench, "bubble"), figures.accuracy: cluster}
     sources |= {figures.top1_top5: cluster, figures.scaling: cluster}
     model = scaling.study_scaling(cluster)
     sources |= {figures.model: model, figures.io: cluster and ios.get(cluster[0].study)}
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
+    drawn = {name: panels for name, panels in drawn.items() if panels}
+    of_cluster = {"accuracy", "top1_top5", "scaling", "model", "io"} & drawn.keys()
+    origins = dict.fromkeys(of_cluster, cluster and cluster[0])  # {figure: a run in it}
     precisions = {
         name: same
         for name, same in sorted(studies.items())
@@ -81,6 +80,10 @@ def make_page(runs, bench, ios, warnings, command):
         while files[name] in drawn:  # two studies whose names differ in odd characters alone
             files[name] += "_"
         drawn[files[name]] = figures.study(studies[name], ios.get(name))
+        origins[files[name]] = studies[name][0]
+    for name, run in origins.items():
+        if caption := findings.whose(run):
+            drawn[name] = [each | {"caption": caption} for each in drawn[name]]
 
     def figure(name, text):
         if name not in files:

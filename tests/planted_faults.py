@@ -752,6 +752,20 @@ tests/test_look.py -k "unequal or average_is"
 tests/test_results.py -k "went_on_with or goes_on_from"
   hours of the last start => starts[0].get("resumed") if starts else None => starts[-1].get("resumed") if starts else None
   an epoch that others began counts => before.get("epoch", 0) + bool(before.get("step")) => before.get("epoch", 0)
+tests/test_results.py -k "headline or figure_compares or whose or claims_and"
+  the best epoch in a figure's title => tops, (first, *_, last) = [final(run) for run in cluster] => tops, (first, *_, last) = [run.values("Top1/val").max() for run in cluster]
+  the best epoch's top-5 in a title => f"{final(run, f'{top}/val'):.1f} % on => f"{run.values(f'{top}/val').max():.1f} % on
+  the first epoch for the last => return float(run.values(tag)[-1]) => return float(run.values(tag)[0])
+  the best is the last => return float(run.values(tag).max()) => return float(run.values(tag)[-1])
+  bfloat16 is compared with float32 => and ("bfloat16" in row["name"]) == ("bfloat16" in options) => and "bfloat16" in row["name"]
+  every script is compared by imagenet_nd.py => if row["name"].split()[0] == script => if row["name"].split()[0] == "imagenet_nd.py"
+  a bar's ratio the other way round => compared = times(ours, theirs) => compared = times(theirs, ours)
+  nvImageCodec's ratio called Pillow's => times(pillow, plain, '') => times(ours, plain, '')
+  a figure does not say whose runs it shows => if caption := findings.whose(run): => if caption := "":
+  only the page's own figures say whose runs => origins[files[name]] = studies[name][0] => pass
+  the address is left out => "source": "({})"} => "source": ""}
+  a docstring's claim stays as it was => paragraphs[-1:-1] = [claim] if claim else [] => paragraphs[-1:-1] = [claim] if claim and "Measured" not in docstring else []
+  a claim that no log is of stays => if not text.startswith("Measured: ")] => if not text.startswith("Measured: ") or not claim]
 tests/test_training.py -k trained_again
   the first step that is trained again is logged twice => purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0 => purge = max(run.epoch + 1, run.epoch * data.steps + run.step + 1) if in_place else 0
 tests/test_weights.py -k "no_real or averages_of_others or that_no_library or not_finite or names_of_classes or odd_files or none_of_images"
@@ -870,7 +884,8 @@ def main():
     parser.add_argument("--only", type=int, nargs="+", help="these numbers")
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     args = parser.parse_args()
-    names = "imagenet_*.py text_*.py tools/look.py tools/make_shards.py reporting/logs.py".split()
+    names = "imagenet_*.py text_*.py tools/look.py tools/make_shards.py make_results.py".split()
+    names += ["reporting/*.py"]
     families = [ROOT.glob(name) for name in names]
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families

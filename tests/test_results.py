@@ -126,8 +126,9 @@ def test_v100_numbers(cli):
         share = 100 * rates[-1] / rates[0]
         assert (row["efficiency"], cells["efficiency"]) == (f"{share:.1f} %", f"{share:.0f} %")
         for top in "15":
-            best = f"{max(values[f'Top{top}/val']):.2f}"
-            ends = f"{values[f'Top{top}/val'][-1]:.2f} / {best}"
+            last, best = (f"{each(values[f'Top{top}/val']):.2f}" for each in (lambda v: v[-1], max))
+            assert cells[f"last top-{top}, %"] == last
+            ends = f"{last} / {best}"
             assert (row[f"val top{top}, last / best"], cells[f"best top-{top}, %"]) == (ends, best)
         (path,) = folder.iterdir()
         began, seconds = int(path.name.split(".")[3]), {}
@@ -142,6 +143,30 @@ def test_v100_numbers(cli):
             hours, minutes, rest = map(int, clock.split(":"))
             spent = 3600 * hours + 60 * minutes + rest
             assert spent == pytest.approx(seconds[expected], abs=2)
+
+
+def test_the_last_epoch_is_the_headline():
+    """The best one, which val/ itself has selected, stands beside it; also in typed pages."""
+    page, runs = (ROOT / "RESULTS.md").read_text(), logs.read_runs([V100])[0]
+    last = {run.devices: [float(run.values(f"Top{n}/val")[-1]) for n in (1, 5)] for run in runs}
+    best = {run.devices: run.values("Top1/val").max() for run in runs}
+    eight, many = f"{last[8][0]:.1f}", f"{last[64][0]:.1f}"
+    assert eight != f"{best[8]:.1f}" and many != f"{best[64]:.1f}"  # or nothing would be told apart
+    assert f"- **{eight} % top-1** after the last of 90 epochs on 8 GPUs in 5:48:32" in page
+    assert f"{many} % on 64 in 1:08:11. Their best epochs, selected on val/ itself:" in page
+    assert f": {best[8]:.1f} and {best[64]:.1f} %." in page
+    titles = [panel["title"] for panel in [*figures.accuracy(runs), *figures.top1_top5(runs)]]
+    tops = [last[size][0] for size in last]
+    assert f"{min(tops):.1f} to {max(tops):.1f} % top-1 after the last epoch" in titles[0]
+    for place, title in enumerate(titles[2:]):
+        ends = f"{last[2][place]:.1f} % on 2 GPUs, {last[64][place]:.1f} % on 64 GPUs"
+        assert title.endswith(f"after the last epoch: {ends}")
+    recipes = " ".join((ROOT / "docs" / "recipes.md").read_text().split())
+    assert f"{eight} % after the last epoch in 5 h 49 min on 8, {many} % in 1 h 8 min" in recipes
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"took the project of 2020 5 h 49 min, and ended at {eight} % top-1." in readme
+    text = [run for run in logs.read_runs([LOGS / "text_cpu"])[0] if run.options["task"] == "lm"]
+    assert f"validation loss of {text[0].values('Loss/val')[-1]:.2f} nats" in page
 
 
 def test_v100_scaling_model(cli):
@@ -186,6 +211,36 @@ def test_a_cluster_is_shown_whatever_its_facts(tmp_path, cli):
     made = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert made == {"accuracy", "top1_top5", "scaling", "model", "io", "parity_of_mine"}
     assert [row["name"] for row in rows(text, "name")] == [NAME.format(16)]
+
+
+def test_it_is_said_whose_runs_are_shown(tmp_path, cli):
+    """By study.json beside them: on the page, and in each figure of the runs. Runs that it says
+    nothing about are not called another project's."""
+    for devices in (2, 4, 8):
+        write_run(tmp_path / "logs" / "theirs" / NAME.format(devices), usual(3, 100 * devices))
+        write_run(tmp_path / "logs" / "sent" / f"{devices}", usual(3), about=about("ddp", 1))
+    whose = {"year": 1999, "by": "<Jo>", "source": "https://a.b/c", "note": "It rained."}
+    for study in "theirs", "sent":
+        cli(tmp_path / "logs", "--out", tmp_path)
+        text = (tmp_path / "RESULTS.md").read_text()
+        drawn = {path.stem: figures.read_fingerprint(path) for path in tmp_path.rglob("*.png")}
+        (tmp_path / "logs" / study / "study.json").write_text(json.dumps(whose))
+        cli(tmp_path / "logs", "--out", tmp_path)
+        after = (tmp_path / "RESULTS.md").read_text()
+        said = "measured in 1999 by &lt;Jo&gt; (https://a.b/c)"
+        new = [line for line in after.splitlines() if line not in text.splitlines()]
+        assert sum(said in line for line in new) == (2 if study == "theirs" else 1), new
+        assert sum("It rained." in line for line in new) == 1
+        changed = [
+            name
+            for name in drawn
+            if drawn[name] != figures.read_fingerprint(tmp_path / "figures" / f"{name}.png")
+        ]
+        of_cluster = ["accuracy", "model", "scaling", "top1_top5"]
+        assert sorted(changed) == (of_cluster if study == "theirs" else ["sent"])
+        assert ("the scripts of today" in text) == (
+            study == "sent"
+        )  # whose logs these scripts wrote
 
 
 # ------------------------------------------------------------------------- folders of any name
@@ -459,20 +514,27 @@ def test_stale_results_are_found(tmp_path, cli):
 
 
 def test_claims_and_results_of_other_logs(tmp_path, cli, monkeypatch):
-    """A stale claim in a docstring is named; a page of other logs is not replaced unasked."""
-    shutil.copy(ROOT / "text_fsdp.py", tmp_path)
-    claim = next(
-        each for each in cli(LOGS, "--show", "claims").split("Measured: ") if "47 MB" in each
-    )
-    write_run(tmp_path / "runs" / NAME.format(1), usual(2))
+    """A stale claim in a docstring is named, and replaced; one that no log is of goes; a page of
+    other logs is not replaced unasked."""
+    script, source = tmp_path / "text_fsdp.py", (ROOT / "text_fsdp.py").read_text()
+    assert "albert-base's 47 MB are gathered" in source
+    gathers = tmp_path / "text_gathers.json"
+    shutil.copy(LOGS / "benchmarks" / gathers.name, tmp_path)
     monkeypatch.setattr(make_results, "HERE", tmp_path)
-    claims = {"text_fsdp.py": f"Measured: {claim.strip()}"}
-    assert make_results.stale_claims(claims) == []
-    assert "nothing, since no log is of it" in make_results.stale_claims({})[0]
-    changed = {"text_fsdp.py": claims["text_fsdp.py"].replace("47 MB", "48 MB")}
-    assert "text_fsdp.py: what was measured should be" in make_results.stale_claims(changed)[0]
-    shutil.copy(ROOT / "RESULTS.md", tmp_path)
     monkeypatch.chdir(tmp_path)
+    without = re.sub(r"Measured: .*?\n\n", "", source, count=1, flags=re.DOTALL)
+    for stale in source.replace("albert-base's 47 MB", "albert-base's 48 MB"), without:
+        script.write_text(stale)
+        assert f"mends it: RESULTS.md, {script.name}\n" in cli(".", "--check", status=1)
+        cli(".")
+        assert script.read_text() == source
+        cli(".", "--check")
+        (tmp_path / "RESULTS.md").unlink()
+    gathers.unlink()
+    write_run(tmp_path / "runs" / NAME.format(1), usual(2))
+    cli(".")
+    assert script.read_text() == without
+    shutil.copy(ROOT / "RESULTS.md", tmp_path)
     assert "RESULTS.md here is of other logs" in cli("runs", status=2)
     assert NAME.format(1) in cli("runs", "--out", ".") + (tmp_path / "RESULTS.md").read_text()
 
@@ -525,6 +587,112 @@ def test_what_was_not_measured_is_not_compared():
     assert said == "2.0 times as fast as pytorch/examples"
 
 
+def test_headlines_compare_at_equal_options():
+    """Ratios of medians, by the logs: in float32 with pytorch/examples, in bfloat16 and
+    channels_last with timm, whose row has both. What two options gain is called that."""
+    name = "training_resnet18_jpegs"
+    measured = json.loads((LOGS / "benchmarks" / f"{name}.json").read_text())["rows"]
+    medians = {row["name"]: np.median(row["values"]) for row in measured}
+    page, peers = (ROOT / "RESULTS.md").read_text(), ("pytorch/examples", "timm")
+    bases = [medians["pytorch/examples' loop"], medians["timm's loop, bfloat16, channels_last"]]
+    for script in "nd", "dp", "ddp", "ddp_apex", "horovod":
+        mine = [row for row in medians if row.split()[0] == f"imagenet_{script}.py"]
+        docstring = (ROOT / f"imagenet_{script}.py").read_text().split('"""')[1]
+        claim = " ".join(docstring.split("Measured: ")[1].split("\n\n")[0].split())
+        form = r"([\d.]+) images/s in {}, (?:([\d.]+) times )?as fast as {}; "
+        said = [re.search(form.format("float32", peers[0]), claim)]
+        said += [re.search(form.format("bfloat16 and channels_last", peers[1]), claim)]
+        for row, found, base in zip(sorted(mine, key=medians.get), said, bases, strict=True):
+            assert found[1] == f"{medians[row]:.1f}", row
+            ratio = medians[row] / base
+            assert found[2] == f"{ratio:.2f}" if found[2] else abs(ratio - 1) < 0.05
+        assert len(re.findall("as fast as", claim)) == 2
+    (heading,) = re.findall("^## (.*training ResNet-18 .*)$", page, re.MULTILINE)
+    equal = "1.03 times as fast as pytorch/examples in float32, 1.07 times as fast as timm in"
+    assert heading.startswith("At equal options, ") and equal in heading
+    for line in re.findall(r".*3\.0 times as fast as pytorch/examples.*", page):
+        assert "which pytorch/examples lacks" in line and equal in line
+    rows = json.loads((LOGS / "benchmarks" / "data_loading.json").read_text())["rows"]
+    medians = {row["name"]: np.median(row["values"]) for row in rows}
+    (heading,) = re.findall("^## (.*loads JPEGs.*)$", page, re.MULTILINE)
+    ours, pillow = "this project, folder", "this project, folder, Pillow"
+    theirs = medians["pytorch/examples"]
+    assert (
+        f"{medians[ours] / theirs:.1f} times as fast as pytorch/examples, whose batches" in heading
+    )
+    assert "into uint8 batches" in heading and "are float32" in heading
+    assert f"(without nvImageCodec {medians[pillow] / theirs:.1f} times)" in heading
+    assert not {row["batches"] for row in rows if row["name"] in findings.UINT8} - {"uint8"}
+    assert not {row["batches"] for row in rows if row["name"] in findings.FLOAT32} - {"float32"}
+
+
+def test_the_figure_compares_at_equal_options():
+    """Each of the project's bars of training stands above the peer's with its options, and has the
+    ratio to it; bars of loading are in order, each with its dtype."""
+    bench, _ = logs.read_benchmarks([LOGS / "benchmarks"])
+    loading, training = figures.speed(bench)
+    rates = training["curves"][""]
+    assert [*rates.index] == [
+        "imagenet_nd.py, float32",
+        "pytorch/examples' loop, float32",
+        "imagenet_nd.py --amp bfloat16 --channels-last",
+        "timm's loop, bfloat16, channels_last",
+    ]
+    for bar, peer in (0, "pytorch/examples"), (2, "timm"):
+        compared = f"{rates.iat[bar] / rates.iat[bar + 1]:.2f} x {peer}"
+        assert training["texts"][bar].endswith(f"({compared})") and compared in training["title"]
+        assert "x" not in training["texts"][bar + 1]
+    assert training["colors"] == [figures.TEAL, figures.LIGHT] * 2
+    rows = {row["name"]: row for row in findings.rows_of(bench, "data_loading")}
+    rates = loading["curves"][""]
+    assert [*rates] == sorted(rates, reverse=True) and len(rates) == 9
+    for name, text, colour in zip(rates.index, loading["texts"], loading["colors"], strict=True):
+        own = name.replace("without nvImageCodec", "Pillow").replace("of quality 90", "full-size")
+        row = {each.replace("full-size JPEGs", "JPEGs full-size"): rows[each] for each in rows}
+        row = {each.replace(" reference preset", ""): row[each] for each in row}[own]
+        used = f"{row['processor time, ms per image']:.1f} ms"
+        assert text.split("  ") == [tables.significant(row["median"]), row["batches"], used]
+        assert (colour == figures.TEAL) == name.startswith("this project")
+    theirs = rows["pytorch/examples"]["median"]
+    ratio, pillow = (
+        rates[f"this project, folder{more}"] / theirs for more in ("", ", without nvImageCodec")
+    )
+    said = (
+        f"uint8 batches: 1.7 x DALI, 1.2 x FFCV; {ratio:.1f} x pytorch/examples, whose batches are"
+    )
+    assert f"{said} float32 ({pillow:.1f} x without nvImageCodec)" in loading["title"]
+
+
+def test_a_figure_compares_what_was_measured():
+    """Without peers, without this project, without a benchmark."""
+    bench, _ = logs.read_benchmarks([LOGS / "benchmarks"])
+    names = "data_loading", "training_resnet18_jpegs"
+    some = {each: {**bench[each], "rows": [r for r in bench[each]["rows"]]} for each in names}
+    some["data_loading"]["rows"] = [
+        r for r in some["data_loading"]["rows"] if "project" in r["name"]
+    ]
+    some[names[1]]["rows"] = [r for r in some[names[1]]["rows"] if "timm" not in r["name"]]
+    loading, training = figures.speed(some)
+    assert loading["title"].strip().endswith("into uint8 batches") and len(loading["texts"]) == 3
+    assert training["title"].endswith("1.03 x pytorch/examples in float32")
+    some[names[1]]["rows"] = [r for r in bench[names[1]]["rows"] if "imagenet" not in r["name"]]
+    assert len(figures.speed({names[1]: some[names[1]]})) == 0 == len(figures.speed({}))
+
+
+def test_no_section_of_the_page_is_left_out():
+    """The repository has logs for each, which a template that fails would leave out in silence."""
+    page, template = (ROOT / name for name in ("RESULTS.md", "reporting/RESULTS.md.j2"))
+    ids = [re.findall('<a id="(.+?)">', path.read_text()) for path in (page, template)]
+    assert ids[0] == ids[1] and len(ids[0]) > 8
+    titles = re.findall(
+        r"^(?:\{#.*?#\})?#+ (?:<a.*?</a>)?(.*)$", template.read_text(), re.MULTILINE
+    )
+    for title in titles:
+        parts = [part.strip() for part in re.split(r"\{[{%].*?[%}]\}", title)]
+        if title != "Warnings" and any(len(part) > 5 for part in parts):  # else a study's name
+            assert max(parts, key=len) in page.read_text(), title
+
+
 # ------------------------------------------------------------------------------- logs of strangers
 
 
@@ -565,3 +733,33 @@ def test_results_in_another_time_zone(tmp_path):
     words = [sys.executable, "make_results.py", "logs", "--check"]
     environment = {"TZ": "Asia/Tokyo", "LC_ALL": "C", "PATH": ""}
     subprocess.run(words, env=environment, cwd=ROOT, check=True)
+
+
+def test_a_log_that_is_sent(demo, tmp_path):
+    """docs/send_a_log.md as typed, from a copy that has run a script: the page, a figure and the
+    script's docstring have the run, and say whose it is."""
+    text = (ROOT / "docs" / "send_a_log.md").read_text()
+    (typed,) = re.findall("^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    unused = shutil.ignore_patterns(".git", ".venv", "logs", "runs", "tests", "*cache*")
+    copy = shutil.copytree(ROOT, tmp_path / "a copy", ignore=unused)
+    (copy / ".venv" / "bin").mkdir(parents=True)  # as make would, with this Python
+    (copy / ".venv" / "bin" / "python").write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
+    (copy / ".venv" / "bin" / "python").chmod(0o755)
+    (copy / ".venv" / "installed").touch()
+    (copy / "logs").mkdir()
+    words = (
+        "-a resnet18 --image-size 32 --no-accel -j 0 -b 8 --epochs 2 --steps-per-epoch 2".split()
+    )
+    run([*command("imagenet_nd.py"), *words, "--output-dir", "runs/r50", demo], copy)
+    shown = subprocess.check_output(["bash", "-ec", typed], cwd=copy, text=True)
+    assert '"packages": ' in shown or "packages: " in shown
+    ((sent,), warnings) = logs.read_runs([copy / "logs"])
+    last = f"{sent.values('Top1/val')[-1]:.2f}"
+    page = (copy / "RESULTS.md").read_text()
+    assert not warnings and f"| {last} / " in page and "![CLUSTER](figures/CLUSTER.png)" in page
+    assert "*These runs were measured in 2026 by YOUR NAME (https://ADDRESS).*" in page
+    assert (copy / "figures" / "CLUSTER.png").exists()
+    docstring = (copy / "imagenet_nd.py").read_text().split('"""')[1]
+    assert f"Measured: resnet18 to {float(last):.1f} % top-1 on demo_data (32 pixels)" in docstring
+    checked = [sys.executable, "make_results.py", "logs", "--check"]
+    subprocess.run(checked, cwd=copy, check=True)
