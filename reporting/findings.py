@@ -18,12 +18,12 @@ PEERS = {"float32": PLAIN, "bfloat16 and channels_last": TIMM}  # whose options 
 
 
 def best(run, tag="Top1/val"):
-    """Returns the highest value of a measure: that of an epoch that was chosen by val/ itself."""
+    """Returns the highest value of a measure, of an epoch that val/ itself has selected."""
     return float(run.values(tag).max())
 
 
 def final(run, tag="Top1/val"):
-    """Returns the value of a measure after the last epoch, which nobody chose."""
+    """Returns the value of a measure after the last epoch."""
     return float(run.values(tag)[-1])
 
 

@@ -178,7 +178,8 @@ def test_the_last_epoch_is_the_headline():
     recipes = " ".join((ROOT / "docs" / "recipes.md").read_text().split())
     assert f"{eight} % after the last epoch in 5 h 49 min on 8, {many} % in 1 h 8 min" in recipes
     readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"took the project of 2020 5 h 49 min, and ended at {eight} % top-1." in readme
+    ends = f"needed 5 h 49 min for the same 90 epochs, and ended at {eight} % top-1."
+    assert f"On 8 V100, the project of 2020 {ends}" in readme
     learned = logs.read_runs([LOGS / "text_cpu"])[0]
     assert {run.options["task"]: f"{run.values('Loss/val')[-1]:.2f}" for run in learned}["lm"] in (
         re.findall("validation loss of (.*?) nats", text)
