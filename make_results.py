@@ -18,6 +18,7 @@ machine.
 
 import argparse
 import difflib
+import re
 import shlex
 import signal
 import sys
@@ -36,10 +37,13 @@ HERE = Path(__file__).resolve().parent
 def with_claim(source, claim):
     """Returns the source of a script whose docstring says what was measured, before its last
     paragraph: `claim`, or nothing where that is None, since no log is of the script."""
-    before, docstring, after = source.split('"""', 2)
+    before, begin, rest = source.partition('"""')
+    docstring, end, after = rest.partition('"""')
     paragraphs = [text for text in docstring.split("\n\n") if not text.startswith("Measured: ")]
-    paragraphs[-1:-1] = [claim] if claim else []
-    return '"""'.join([before, "\n\n".join(paragraphs), after])
+    if claim and end:
+        # A name in a log must not end the docstring, or the rest of it would be code.
+        paragraphs[-1:-1] = [re.sub(r"[\"\\]", "'", claim)]
+    return "".join([before, begin, "\n\n".join(paragraphs), end, after])
 
 
 def parse_args():

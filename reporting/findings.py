@@ -227,10 +227,10 @@ def formula_error(benchmark):
     return max(100 * abs(row["median"] / row["by formula, MB"] - 1) for row in benchmark["rows"])
 
 
-def at_equal_options(bench, script="imagenet_nd.py"):
-    """Returns (options, the script's row, the peer's row) of training on JPEGs, for each of PEERS
+def at_equal_options(bench, script="imagenet_nd.py", images="jpegs"):
+    """Returns (options, the script's row, the peer's row) of training ResNet-18, for each of PEERS
     that was measured, and the script with the same options."""
-    rows, pairs = rows_of(bench, "training_resnet18_jpegs"), []
+    rows, pairs = rows_of(bench, f"training_resnet18_{images}"), []
     for options, peer in PEERS.items():
         theirs = [row for row in rows if row["name"] == peer]
         ours = [

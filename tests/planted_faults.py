@@ -752,7 +752,7 @@ tests/test_look.py -k "unequal or average_is"
 tests/test_results.py -k "went_on_with or goes_on_from"
   hours of the last start => starts[0].get("resumed") if starts else None => starts[-1].get("resumed") if starts else None
   an epoch that others began counts => before.get("epoch", 0) + bool(before.get("step")) => before.get("epoch", 0)
-tests/test_results.py -k "headline or figure_compares or whose or claims_and"
+tests/test_results.py -k "headline or figure_compares or whose or claims_and or no_code"
   the best epoch in a figure's title => tops, (first, *_, last) = [final(run) for run in cluster] => tops, (first, *_, last) = [run.values("Top1/val").max() for run in cluster]
   the best epoch's top-5 in a title => f"{final(run, f'{top}/val'):.1f} % on => f"{run.values(f'{top}/val').max():.1f} % on
   the first epoch for the last => return float(run.values(tag)[-1]) => return float(run.values(tag)[0])
@@ -764,7 +764,8 @@ tests/test_results.py -k "headline or figure_compares or whose or claims_and"
   a figure does not say whose runs it shows => if caption := findings.whose(run): => if caption := "":
   only the page's own figures say whose runs => origins[files[name]] = studies[name][0] => pass
   the address is left out => "source": "({})"} => "source": ""}
-  a docstring's claim stays as it was => paragraphs[-1:-1] = [claim] if claim else [] => paragraphs[-1:-1] = [claim] if claim and "Measured" not in docstring else []
+  a docstring's claim stays as it was => if claim and end: => if claim and "Measured" not in docstring:
+  a name in a log ends the docstring => re.sub(r"[\"\\]", "'", claim) => claim
   a claim that no log is of stays => if not text.startswith("Measured: ")] => if not text.startswith("Measured: ") or not claim]
 tests/test_training.py -k trained_again
   the first step that is trained again is logged twice => purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0 => purge = max(run.epoch + 1, run.epoch * data.steps + run.step + 1) if in_place else 0

@@ -1,6 +1,7 @@
 """make_results.py: what it reads from logs, good and damaged, and what it makes of them. The page
 of logs/ itself is compared by `make_results.py logs --check`."""
 
+import ast
 import functools
 import hashlib
 import html
@@ -556,6 +557,28 @@ def test_claims_and_results_of_other_logs(tmp_path, cli, monkeypatch):
     assert NAME.format(1) in cli("runs", "--out", ".") + (tmp_path / "RESULTS.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "odd", ['"""\nraise SystemExit\n"""', "\\", 'a" """ + f() + """', "\\N{no} \\x"]
+)
+def test_names_in_a_log_are_no_code(odd, tmp_path, cli, monkeypatch):
+    """What was trained on is in a docstring, and ends no docstring."""
+    script, source = tmp_path / "imagenet_nd.py", (ROOT / "imagenet_nd.py").read_text()
+    script.write_text(source)
+    (tmp_path / "imagenet_mine.py").write_text("'Without a docstring in three quotes.'\n")
+    more = {"data": f"/data/{odd}", "image_size": 32, "steps_per_epoch": 2}
+    write_run(tmp_path / "logs" / "sent" / "run", usual(2), about=about() | more)
+    monkeypatch.setattr(make_results, "HERE", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    cli("logs")
+    cli("logs", "--check")
+    made = ast.parse(script.read_text())
+    claim = ast.get_docstring(made).split("\n\n")[-2]
+    assert claim.startswith("Measured: resnet18 to 20.0 % top-1 on ")
+    trees = [ast.dump(ast.Module(each.body[1:], [])) for each in (made, ast.parse(source))]
+    assert trees[0] == trees[1]
+    assert len((tmp_path / "imagenet_mine.py").read_text().splitlines()) == 1
+
+
 def test_a_failed_trial_is_counted(tmp_path, cli):
     trials = {"kills": [["a", "b", True], ["c", "d", False], ["e", "f", None]]}
     content = {"title": "Faults", "facts": {}, "about": {"command": ["make"]}, "commits": {}}
@@ -633,7 +656,7 @@ def test_headlines_compare_at_equal_options():
     equal = "1.03 times as fast as pytorch/examples in float32, 1.07 times as fast as timm in"
     assert heading.startswith("At equal options, ") and equal in heading
     for line in re.findall(r".*3\.0 times as fast as pytorch/examples.*", text):
-        assert "which pytorch/examples lacks" in line and equal in line
+        assert "two options that pytorch/examples lacks" in line and equal in line
     rows = json.loads((LOGS / "benchmarks" / "data_loading.json").read_text())["rows"]
     medians = {row["name"]: np.median(row["values"]) for row in rows}
     (heading,) = re.findall("^## (.*loads JPEGs.*)$", text, re.MULTILINE)
@@ -770,7 +793,7 @@ def test_a_log_that_is_sent(demo, tmp_path):
     words = (
         "-a resnet18 --image-size 32 --no-accel -j 0 -b 8 --epochs 2 --steps-per-epoch 2".split()
     )
-    run([*command("imagenet_nd.py"), *words, "--output-dir", "runs/r50", demo], copy)
+    run([*command("imagenet_nd.py"), *words, "--output-dir", "runs/r50-o2", demo], copy)
     shown = subprocess.check_output(["bash", "-ec", typed], cwd=copy, text=True)
     assert "RESULTS.md and 1 figures, from 1 runs" in shown and "packages: " in shown
     ((sent,), warnings) = logs.read_runs([copy / "logs"])
