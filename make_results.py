@@ -1,5 +1,4 @@
 """Turn training logs into figures/ and RESULTS.md: every figure and every measured number in them.
-What was measured with a script, its docstring says after "Measured:", made from the logs, too.
 
     python make_results.py logs                             # `make results`
     python make_results.py logs --check      # is what stands there, and in docstrings, of logs/?
@@ -34,16 +33,17 @@ from reporting.tables import code, in_full
 HERE = Path(__file__).resolve().parent
 
 
-def with_claim(source, claim):
-    """Returns the source of a script whose docstring says what was measured, before its last
-    paragraph: `claim`, or nothing where that is None, since no log is of the script."""
-    before, begin, rest = source.partition('"""')
-    docstring, end, after = rest.partition('"""')
-    paragraphs = [text for text in docstring.split("\n\n") if not text.startswith("Measured: ")]
-    if claim and end:
-        # A name in a log must not end the docstring, or the rest of it would be code.
-        paragraphs[-1:-1] = [re.sub(r"[\"\\]", "'", claim)]
-    return "".join([before, begin, "\n\n".join(paragraphs), end, after])
+def stale_claims(claims):
+    """Returns a line for each script whose docstring has another claim than {script: claim}."""
+    lines = []
+    for path in sorted([*HERE.glob("imagenet_*.py"), *HERE.glob("text_*.py")]):
+        docstring = path.read_text(encoding="utf-8").split('"""')[1]
+        there = re.findall(r"(?ms)^(Measured: .*?)\s*(?:\n\s*\n|\Z)", docstring)
+        wanted = [claims[path.name]] if path.name in claims else []
+        if there != wanted:
+            claim = wanted[0] if wanted else "nothing, since no log is of it"
+            lines.append(f"{path.name}: what was measured should be in its docstring:\n{claim}")
+    return lines
 
 
 def parse_args():
@@ -111,12 +111,8 @@ def main():
     page = out / "RESULTS.md"
     before = page.read_text(encoding="utf-8") if page.exists() else ""
     texts = {page: text}
-    if out.resolve() == HERE:
-        if lessons := make_lessons(runs, bench):
-            texts[out / "docs" / "lessons.md"] = lessons
-        for script in sorted([*HERE.glob("imagenet_*.py"), *HERE.glob("text_*.py")]):
-            source = script.read_text(encoding="utf-8")
-            texts[out / script.name] = with_claim(source, claims.get(script.name))
+    if out.resolve() == HERE and (lessons := make_lessons(runs, bench)):
+        texts[out / "docs" / "lessons.md"] = lessons
     if before and not args.out and code(command) not in before:
         parser.error("RESULTS.md here is of other logs: give --out FOLDER, or --out . if so")
     if args.check:
@@ -126,6 +122,8 @@ def main():
         if names := [path.name for path in [*stale, *left_over]]:
             command += f" --out {shlex.quote(str(args.out))}" if args.out else ""
             parser.exit(1, f"stale, `{command}` mends it: {', '.join(names)}\n")
+        if out.resolve() == HERE and (wrong := stale_claims(claims)):
+            parser.exit(1, "\n".join([*wrong, ""]))
         print(f"RESULTS.md and {len(figures)} figures are what the logs give")
         return
     try:

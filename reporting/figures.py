@@ -15,17 +15,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from reporting import findings
 from reporting.findings import (
-    FLOAT32,
-    OURS,
-    UINT8,
     WAYS,
-    against,
     at_equal_options,
     complete,
     final,
     mean_final,
     rows_of,
-    short,
     size_of,
 )
 from reporting.scaling import efficiency, prediction_errors
@@ -230,14 +225,16 @@ def model(scaling):
 
 def accuracy(cluster):
     """Validation top-1 of a cluster's runs over epochs, and over hours."""
-    tops, (first, *_, last) = [final(run) for run in cluster], complete(cluster)
+    tops, whole = [final(run) for run in cluster], complete(cluster)
     epochs = {f"{run.devices} GPUs": curve(run, "Top1/val") for run in cluster}
     hours = {f"_{run.devices}": curve(run, "Top1/val", 3600) for run in cluster}
     span = f"{cluster[0].devices} to {cluster[-1].devices} GPUs"
     title = f"{min(tops):.1f} to {max(tops):.1f} % top-1 after the last epoch, on {span}"
     panels = [panel(epochs, title, "epoch", "validation top-1, %")]
-    title = f"{last.devices} GPUs take {last.training_seconds / 3600:.1f} hours, "
-    title += f"{first.devices} take {first.training_seconds / 3600:.0f}"
+    first, last = whole[0], whole[-1]
+    title = f"{last.devices} GPUs take {last.training_seconds / 3600:.1f} hours"
+    if first is not last:
+        title += f", {first.devices} take {first.training_seconds / 3600:.0f}"
     return [*panels, panel(hours, title, "hours", "validation top-1, %", logx=True)]
 
 
@@ -346,60 +343,49 @@ def transfer(transfer):
 def speed(bench):
     """Images/s of loading and of training beside others', of those that were measured."""
     panels = []
-    # Rows that read other images, smaller or decoded before, are left out.
-    rows = [
-        row for row in rows_of(bench, "data_loading") if not re.search("pixels|raw", row["name"])
-    ]
-    if OURS in (row["name"] for row in rows):
-        panels.append(loading(rows, findings.place(bench["data_loading"])))
+    if rows := rows_of(bench, "data_loading"):
+        panels.append(loading(rows, bench["data_loading"]))
     if pairs := at_equal_options(bench):
-        panels.append(training(pairs, findings.place(bench["training_resnet18_jpegs"])))
+        panels.append(training(pairs, bench))
     return panels
 
 
-def times(ours, theirs, peer=None):
-    """Returns how a row compares with a peer's, as "2.7 x timm"; `peer` is what it is called."""
-    ratio = against(ours["values"], theirs["values"]).replace(" times as fast as", " x")
-    return f"{ratio} {short(theirs['name']) if peer is None else peer}".strip()
+def brief(text):
+    """Returns "2.7 x timm" for "2.7 times as fast as timm"."""
+    return re.sub(" times as fast( as)?", " x", text)
 
 
-def loading(rows, where):
+def loading(rows, benchmark):
     """Images/s of loading JPEGs, compared with batches of the same dtype first."""
-    found = {row["name"]: row for row in rows}
-    ours, pillow, plain = (found.get(each) for each in (OURS, f"{OURS}, Pillow", FLOAT32[0]))
-    compared = [", ".join(times(ours, found[peer]) for peer in UINT8 if peer in found)]
-    if plain:
-        without = f" ({times(pillow, plain, '')} without nvImageCodec)" if pillow else ""
-        compared.append(f"{times(ours, plain)}, whose batches are float32{without}")
-    compared = "; ".join(filter(None, compared))
-    title = ": ".join(filter(None, ["Loading JPEGs into uint8 batches", compared]))
     rates, texts, colours = {}, [], []
     for row in sorted(rows, key=lambda row: -row["median"]):
-        name = row["name"].replace("full-size JPEGs", "JPEGs of quality 90")
+        if re.search("pixels|raw", row["name"]):  # other images, smaller or decoded before
+            continue
+        name = row["name"].replace("full-size JPEGs", "re-encoded JPEGs")
         name = name.replace(" reference preset", "").replace("Pillow", "without nvImageCodec")
         used = row.get("processor time, ms per image")
         parts = [significant(row["median"]), row.get("batches"), used and f"{used:.1f} ms"]
         rates[name] = row["median"]
         texts.append("  ".join(filter(None, parts)))
         colours.append(TEAL if name.startswith("this project") else LIGHT)
-    label = f"images/s, medians; ms: processor time per image; {where}"
-    look = {"texts": texts, "colors": colours}
-    return panel({"": rates}, title, label, "", **look)
+    compared = brief(findings.loading_headline(benchmark))
+    title = ": ".join(filter(None, ["Loading JPEGs into uint8 batches", compared]))
+    label = f"images/s, medians; ms: processor time per image; {findings.place(benchmark)}"
+    return panel({"": rates}, title, label, "", texts=texts, colors=colours)
 
 
-def training(pairs, where):
-    """Images/s of training, each row above the peer's with the same options."""
-    rates, texts, title = {}, [], []
-    for options, ours, theirs in pairs:
-        compared = times(ours, theirs)
-        title.append(f"{compared} in {options}")
+def training(pairs, bench):
+    """Images/s of training, each of this project's bars above the peer's with the same options."""
+    rates, texts, benchmark = {}, [], bench["training_resnet18_jpegs"]
+    for _, ours, theirs in pairs:
+        compared = brief(findings.beside(benchmark, ours["name"], [theirs["name"]]))
         for row, more in (ours, f"  ({compared})"), (theirs, ""):
             precision = "" if "bfloat16" in row["name"] else ", float32"
             rates[row["name"] + precision] = row["median"]
             texts.append(significant(row["median"]) + more)
-    title = f"Training ResNet-18 at equal options: {'; '.join(title)}"
-    look = {"texts": texts, "colors": [TEAL, LIGHT] * len(pairs)}
-    return panel({"": rates}, title, f"images/s, medians; {where}", "", **look)
+    title = f"Training ResNet-18 at equal options: {brief(findings.equal(bench))}"
+    label = f"images/s, medians; {findings.place(benchmark)}"
+    return panel({"": rates}, title, label, "", texts=texts, colors=[TEAL, LIGHT] * len(pairs))
 
 
 # Of ways to exchange gradients, and of schedules of a pipeline.

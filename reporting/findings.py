@@ -12,9 +12,18 @@ import scipy.special
 WAYS = "from scratch", "fine-tuned", "last layer alone"
 # Rows of benchmarks that the page compares.
 OURS, HALF = "this project, folder", "imagenet_nd.py --amp bfloat16 --channels-last"
-UINT8, FLOAT32 = ["NVIDIA DALI, CPU", "FFCV, full-size JPEGs"], ["pytorch/examples", "timm"]
-PLAIN, TIMM = "pytorch/examples' loop", "timm's loop, bfloat16, channels_last"
-PEERS = {"float32": PLAIN, "bfloat16 and channels_last": TIMM}  # whose options are the same
+PYTORCH, FLOAT = "pytorch/examples", ", whose batches are float32"
+UINT8, FLOAT32 = ["NVIDIA DALI, CPU", "FFCV, full-size JPEGs"], [PYTORCH, "timm"]
+# Rows of training with the same options: of a peer, and what follows a script's name in its own.
+PLAIN, O1 = "pytorch/examples' loop", "--opt-level O1 --half-dtype bfloat16 --channels-last"
+PEERS = {
+    "float32": (PLAIN, "", " --opt-level O0"),
+    "bfloat16 and channels_last": (
+        "timm's loop, bfloat16, channels_last",
+        " --amp bfloat16 --channels-last",
+        f" {O1}",
+    ),
+}
 
 
 def best(run, tag="Top1/val"):
@@ -195,16 +204,32 @@ def against(ours, theirs):
     return f"{ratio:.{2 if ratio < 1.1 else 1}f} times as fast as"
 
 
-def beside(benchmark, ours, peers):
-    """Returns how a row of a benchmark compares with those of `peers` that were measured."""
+def beside(benchmark, ours, peers, more=""):
+    """Returns how a row of a benchmark compares with those of `peers` that were measured, and
+    `more` behind it; "" where none was."""
     values = {row["name"]: row["values"] for row in benchmark["rows"] if row["values"]}
-    measured = [peer for peer in peers if peer in values]
-    return ", ".join(f"{against(values[ours], values[peer])} {short(peer)}" for peer in measured)
+    found = [peer for peer in peers if {ours, peer} <= values.keys()]
+    text = ", ".join(f"{against(values[ours], values[peer])} {short(peer)}" for peer in found)
+    return text and text + more
+
+
+def loading(benchmark, ours=OURS, float32=FLOAT32):
+    """Returns in words how loading JPEGs compares: with batches of the same dtype first."""
+    parts = beside(benchmark, ours, UINT8), beside(benchmark, ours, float32, FLOAT)
+    return "; ".join(filter(None, parts))
+
+
+def loading_headline(benchmark):
+    """Returns loading(), beside pytorch/examples alone, also without nvImageCodec."""
+    text = loading(benchmark, OURS, [PYTORCH])
+    pillow = beside(benchmark, f"{OURS}, Pillow", [PYTORCH]).removesuffix(f" as {PYTORCH}")
+    return f"{text} ({pillow} without nvImageCodec)" if text and pillow else text
 
 
 def short(peer):
-    """Returns what a peer is called whose row's name says more."""
-    return re.sub("^NVIDIA |, (CPU|full-size JPEGs)$|'s? loop.*", "", peer)
+    """Returns what a peer is called, whose row's name says more."""
+    peer = peer.replace(", full-size JPEGs", " (re-encoded JPEGs)")
+    return re.sub("^NVIDIA |, CPU$|'s? loop.*", "", peer)
 
 
 def place(benchmark):
@@ -230,26 +255,23 @@ def formula_error(benchmark):
 def at_equal_options(bench, script="imagenet_nd.py", images="jpegs"):
     """Returns (options, the script's row, the peer's row) of training ResNet-18, for each of PEERS
     that was measured, and the script with the same options."""
-    rows, pairs = rows_of(bench, f"training_resnet18_{images}"), []
-    for options, peer in PEERS.items():
-        theirs = [row for row in rows if row["name"] == peer]
-        ours = [
-            row
-            for row in rows
-            if row["name"].split()[0] == script
-            and ("bfloat16" in row["name"]) == ("bfloat16" in options)
-        ]
-        pairs += [(options, *pair) for pair in zip(ours, theirs, strict=False)]
-    return pairs
-
-
-def equal(pairs, benchmark):
-    """Returns in words how the rows of at_equal_options() compare."""
-    compared = [
-        f"{beside(benchmark, ours['name'], [theirs['name']])} in {options}"
-        for options, ours, theirs in pairs
+    rows = {row["name"]: row for row in rows_of(bench, f"training_resnet18_{images}")}
+    return [
+        (options, rows[script + end], rows[peer])
+        for options, (peer, *ends) in PEERS.items()
+        for end in ends
+        if {peer, script + end} <= rows.keys()
     ]
-    return ", ".join(compared)
+
+
+def equal(bench, images="jpegs"):
+    """Returns in words how the rows of at_equal_options() compare."""
+    benchmark = bench.get(f"training_resnet18_{images}")
+    pairs = at_equal_options(bench, images=images)
+    return ", ".join(
+        beside(benchmark, ours["name"], [theirs["name"]], f" in {options}")
+        for options, ours, theirs in pairs
+    )
 
 
 def where(run):
@@ -259,11 +281,31 @@ def where(run):
 
 
 def whose(run):
-    """Returns when and by whom a run was measured, and where it was published, as study.json in the
-    folder above it says; "" where it says nothing."""
-    forms = {"year": "in {}", "by": "by {}", "source": "({})"}
-    words = [form.format(run.facts[name]) for name, form in forms.items() if run.facts.get(name)]
-    return " ".join(["measured", *words]) if words else ""
+    """Returns when and by whom a run was measured, and where it was published, as study.json says;
+    "" where it says nothing."""
+    year, by, source = (run.facts.get(name) for name in ("year", "by", "source"))
+    if not (year or by or source):
+        return ""
+    words = ["measured", year and f"in {year}", by and f"by {by}", source and f"({source})"]
+    text = " ".join(filter(None, words))
+    return text if run.about else f"{text}; the scripts of today only read its logs"
+
+
+def origins(runs):
+    """Returns in sentences whose() runs are, and the notes that study.json has of them."""
+    names = defaultdict(list)
+    for run in runs:
+        names[whose(run)].append(run.name)
+    if len(names) == 1:
+        sentences = [f"These runs were {said}." for said in names if said]
+    else:
+        sentences = [f"{', '.join(names[said])}: {said}." for said in names if said]
+    return " ".join([*sentences, *dict.fromkeys(note(run) for run in runs if note(run))])
+
+
+def note(run):
+    """Returns the note of study.json, "" where there is none."""
+    return str(run.facts.get("note", ""))
 
 
 def trials_of(bench):

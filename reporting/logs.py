@@ -89,7 +89,7 @@ class Run:
         self.name, self.inside, self.study = name, inside, inside[0] if inside else ""
         self.series = series  # {tag: frame of step, value, seconds of training until then}
         self.starts, self.about, self.options, self.end = starts, about, options, end
-        self.facts = facts  # of study.json in the folder above, for logs that do not say it
+        self.facts = facts  # of the nearest study.json, for what logs do not say
         self.arch = str(options.get("arch") or named.get("arch", ""))
         self.file = Path(about["command"][1]).name if about else ""
         self.script = re.sub("^(imagenet|text)_", "", Path(self.file).stem)
@@ -281,8 +281,12 @@ def read_run(root, folder, files, desired):
             content = parse_about(text)
             end = content if tag == "end" else {}  # a resumed run has not ended as it did before
             starts += [content] if tag == "about" else []
-    facts, test = folder.parent / "study.json", folder / "test.json"
-    facts = parse_json(read_text(facts)) if facts.exists() else {}
+    above = [folder, *folder.parents]  # study.json lies beside the run, or further up
+    above = above[: above.index(root) + 1] if root in above else above[:2]
+    nearest = next((each / "study.json" for each in above if (each / "study.json").exists()), None)
+    facts, test = parse_json(read_text(nearest)) if nearest else {}, folder / "test.json"
+    if not isinstance(facts, dict) or not all(type(each) in (str, int) for each in facts.values()):
+        raise ValueError(f"{nearest} does not hold names with texts and numbers")
     if test.exists():  # of tools/look.py classes --save
         test = parse_json(read_text(test))
         end |= {f"test_{name}": float(test[name]) for name in ("top1", "top5", "loss")}

@@ -63,7 +63,7 @@ def make_page(runs, bench, ios, warnings, command):
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
     drawn = {name: panels for name, panels in drawn.items() if panels}
     of_cluster = {"accuracy", "top1_top5", "scaling", "model", "io"} & drawn.keys()
-    origins = dict.fromkeys(of_cluster, cluster and cluster[0])  # {figure: a run in it}
+    shown = dict.fromkeys(of_cluster, cluster)  # {figure: the runs in it}
     precisions = {
         name: same
         for name, same in sorted(studies.items())
@@ -80,28 +80,33 @@ def make_page(runs, bench, ios, warnings, command):
         while files[name] in drawn:  # two studies whose names differ in odd characters alone
             files[name] += "_"
         drawn[files[name]] = figures.study(studies[name], ios.get(name))
-        origins[files[name]] = studies[name][0]
-    for name, run in origins.items():
-        if caption := findings.whose(run):
-            drawn[name] = [each | {"caption": caption} for each in drawn[name]]
+        shown[files[name]] = studies[name]
+    for name, members in shown.items():
+        said = dict.fromkeys(filter(None, map(findings.whose, members)))
+        if said:
+            drawn[name] = [each | {"caption": "; ".join(said)} for each in drawn[name]]
 
     def figure(name, text):
         if name not in files:
             raise jinja2.UndefinedError(name)
+        if not drawn[files[name]]:  # of runs that were killed before they had logged an epoch
+            return ""
         link = urllib.parse.quote(f"figures/{files[name]}.png")
         return Markdown(f"![{escape(text)}]({link})")
 
     known = {"cluster": cluster, "parity": parity, "recipe": recipe, "transfer": transfer}
     known |= {"exchange": exchange, "others": others, "precisions": precisions, "model": model}
+    own = [run for run in runs if not run.facts.get("by")]  # what scripts claim is no one else's
     for task in "lm", "cola":
-        known[task] = findings.most_trained(runs, "text_nd.py", task)
+        known[task] = findings.most_trained(own, "text_nd.py", task)
     known |= {"trials": findings.trials_of(bench), "warnings": warnings}
     known = {name: each for name, each in known.items() if each}
-    known |= {"bench": bench, "studies": dict(sorted(studies.items())), "runs": runs}
+    known |= {"bench": bench, "studies": dict(sorted(studies.items())), "runs": own}
     known |= {"figure": figure, "command": command}
     lines = render("claims.j2", known).splitlines()
     claims = dict(each.split(": ", 1) for each in lines if ".py: " in each)
-    return render("RESULTS.md.j2", known, escape_text), drawn, claims
+    text = render("RESULTS.md.j2", known, escape_text)
+    return text, {name: panels for name, panels in drawn.items() if panels}, claims
 
 
 def escape_text(value):
