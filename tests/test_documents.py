@@ -66,7 +66,9 @@ def test_results_of_another_project_are_called_so(path):
     assert not (found := re.search(OLD, " ".join(text.split()))), found
     paragraphs = re.split(r"\n\s*\n|\n(?=- |# |## |\| )", text)
     about = [each for each in paragraphs if re.search(r"\b2020\b", each)]
-    if any(re.search("V100|GPU|cluster", each) for each in about) and path in PAGES:
+    about = [each for each in about if re.search("V100|GPU|cluster", each)]
+    if about and path in PAGES:
+        assert all(re.search(r"\bproject\b", each) for each in about), about
         assert WHOSE in " ".join(text.split())
         assert re.search("richardkxu/distributed-pytorch|RESULTS.md#scaling", text)
 

@@ -17,6 +17,8 @@ import PIL.Image
 import pytest
 import scipy.stats
 from conftest import ROOT, command, complaint, events, run
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -34,10 +36,10 @@ once = functools.cache(logs.read_events)
 
 @functools.cache
 def made():
-    """Returns (the text of RESULTS.md, {script: its claim}) that the repository's logs give."""
+    """Returns (the text of RESULTS.md, the figures' panels, {script: its claim}) that the
+    repository's logs give."""
     runs, (bench, _) = logs.read_runs([LOGS])[0], logs.read_benchmarks([LOGS])
-    text, _, claims = page.make_page(runs, bench, logs.read_study_io([LOGS]), [], "COMMAND")
-    return text, claims
+    return page.make_page(runs, bench, logs.read_study_io([LOGS]), [], "COMMAND")
 
 
 def about(script="nd", ranks=1, **more):
@@ -180,10 +182,44 @@ def test_the_last_epoch_is_the_headline():
     readme = " ".join((ROOT / "README.md").read_text().split())
     ends = f"needed 5 h 49 min for the same 90 epochs, and ended at {eight} % top-1."
     assert f"On 8 V100, the project of 2020 {ends}" in readme
+    lessons = " ".join((ROOT / "docs" / "lessons.md").read_text().split())
+    ends = f"{eight} % top-1 on 8 GPUs with 1,664 images per step, and at {many} % on 64 GPUs"
+    assert f"ended at {ends}" in lessons
     learned = logs.read_runs([LOGS / "text_cpu"])[0]
     assert {run.options["task"]: f"{run.values('Loss/val')[-1]:.2f}" for run in learned}["lm"] in (
         re.findall("validation loss of (.*?) nats", text)
     )
+
+
+def test_the_highest_last_epoch_counts(tmp_path, cli):
+    """Not the run with the best epoch, whose last is the lowest."""
+    for devices, last in (2, 20), (4, 50), (8, 30):
+        tops = usual(3, 100 * devices) | {"Top1/val": [10, 90 if devices == 2 else 15, last]}
+        write_run(tmp_path / "logs" / NAME.format(devices), tops)
+    cli(tmp_path / "logs", "--out", tmp_path)
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "**50.0 % top-1** after the last of 3 epochs on 4 GPUs" in text
+    assert "; 30.0 % on 8 in " in text and "itself: 50.0 and 30.0 %." in text
+
+
+def test_all_figures_of_the_cluster_say_whose_it_is():
+    said = {name: {each.get("caption") for each in panels} for name, panels in made()[1].items()}
+    theirs = {name for name in said if said[name] != {None}}
+    assert theirs == {"accuracy", "top1_top5", "scaling", "model", "io"}
+    (caption,) = set.union(*(said[name] for name in theirs))
+    assert "2020 by the project whose design these scripts follow (https://" in caption
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_caption_stands_once_below_all_panels(count, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "Figure", lambda **look: drawn.append(Figure(**look)) or drawn[0])
+    each = figures.panel({"a": [1, 2]}, "title", "x", "y", caption="measured by JO " * 20)
+    figures.draw([each] * count, tmp_path / "a.png")
+    (text,) = (text for text in drawn[0].findobj(Text) if "JO" in text.get_text())
+    box = text.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= drawn[0].bbox.x1 and 0 <= box.y0
+    assert all(box.y1 <= axes.get_tightbbox().y0 for axes in drawn[0].axes)
 
 
 def test_v100_scaling_model(cli):
@@ -684,7 +720,7 @@ def test_headlines_compare_at_equal_options():
     name = "training_resnet18_jpegs"
     measured = json.loads((LOGS / "benchmarks" / f"{name}.json").read_text())["rows"]
     medians = {row["name"]: np.median(row["values"]) for row in measured}
-    (text, claims), peers = made(), ("pytorch/examples", "timm")
+    (text, _, claims), peers = made(), ("pytorch/examples", "timm")
     bases = [medians["pytorch/examples' loop"], medians["timm's loop, bfloat16, channels_last"]]
     for script in "nd", "dp", "ddp", "ddp_apex", "horovod":
         mine = [row for row in medians if row.split()[0] == f"imagenet_{script}.py"]
@@ -692,6 +728,7 @@ def test_headlines_compare_at_equal_options():
         form = r"([\d.]+) images/s in {}, (?:([\d.]+) times )?as fast as {}; "
         said = [re.search(form.format("float32", peers[0]), claim)]
         said += [re.search(form.format("bfloat16 and channels_last", peers[1]), claim)]
+        assert all(said), claim
         for row, found, base in zip(sorted(mine, key=medians.get), said, bases, strict=True):
             assert found[1] == f"{medians[row]:.1f}", row
             ratio = medians[row] / base
@@ -721,7 +758,11 @@ def test_the_figure_compares_at_equal_options():
     """Each of the project's bars of training stands above the peer's with its options, and has the
     ratio to it; bars of loading are in order, each with its dtype."""
     bench, _ = logs.read_benchmarks([LOGS / "benchmarks"])
+    for name in "data_loading", "training_resnet18_jpegs":
+        bench[name]["about"]["processor"] = f"processor of {name}"
     loading, training = figures.speed(bench)
+    assert loading["xlabel"].endswith("cores of processor of data_loading")
+    assert training["xlabel"].endswith("cores of processor of training_resnet18_jpegs")
     rates = training["curves"][""]
     assert [*rates.index] == [
         "imagenet_nd.py, float32",
@@ -806,6 +847,17 @@ def test_what_was_not_measured_is_not_in_a_sentence(without, loading, training):
         assert not re.search(r": [,;.]|: $|[ (][,;)]|  |times", panel["title"]), panel["title"]
     claim = claims.get("imagenet_nd.py", "")
     assert claim.count("as fast as") == training and "99" not in claim
+
+
+def test_parts_of_a_step_are_of_their_rows():
+    logged = json.loads((LOGS / "benchmarks" / "overhead_loop.json").read_text())["rows"]
+    outside = {row["name"]: f"{np.median(row['values']):.0f} µs of" for row in logged}
+    whole = {row["name"]: row["all of a step, µs"] for row in logged}
+    ours, theirs, text = "imagenet_nd.py", "pytorch/examples", made()[0]
+    assert f"{whole[ours] / whole[theirs]:.1f} times as much processor time as in" in text
+    assert f"*{whole[ours]:,.0f} µs in {ours}, {whole[theirs]:,.0f} µs in {theirs}, " in text
+    assert f" {outside[ours]} {ours} are outside train_step(): TensorBoard" in text
+    assert f" {outside[theirs]} {theirs} are outside forward, loss, backward" in text
 
 
 def test_no_section_of_the_page_is_left_out():
