@@ -344,9 +344,9 @@ def speed(bench):
     """Images/s of loading and of training beside others', of those that were measured."""
     panels = []
     if rows := rows_of(bench, "data_loading"):
-        panels.append(loading(rows, bench["data_loading"]))
+        panels.append(loading_bars(rows, bench["data_loading"]))
     if pairs := at_equal_options(bench):
-        panels.append(training(pairs, bench))
+        panels.append(training_bars(pairs, bench))
     return panels
 
 
@@ -355,7 +355,7 @@ def brief(text):
     return re.sub(" times as fast( as)?", " x", text)
 
 
-def loading(rows, benchmark):
+def loading_bars(rows, benchmark):
     """Images/s of loading JPEGs, compared with batches of the same dtype first."""
     rates, texts, colours = {}, [], []
     for row in sorted(rows, key=lambda row: -row["median"]):
@@ -374,7 +374,7 @@ def loading(rows, benchmark):
     return panel({"": rates}, title, label, "", texts=texts, colors=colours)
 
 
-def training(pairs, bench):
+def training_bars(pairs, bench):
     """Images/s of training, each of this project's bars above the peer's with the same options."""
     rates, texts, benchmark = {}, [], bench["training_resnet18_jpegs"]
     for _, ours, theirs in pairs:

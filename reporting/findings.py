@@ -12,16 +12,15 @@ import scipy.special
 WAYS = "from scratch", "fine-tuned", "last layer alone"
 # Rows of benchmarks that the page compares.
 OURS, HALF = "this project, folder", "imagenet_nd.py --amp bfloat16 --channels-last"
-PYTORCH, FLOAT = "pytorch/examples", ", whose batches are float32"
+PYTORCH, PLAIN = "pytorch/examples", "pytorch/examples' loop"
 UINT8, FLOAT32 = ["NVIDIA DALI, CPU", "FFCV, full-size JPEGs"], [PYTORCH, "timm"]
 # Rows of training with the same options: of a peer, and what follows a script's name in its own.
-PLAIN, O1 = "pytorch/examples' loop", "--opt-level O1 --half-dtype bfloat16 --channels-last"
 PEERS = {
     "float32": (PLAIN, "", " --opt-level O0"),
     "bfloat16 and channels_last": (
         "timm's loop, bfloat16, channels_last",
         " --amp bfloat16 --channels-last",
-        f" {O1}",
+        " --opt-level O1 --half-dtype bfloat16 --channels-last",
     ),
 }
 
@@ -215,7 +214,8 @@ def beside(benchmark, ours, peers, more=""):
 
 def loading(benchmark, ours=OURS, float32=FLOAT32):
     """Returns in words how loading JPEGs compares: with batches of the same dtype first."""
-    parts = beside(benchmark, ours, UINT8), beside(benchmark, ours, float32, FLOAT)
+    parts = [beside(benchmark, ours, UINT8)]
+    parts.append(beside(benchmark, ours, float32, ", whose batches are float32"))
     return "; ".join(filter(None, parts))
 
 
@@ -300,12 +300,8 @@ def origins(runs):
         sentences = [f"These runs were {said}." for said in names if said]
     else:
         sentences = [f"{', '.join(names[said])}: {said}." for said in names if said]
-    return " ".join([*sentences, *dict.fromkeys(note(run) for run in runs if note(run))])
-
-
-def note(run):
-    """Returns the note of study.json, "" where there is none."""
-    return str(run.facts.get("note", ""))
+    notes = dict.fromkeys(f"{run.facts['note']}" for run in runs if run.facts.get("note"))
+    return " ".join([*sentences, *notes])
 
 
 def trials_of(bench):

@@ -28,6 +28,7 @@ PER_EPOCH = [
     for tag in ("Throughput", "Time", "Loss", *MEASURES)
     for part in ("train", "val")
 ]
+FACTS = "device", "data", "year", "by", "source", "note", "io"  # of study.json
 # Beyond what any training logs; figures cannot be drawn of much larger numbers.
 LARGEST_FILE, LARGEST_VALUE, LARGEST_TIME = 2**24, 1e30, 1e11  # bytes, any unit, seconds
 
@@ -281,18 +282,28 @@ def read_run(root, folder, files, desired):
             content = parse_about(text)
             end = content if tag == "end" else {}  # a resumed run has not ended as it did before
             starts += [content] if tag == "about" else []
-    above = [folder, *folder.parents]  # study.json lies beside the run, or further up
-    above = above[: above.index(root) + 1] if root in above else above[:2]
-    nearest = next((each / "study.json" for each in above if (each / "study.json").exists()), None)
-    facts, test = parse_json(read_text(nearest)) if nearest else {}, folder / "test.json"
-    if not isinstance(facts, dict) or not all(type(each) in (str, int) for each in facts.values()):
-        raise ValueError(f"{nearest} does not hold names with texts and numbers")
+    facts, test = read_facts(root, folder), folder / "test.json"
     if test.exists():  # of tools/look.py classes --save
         test = parse_json(read_text(test))
         end |= {f"test_{name}": float(test[name]) for name in ("top1", "top5", "loss")}
     inside = tuple(map(visible, folder.relative_to(root).parts))
     name = visible(folder.absolute().name)
     return Run(name, inside[:-1], stitch(points), starts, end, facts, desired), warnings
+
+
+def read_facts(root, folder):
+    """Returns what the nearest study.json says of a run's folder: beside the run, or further up, to
+    `root`, or above `root` if that is the run itself."""
+    above = [folder, *folder.parents]
+    places = [each / "study.json" for each in above[: max(2, above.index(root) + 1)]]
+    nearest = next((path for path in places if path.exists()), None)
+    content = parse_json(read_text(nearest)) if nearest else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{nearest} holds no object")
+    facts = {name: content[name] for name in FACTS if content.get(name) is not None}
+    if odd := [name for name in facts if type(facts[name]) not in (str, int)]:
+        raise ValueError(f"{nearest}: {odd[0]} is no text or whole number")
+    return facts
 
 
 # ------------------------------------------------------------- benchmarks, and a file system's CSVs

@@ -61,7 +61,6 @@ def make_page(runs, bench, ios, warnings, command):
     model = scaling.study_scaling(cluster)
     sources |= {figures.model: model, figures.io: cluster and ios.get(cluster[0].study)}
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
-    drawn = {name: panels for name, panels in drawn.items() if panels}
     of_cluster = {"accuracy", "top1_top5", "scaling", "model", "io"} & drawn.keys()
     shown = dict.fromkeys(of_cluster, cluster)  # {figure: the runs in it}
     precisions = {

@@ -752,7 +752,7 @@ tests/test_look.py -k "unequal or average_is"
 tests/test_results.py -k "went_on_with or goes_on_from"
   hours of the last start => starts[0].get("resumed") if starts else None => starts[-1].get("resumed") if starts else None
   an epoch that others began counts => before.get("epoch", 0) + bool(before.get("step")) => before.get("epoch", 0)
-tests/test_results.py -k "epoch or headline or figure or caption or whose or people or claim or sentence"
+tests/test_results.py -k "epoch or headline or figure or caption or whose or people or study_json or claim or sentence"
   the best epoch in a figure's title => tops, whole = [final(run) for run in cluster], => tops, whole = [findings.best(run) for run in cluster],
   the best epoch's top-5 in a title => f"{final(run, f'{top}/val'):.1f} % on => f"{findings.best(run, f'{top}/val'):.1f} % on
   the first epoch for the last => return float(run.values(tag)[-1]) => return float(run.values(tag)[0])
@@ -768,7 +768,9 @@ tests/test_results.py -k "epoch or headline or figure or caption or whose or peo
   logs of today are called another's => return text if run.about else => return text if not run.about else
   one is named for all => names[whose(run)].append(run.name) => names[whose(runs[0])].append(run.name)
   others' runs are claimed => if not run.facts.get("by")] => if run]
-  a study.json further up is not read => above = above[: above.index(root) + 1] if root in above else above[:2] => above = above[1:2]
+  a study.json further up is not read => in above[: max(2, above.index(root) + 1)]] => in above[1:2]]
+  a study.json above one run is not read => max(2, above.index(root) + 1) => above.index(root) + 1
+  what study.json says besides refuses it => for name in FACTS if content.get(name) is not None => for name in content if content[name] is not None
 tests/test_training.py -k trained_again
   the first step that is trained again is logged twice => purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0 => purge = max(run.epoch + 1, run.epoch * data.steps + run.step + 1) if in_place else 0
 tests/test_weights.py -k "no_real or averages_of_others or that_no_library or not_finite or names_of_classes or odd_files or none_of_images"
