@@ -285,9 +285,10 @@ def train_one_epoch(run):
     objective = functools.partial(criterion, args=args)  # label smoothing and the like
     accumulation = data.accumulation_steps
     run.model.train()
-    title, items = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
+    title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
-    run.meter = Meter(title, items, run, run.step, run.resumed)
+    run.meter = Meter(title, total, ITEMS, run.place, run.step, run.resumed)
+    run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
     arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
@@ -316,7 +317,7 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums)
     flush(run, run.meter)
     run.meter.bar.close()
-    return run.meter.values() | {"Lr": rate}  # of the last step, whatever --epochs is since
+    return measured(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
 
 
 @torch.no_grad()
@@ -343,7 +344,8 @@ def validate(run):
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    meter = Meter("val", len(run.data.val.target), run)
+    meter = Meter("val", len(run.data.val.target), ITEMS, run.place)
+    run.data_waits.clear()
     arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
@@ -359,7 +361,12 @@ def validate(run):
         raise RuntimeError(f"validated {meter.sums[ITEMS]:.0f} {ITEMS}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
-    return meter.values()
+    return measured(meter)
+
+
+def measured(meter):
+    """Returns {tag: value} of the steps that a meter has counted, over all ranks."""
+    return compute_metrics(meter.sums) | meter.rates()
 
 
 @torch.no_grad()
@@ -440,8 +447,9 @@ def count_step(run, meter):
         why = "gradients are NaN or infinite at any loss scale"
         raise BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
     if (meter.steps - 1) % run.args.print_freq == 0:
-        meter.show(loss)
-        if run.log and meter is run.meter:
+        logged = run.log and meter is run.meter
+        meter.show(loss, format_metrics(compute_metrics(meter.sums)), as_line=logged)
+        if logged:
             run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
 
 
@@ -2403,28 +2411,28 @@ def warmup_epochs(args):
 
 # -------------------------------------------------------------------------------------------- meter
 
-
 ITEMS = SUMS[-1]  # the name of what is counted
 
 
 class Meter:
     """Counts, times and prints the steps of one epoch's training or validation."""
 
-    def __init__(self, title, items, run, steps=0, state=None):
-        self.title, self.run = title, run
+    def __init__(self, title, total, items, place, steps=0, state=None):
+        """`total` items, called `items`, are to come. `steps` are counted already, as in `state`,
+        which is that of the meter that a checkpoint has kept."""
+        self.title, self.items, self.place = title, items, place
         self.steps = steps  # counted so far
         # What a checkpoint needs to resume here, as of the last read_clock().
         self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
         self.started = time.perf_counter() - self.state["seconds"]
         self.sums = collections.Counter(self.state["sums"])  # over all ranks
-        self.before = traffic(run.place) - np.array(self.state["traffic"])
-        run.data_waits.clear()
+        self.before = traffic(place) - np.array(self.state["traffic"])
         self.bar = tqdm(
             desc=title,
-            total=items,
-            initial=int(self.sums[ITEMS]),
-            disable=run.place.rank or not sys.stderr.isatty(),
-            unit=f" {ITEMS}",
+            total=total,
+            initial=int(self.sums[items]),
+            disable=place.rank or not sys.stderr.isatty(),
+            unit=f" {items}",
             ncols=79,
             leave=False,
             bar_format="{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}",
@@ -2434,33 +2442,34 @@ class Meter:
         """Adds a step's {name: sum}, over all ranks and on the host."""
         self.sums.update(step)
         self.steps += 1
-        self.bar.update(step[ITEMS])
+        self.bar.update(step[self.items])
 
-    def show(self, loss):
-        """Shows the progress: after the bar on a terminal, otherwise as a line."""
+    def show(self, loss, means, as_line):
+        """Shows the progress: after the bar on a terminal, otherwise, if `as_line`, as a line with
+        these `means`, text."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-        if self.run.log and self.bar.disable and self is self.run.meter:
+        if as_line and self.bar.disable:
             sums = self.sums
             seconds = time.perf_counter() - self.started
             print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
-                f"{format_metrics(compute_metrics(sums))}  {sums[ITEMS] / seconds:,.0f} "
-                f"{ITEMS}/s  wait {100 * sums['waited'] / seconds:.0f} %"
+                f"{means}  {sums[self.items] / seconds:,.0f} "
+                f"{self.items}/s  wait {100 * sums['waited'] / seconds:.0f} %"
             )
 
     def read_clock(self):
         """Records time and traffic of the steps so far."""
         self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
-        self.state["traffic"] = (traffic(self.run.place) - self.before).tolist()
+        self.state["traffic"] = (traffic(self.place) - self.before).tolist()
 
-    def values(self):
-        """Returns {tag: value} of the steps up to read_clock(), over all ranks."""
+    def rates(self):
+        """Returns {tag: value} of the steps up to read_clock(), per second or step."""
         sums = self.sums
         steps = max(1, self.steps)
         seconds = self.state["seconds"]
         read, calls, sent, received = self.state["traffic"]
-        return compute_metrics(sums) | {
-            "Throughput": sums[ITEMS] / seconds,
+        return {
+            "Throughput": sums[self.items] / seconds,
             "Time": seconds / steps,
             "Data/wait": sums["waited"] / seconds,
             "Steps/skipped": sums["skipped"],
@@ -3207,7 +3216,7 @@ def main():
             raise BadInput(f"ranks that are restarted would begin from scratch: give {needs}")
         launch(train_rank, args)
     except (BadInput, Fault) as error:
-        sys.exit(report_error(error))
+        sys.exit(report_error(error, tell_others))
     except KeyboardInterrupt:  # before training
         os._exit(130)  # a normal exit would wait for loader workers, which ignore it
 
@@ -3242,7 +3251,7 @@ def train_rank(args):
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
         failed = error
-        status = report_error(failed)
+        status = report_error(failed, tell_others)
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
     # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
@@ -3482,8 +3491,9 @@ MEANINGS = {
 }
 
 
-def report_error(error):
-    """Prints why the process ends, with a traceback for a bug; returns the exit status."""
+def report_error(error, tell_others=lambda line, status: None):
+    """Prints why the process ends, with a traceback for a bug; returns the exit status. On rank 0
+    `tell_others(line, status)` sends it to ranks that wait for this one."""
     rank = os.environ.get("RANK", "0")
     status, line = 1, None  # of a bug
     name = errno.errorcode.get(getattr(error, "errno", None))

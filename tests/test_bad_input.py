@@ -616,7 +616,7 @@ def test_what_rank_0_tells_the_others(rank, error, told, capsys, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(signal, "signal", lambda *words: None)
     monkeypatch.setattr(nd, "tell_others", lambda *words: sent.append(words))
-    nd.report_error(error)
+    nd.report_error(error, nd.tell_others)
     assert sent == told, capsys.readouterr().err
 
 

@@ -580,9 +580,9 @@ def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
     model, seen = torch.nn.BatchNorm1d(2), []
     here = types.SimpleNamespace(model=model, args=nd.parse_args(["--ema", "0.5"]))
     here.ema = {name: 3 * torch.ones_like(each) for name, each in model.state_dict().items()}
-    here.place = nd.Place("cpu", 1, ranks=2, data_rank=1, data_ranks=2)
+    here.place, here.data_waits = nd.Place("cpu", 1, ranks=2, data_rank=1, data_ranks=2), []
     here.data = types.SimpleNamespace(val=types.SimpleNamespace(target=[0, 1]))
-    for name in "arm_timeout", "finish_step", "flush":
+    for name in "arm_timeout", "finish_step", "flush", "measured":
         monkeypatch.setattr(nd, name, mock.Mock())
     meter = mock.Mock(sums={nd.ITEMS: 2})
     monkeypatch.setattr(nd, "Meter", lambda *of_run: meter)
