@@ -181,7 +181,8 @@ def full_state(run):
 def load_state(run, state):
     """Loads what full_state() returned."""
     _rehearse(run)
-    for tensor, saved in saved_pairs(run, state):
+    make_state(run.optimizer)
+    for tensor, saved in saved_pairs(run.optimizer, trained_state(run), run.ema, state):
         # NCCL sends from GPUs alone, and some tensors are on the CPU, such as AdamW's steps.
         sent = torch.empty_like(tensor, device=run.place.device)
         if saved is not None:  # on rank 0
@@ -2570,13 +2571,13 @@ def restore(run, metadata, tensors):
             print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
-def saved_pairs(run, state):
-    """Yields (tensor, saved) for all that is trained, in the same order on every rank. `saved` is
-    from `state`, which on rank 0 is full_state()'s, and is None on the other ranks."""
-    make_state(run.optimizer)
-    weights = [weight for group in run.optimizer.param_groups for weight in group["params"]]
-    moments = {number: run.optimizer.state[weight] for number, weight in enumerate(weights)}
-    own = {"state_dict": trained_state(run), "ema": run.ema, "optimizer": {"state": moments}}
+def saved_pairs(optimizer, weights, averages, state):
+    """Yields (tensor, saved) for all that is trained, in the same order on every rank: `weights`
+    and `averages`, {name: tensor}, and the moments that `optimizer` has. `saved` is from `state`,
+    on rank 0 {"state_dict", "optimizer", "ema"}, and is None on the other ranks."""
+    updated = [weight for group in optimizer.param_groups for weight in group["params"]]
+    moments = {number: optimizer.state[weight] for number, weight in enumerate(updated)}
+    own = {"state_dict": weights, "ema": averages, "optimizer": {"state": moments}}
     own = dict(leaves(own))  # {path: tensor}
     saved = {}
     if state is not None:
