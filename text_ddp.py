@@ -1642,36 +1642,52 @@ def check_task_options(args, parser):
 
 # ------------------------------------------------------------------------------------------ options
 
-# Most options define what is trained: a run is resumed only with the same. Free ones may change
-# when it is; own ones may change too, and differ between ranks. add_task_options() and
-# add_parallel_options() return theirs. Batch sizes and rates are free as typed, since what they
-# come to, the global batch and the peak learning rate, is compared by check_resumed().
-FREE = (
-    "accumulation base_lr batch_size best budget_hours desired epochs evaluate global_batch lr "
-    "lr_scaling patience print_freq resume start_epoch"
-).split()
-OWN = (
-    "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
-    "timeout"
-).split()
-
 
 def parse_args(argv=None):
     """Returns the options as typed; what is derived from them gets a name of its own."""
     parser = make_parser()
+    args = read_options(parser, BEST, argv)
+    check_task_options(args, parser)
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    check_options(args, parser)
+    return args
+
+
+def make_parser():
+    """Returns the parser. Most options define what is trained: a run is resumed only with the same.
+    Its `free` ones may change when it is; its `own` ones may change too, and differ between ranks.
+    """
+    parser = new_parser(__doc__)
+    added = [
+        add_task_options(parser),
+        add_optimization_options(parser),
+        add_run_options(parser, [tag.lower() for tag in BEST]),
+        add_parallel_options(parser),
+    ]
+    parser.free, parser.own = (sum(names, []) for names in zip(*added, strict=True))
+    set_defaults(parser, **DEFAULTS)
+    return parser
+
+
+def read_options(parser, tags, argv=None):
+    """Returns the options as typed; exits with one line if one is wrong. `tags` are those that
+    --desired takes in lower case; it becomes [[tag, number]]."""
     try:
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
         parser.error(f"an option file: {error}")
-    tags = {tag.lower(): tag for tag in BEST}
+    tags = {tag.lower(): tag for tag in tags}
     value = number(float, -1e12, 1e12)
     try:
         args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
     except (KeyError, argparse.ArgumentTypeError) as error:
         parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    check_task_options(args, parser)
-    if (args.warmup_epochs or 0) > args.epochs:
-        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    return args
+
+
+def check_options(args, parser):
+    """Exits with one line if options that all scripts have exclude each other."""
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
     if "" in (args.resume, args.output_dir):
@@ -1681,91 +1697,25 @@ def parse_args(argv=None):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
             options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{options} exclude each other")
-    return args
 
 
-def make_parser():
-    """Returns the parser; its `free` and `own` are the names of such options."""
+def new_parser(doc):
+    """Returns a parser, without options, of a script with this docstring."""
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0] + " @FILE stands for the options in a file.",
+        description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
         epilog="docs/recipes.md lists what options of other projects are called here.",
         usage=argparse.SUPPRESS,  # or each error would print all of it
         allow_abbrev=False,
         fromfile_prefix_chars="@",
     )
     parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
-    task_free, task_own = add_task_options(parser)
+    return parser
 
-    add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
-    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
-    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
-    add(
-        "--accumulation",
-        "--batches-per-allreduce",
-        type=positive_int,
-        default=1,
-        help="batches per device and step",
-    )
-    add(
-        "--global-batch",
-        type=positive_int,
-        help="batch size of all devices, in parts of up to -b "
-        "(default: devices x -b x accumulation)",
-    )
-    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
-    add(
-        "--lr-scaling",
-        choices=["linear", "sqrt", "none"],
-        help="scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)",
-    )
-    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
-    add(
-        "--lr-schedule",
-        choices=["step", "cosine", "linear"],
-        help="step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0",
-    )
-    add(
-        "--warmup-epochs",
-        type=non_negative,
-        help="epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP),
-    )
-    add(
-        "--optimizer",
-        choices=["sgd", "nesterov", "adamw", "lamb", "lars", "muon"],
-        help="lamb, lars and muon are timm's; muon takes the --lr of adamw",
-    )
-    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
-    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
-    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
-    add(
-        "--norm-wd",
-        type=non_negative,
-        help=f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})",
-    )
-    add(
-        "--layer-decay",
-        type=number(float, 0.01, 1),
-        default=1,
-        metavar="D",
-        help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
-        "model says which they are, as timm's do (takes timm); 1 = off",
-    )
-    add(
-        "--clip-grad",
-        type=non_negative,
-        help=f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})",
-    )
-    add(
-        "--ema",
-        type=number(float, 0, 0.999999),
-        default=0,
-        metavar="DECAY",
-        help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
-        "0 = off",
-    )
 
-    measures = [tag.lower() for tag in BEST]
+def add_run_options(parser, measures):
+    """Adds when a run ends, its folder and its device; returns the names of free options and of
+    each rank's own. `measures` are the names that --best and --desired take; the first selects the
+    best model by default."""
     add = parser.add_argument_group("when to stop").add_argument
     add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
     add(
@@ -1837,15 +1787,19 @@ def make_parser():
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     add("--seed", type=non_negative_int, default=0, help="seed of everything random")
     add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
-    way_free, way_own = add_parallel_options(parser)
+    own = (
+        "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
+        "timeout"
+    )
+    return "best budget_hours desired evaluate patience print_freq resume".split(), own.split()
 
-    parser.free = FREE + task_free + way_free
-    parser.own = OWN + task_own + way_own
-    parser.set_defaults(**DEFAULTS, desired=[])
+
+def set_defaults(parser, **defaults):
+    """Sets defaults, and adds each to its option's help."""
+    parser.set_defaults(**defaults, desired=[])
     for action in parser._actions:
         if action.nargs != 0 and action.default is not None and "default" not in action.help:
             action.help += " (default: %(default)s)"
-    return parser
 
 
 def monitor_of(args):
@@ -1885,10 +1839,10 @@ fraction = number(float, 1e-9, 1)
 # -------------------------------------------------------------------------------- order of the data
 
 
-def schedule_batches(run):
-    """Yields what this data rank loads, from run.epoch and run.step to the end of the run:
-    ("train", epoch, position, keys), accumulation_steps times per step, and ("val", None, number,
-    keys) for each validation batch, as many on all data ranks.
+def schedule_batches(args, place, data, first_epoch, first_step, over):
+    """Yields what this data rank loads, from an epoch and a step of it to the end of the run, or
+    until over() is true: ("train", epoch, position, keys), accumulation_steps times per step, and
+    ("val", None, number, keys) for each validation batch, as many on all data ranks.
 
     The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
     global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
@@ -1897,18 +1851,16 @@ def schedule_batches(run):
     index, plus n times the number of items for its n-th repeat in a step. `position` is that of the
     first key among all keys of the epoch.
     """
-    args, place, data = run.args, run.place, run.data
-    first_step = run.step
     distinct = data.global_batch // data.repeats  # items in a step, of all ranks
     mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
     at_once = data.device_batch * place.devices  # keys of one batch of this process
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
     # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
-    for epoch in range(run.epoch, max(args.epochs, run.epoch + 1)):
+    for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):
         generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
-            if run.over:
+            if over():
                 break
             # A slice of one order for any number of ranks; each sampler would have its own order.
             items = order[step * distinct : (step + 1) * distinct]
@@ -1918,7 +1870,7 @@ def schedule_batches(run):
                 yield "train", epoch, step * data.global_batch + first, micro_batch
         for number in range(val_steps(place, data)):
             yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
-        if run.over:
+        if over():
             break
         first_step = 0
 
@@ -1938,9 +1890,10 @@ def val_steps(place, data):
     return math.ceil(len(data.val.target) / place.data_ranks / at_once)
 
 
-def split_batch(args, place, global_batch=None):
+def split_batch(args, place, global_batch=None, multiple=1):
     """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step."""
+    batch is given, devices take the largest batch up to -b that divides what each has in a step,
+    and that `multiple` divides."""
     # The global batch decides what is trained, and its split decides nothing. So it is kept, and
     # the batch of a device, which is limited by its memory, adapts.
     devices = place.data_ranks * place.devices
@@ -1952,7 +1905,6 @@ def split_batch(args, place, global_batch=None):
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
             cannot = f"{devices} devices cannot share a global batch of {global_batch}"
             raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        multiple = device_multiple(args)
         sizes = range(min(batch, in_step), 0, -1)
         batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
     return batch, in_step // batch, in_step * devices
@@ -1968,9 +1920,10 @@ def seed_from(*numbers):
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
-def to_device(batches, args, data, device, data_waits):
-    """Yields (split, epoch, inputs, target) on the device, as finish_batch() returns them, one
-    batch ahead; adds the seconds spent waiting for data to `data_waits`."""
+def to_device(batches, finish_batch, device, data_waits):
+    """Yields (split, epoch, inputs, target) on the device, one batch ahead: inputs and target as
+    finish_batch(inputs, target, split=..., epoch=..., position=...) returns them. Adds the seconds
+    spent waiting for data to `data_waits`."""
     # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
     # computes there (PyTorch, CUDA semantics: operations of one stream run in order). So for each
     # batch: its copy is queued; the batch before is handed out, whose step is queued meanwhile; the
@@ -1985,7 +1938,9 @@ def to_device(batches, args, data, device, data_waits):
         with torch.cuda.stream(side) if side else contextlib.nullcontext():
             inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
             copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(inputs, target, args, data, split, epoch, position)
+            inputs, target = finish_batch(
+                inputs, target, split=split, epoch=epoch, position=position
+            )
         if ready:
             yield ready
         if side:
@@ -2001,6 +1956,83 @@ def to_device(batches, args, data, device, data_waits):
 
 
 # --------------------------------------------------------------------------- optimizer and schedule
+
+
+def add_optimization_options(parser):
+    """Adds epochs, batch sizes, learning rate and optimizer; returns the names of free options and
+    of each rank's own."""
+    add = parser.add_argument_group("optimization").add_argument
+    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
+    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
+    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
+    add(
+        "--accumulation",
+        "--batches-per-allreduce",
+        type=positive_int,
+        default=1,
+        help="batches per device and step",
+    )
+    add(
+        "--global-batch",
+        type=positive_int,
+        help="batch size of all devices, in parts of up to -b "
+        "(default: devices x -b x accumulation)",
+    )
+    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
+    add(
+        "--lr-scaling",
+        choices=["linear", "sqrt", "none"],
+        help="scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)",
+    )
+    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
+    add(
+        "--lr-schedule",
+        choices=["step", "cosine", "linear"],
+        help="step: divided by 10 after 30, 60, 80 of 90 epochs (Goyal 2017); others: to 0",
+    )
+    add(
+        "--warmup-epochs",
+        type=non_negative,
+        help="epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP),
+    )
+    add(
+        "--optimizer",
+        choices=["sgd", "nesterov", "adamw", "lamb", "lars", "muon"],
+        help="lamb, lars and muon are timm's; muon takes the --lr of adamw",
+    )
+    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
+    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
+    add(
+        "--norm-wd",
+        type=non_negative,
+        help=f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})",
+    )
+    add(
+        "--layer-decay",
+        type=number(float, 0.01, 1),
+        default=1,
+        metavar="D",
+        help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
+        "model says which they are, as timm's do (takes timm); 1 = off",
+    )
+    add(
+        "--clip-grad",
+        type=non_negative,
+        help=f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})",
+    )
+    add(
+        "--ema",
+        type=number(float, 0, 0.999999),
+        default=0,
+        metavar="DECAY",
+        help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
+        "0 = off",
+    )
+    # Free as typed, since check_resumed() compares what they come to: the global batch and the peak
+    # learning rate.
+    free = "accumulation base_lr batch_size epochs global_batch lr lr_scaling start_epoch"
+    return free.split(), []
 
 
 def build_optimizer(args, model, masters=None):
@@ -2243,7 +2275,7 @@ def make_checkpoint(run):
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.options,
-        "not_default": not_default(run.options),
+        "not_default": not_default(run.options, make_parser()),
         **full_state(run),
     }
 
@@ -2289,14 +2321,14 @@ def leaves(tree, path=()):
             yield from leaves(branch, (*path, name))
 
 
-def load_checkpoint(args, place):
-    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Only rank 0
-    looks for it and has the tensors, because other nodes may have other disks."""
-    metadata = tensors = None
-    if place.rank == 0:
-        path, metadata, in_place = find_checkpoint(args)
+def load_checkpoint(args, must_fit):
+    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Rank 0 calls it
+    alone, because other nodes may have other disks. `must_fit` are names of what a checkpoint of
+    this task says of its model."""
+    path, metadata, in_place = find_checkpoint(args)
+    tensors = None
     if metadata:
-        own = {*MUST_FIT} - {"arch", "model_options"}  # which other tasks have, too
+        own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
         if own and not own & metadata.keys():
             raise BadInput(f"{path} is a checkpoint of scripts for another task")
         tensors = {name: metadata.pop(name) for name in TENSORS}
@@ -2320,7 +2352,7 @@ def load_checkpoint(args, place):
         metadata |= {"path": str(path), "in_place": in_place}
         if in_place:
             metadata["logged"], metadata["end"], _foreign = read_log(path.parent)
-    return broadcast_object(metadata), tensors
+    return metadata, tensors
 
 
 def find_checkpoint(args):
@@ -2401,10 +2433,11 @@ def refuse_to_go_back(args, path, saved):
         print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
 
 
-def check_resumed(args, options, metadata, global_batch):
+def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
     """Raises BadInput if a run is to go on with other options than its checkpoint's; returns how
-    they differ from those of another run's."""
-    rate, peak = "peak learning rate", peak_learning_rate(args, global_batch)
+    they differ from those of another run's. `typed` are those of `options` that are not at their
+    defaults; `peak` is the peak learning rate."""
+    rate = "peak learning rate"
     if math.isclose(peak, metadata["peak_lr"]):  # however it was typed
         peak = metadata["peak_lr"]
     mine = options | {"global_batch": global_batch, rate: peak}
@@ -2413,7 +2446,7 @@ def check_resumed(args, options, metadata, global_batch):
         rate: metadata["peak_lr"],
     }
     # An option that another script lacks has its default there.
-    theirs |= dict.fromkeys(not_default(options).keys() - theirs.keys())
+    theirs |= dict.fromkeys(typed.keys() - theirs.keys())
     mine |= dict.fromkeys(metadata.get("not_default", {}).keys() - mine.keys())
     found = differing(theirs, mine)
     if found and metadata["in_place"]:
@@ -2422,7 +2455,7 @@ def check_resumed(args, options, metadata, global_batch):
             same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"]
             found += f", which --base-lr {same!r} keeps"
         other = "give another --output-dir"
-        if all(theirs.get(name) == mine[name] for name in MUST_FIT if name in mine):
+        if all(theirs.get(name) == mine[name] for name in must_fit if name in mine):
             weights = shlex.quote(metadata["path"])
             other += f", with --resume {folder} to begin there from this one"
             other += f", or --weights {weights} from its weights alone"
@@ -2988,11 +3021,14 @@ def build_run(args):
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices.
     arm_timeout(args)
-    metadata, tensors = load_checkpoint(args, place)
+    loaded = load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
+    metadata, tensors = broadcast_object(loaded[0]), loaded[1]
     trains = metadata and not args.evaluate
-    sizes = split_batch(args, place, args.global_batch or (trains and metadata["global_batch"]))
+    whole = args.global_batch or (trains and metadata["global_batch"])
+    sizes = split_batch(args, place, whole, device_multiple(args))
     if trains:
-        changed = check_resumed(args, options, metadata, sizes[-1])
+        typed, peak = not_default(options, make_parser()), peak_learning_rate(args, sizes[-1])
+        changed = check_resumed(args, options, typed, MUST_FIT, metadata, sizes[-1], peak)
         if changed and place.rank == 0:
             print_line(f"{metadata['path']} was trained with other options: {changed}")
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
@@ -3031,8 +3067,11 @@ def build_run(args):
     #    says why.
     arm_timeout(args)
     try:
-        batches = load_batches(args, place, data, schedule_batches(run))
-        run.batches = to_device(batches, args, data, place.device, run.data_waits)
+        begin = run.epoch, run.step
+        schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
+        batches = load_batches(args, place, data, schedule)
+        finish = functools.partial(finish_batch, args=args, data=data)
+        run.batches = to_device(batches, finish, place.device, run.data_waits)
 
         # 6. The seed is set right before the model, so that all scripts and ranks draw the same
         #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
@@ -3087,9 +3126,9 @@ def defining_options(args, place, sources):
     return options
 
 
-def not_default(options):
-    """Returns those of {name: value} that are options of this script, not at their defaults."""
-    defaults = vars(make_parser().parse_args([]))
+def not_default(options, parser):
+    """Returns those of {name: value} that are options of this parser, not at their defaults."""
+    defaults = vars(parser.parse_args([]))
     return {name: each for name, each in options.items() if each != defaults.get(name, each)}
 
 

@@ -90,7 +90,7 @@ def loader_of(words, nd=nd):
     by the loader of imagenet_nd.py with these options; no model, no device."""
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(torch.device("cpu"))
     data = nd.open_data(args, place, nd.list_sources(args, place), nd.split_batch(args, place))
-    schedule = nd.schedule_batches(nd.Run(args, place, data, {}))
+    schedule = nd.schedule_batches(args, place, data, 0, 0, over=lambda: False)
     training = (job for job in schedule if job[0] == "train")
     batches = nd.load_batches(args, place, data, training)
 

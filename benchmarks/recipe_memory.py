@@ -25,7 +25,7 @@ def memory(file, gpus):
     """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
     args = nd.parse_args([f"@{file}"])
     place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
-    batch, parts, _ = nd.split_batch(args, place, args.global_batch)
+    batch, parts, _ = nd.split_batch(args, place, args.global_batch, nd.device_multiple(args))
     size = args.image_size or nd.preset_of(args.arch).crop_size[0]
     kept = {}  # each storage once; held, so that none is freed and its number given to another
 

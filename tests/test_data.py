@@ -6,6 +6,7 @@ at through the functions that give it.
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import io
 import itertools
@@ -106,7 +107,7 @@ def whole(height, width):
 
 def open_data(args, place, global_batch=None):
     """Returns the Data of these options, as the scripts open it."""
-    batches = nd.split_batch(args, place, global_batch)
+    batches = nd.split_batch(args, place, global_batch, nd.device_multiple(args))
     return nd.open_data(args, place, nd.list_sources(args, place), batches)
 
 
@@ -117,16 +118,41 @@ def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
     place = place._replace(rank=rank, ranks=ranks, data_rank=rank, data_ranks=ranks)
     data = open_data(args, place, args.global_batch)
-    schedule = [*nd.schedule_batches(nd.Run(args, place, data, {}, epoch, step, args.evaluate))]
+    over = functools.partial(bool, args.evaluate)
+    schedule = [*nd.schedule_batches(args, place, data, epoch, step, over)]
     return schedule, nd.load_batches(args, place, data, iter(schedule))
+
+
+class Loader(nd.Images):
+    """An Images, as load_batches() makes it of options and of a Data, which tests may change."""
+
+    def __init__(self, args, data):
+        self.args, self.data = args, data
+        self.policy = nd.augmentation_policy(args, data)
+
+    @property
+    def sources(self):
+        return {"train": self.data.train, "val": self.data.val}
+
+    @property
+    def mode(self):
+        return self.data.interpolation
+
+    @property
+    def crops(self):
+        return {"train": self.random_crop, "val": self.central_crop}
+
+    def random_crop(self, *job):
+        return nd.random_crop(self.args, self.data, self.policy, *job)
+
+    def central_crop(self, *job):
+        return nd.central_crop(self.args, self.data, *job)
 
 
 def images_of(mode="bilinear"):
     """Returns what loads images of 224 pixels, in validation of those whose shorter side is 256."""
     data = nd.Data(*[None] * len(nd.Data._fields))._replace(val_resize=256, **SCALE)
-    images = nd.Images(nd.parse_args([]), data, None)
-    images.mode = mode
-    return images
+    return Loader(nd.parse_args([]), data._replace(interpolation=mode))
 
 
 def read(*given, **more):
@@ -204,7 +230,7 @@ def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypat
     for rank in range(ranks):
         place = nd.Place(CPU, data_rank=rank, data_ranks=ranks)
         data = open_data(args, place)
-        batches = [*nd.schedule_batches(nd.Run(args, place, data, {}, over=args.evaluate))]
+        batches = [*nd.schedule_batches(args, place, data, 0, 0, over=lambda: True)]
         steps |= {len(batches), nd.val_steps(place, data)}
         assert {job[:2] for job in batches} == {("val", None)}
         assert all(len(indices) <= batch for *_, indices in batches)
@@ -273,7 +299,8 @@ def test_batches_on_the_device_are_normalised(layout, pictures):
     assert images.dtype == torch.uint8 and images.shape == (12, 24, 24, 3)
     waits = []
     batch = images, target, "train", 0, 0
-    ((*job, ready, same),) = nd.to_device([batch], args, SimpleNamespace(**SCALE), CPU, waits)
+    finish = functools.partial(nd.finish_batch, args=args, data=SimpleNamespace(**SCALE))
+    ((*job, ready, same),) = nd.to_device([batch], finish, CPU, waits)
     assert job == ["train", 0]
     expected = functional.normalize(images.permute(0, 3, 1, 2).float() / 255, **SCALE)
     assert torch.allclose(ready, expected, atol=1e-5) and torch.equal(same, target)
@@ -286,7 +313,8 @@ def test_noise_is_like_the_batches_of_its_split(layout, pictures):
     """In shape, type and layout: it stands for them where stages or buckets are measured."""
     args, data = nd.parse_args(layout), SimpleNamespace(image_size=24, val_size=32, **SCALE)
     batches = open_batches(pictures, words=["--epochs", 1, "--val-size", 32, *layout])[1]
-    for split, _, *batch in nd.to_device(batches, args, data, CPU, []):
+    finish = functools.partial(nd.finish_batch, args=args, data=data)
+    for split, _, *batch in nd.to_device(batches, finish, CPU, []):
         noise = nd.dummy_batch(args, data, len(batch[0]), CPU, split)
         for one, other in zip(noise, batch, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype
@@ -360,7 +388,10 @@ def test_crops_and_centres_are_torchvisions_and_pillows(decoder, tmp_path):
             top, left, height, width = nd.crop_box(*pixels.shape[:2], rng)
             nd.load_alone(encoded, loader.random_crop(out, seed, 0))
             crop = (out.flip(1) if mirrored else out).clone()
-            size = {"size": [224, 224], "interpolation": v2.InterpolationMode(loader.mode)}
+            size = {
+                "size": [224, 224],
+                "interpolation": v2.InterpolationMode(loader.mode),
+            }
             theirs = functional.resized_crop(planes, top, left, height, width, **size)
             assert (crop.permute(2, 0, 1).int() - theirs.int()).abs().max() <= 1
             box = (left, top, left + width, top + height)
@@ -599,7 +630,7 @@ def test_policies_draw_from_the_image_alone(policy, monkeypatch):
         random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
         loader = loader_of(files)
         data = loader.data._replace(interpolation="bilinear")
-        made = nd.Images(nd.parse_args(["--auto-augment", policy]), data, None)
+        made = Loader(nd.parse_args(["--auto-augment", policy]), data)
         batches.append(torch.zeros(8, 24, 24, 3, dtype=torch.uint8))
         made.pixels = lambda *job: batches[-1]
         made[0, "train", 1, 0, [*range(8)]]

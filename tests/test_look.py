@@ -396,7 +396,7 @@ def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
             "    if load and not data.resumed and",
             f"    {own}\n    if load and not data.resumed and",
             "out.copy_(resized[top : top + len(out), left : left + len(out)])",
-            "out.copy_(resized[top : top + len(out), left : left + len(out)] ^ self.args.mask)",
+            "out.copy_(resized[top : top + len(out), left : left + len(out)] ^ args.mask)",
             'add("-j", "--workers"',
             'add("--mask", type=int, default=0, help="XOR")\n    add("-j", "--workers"',
             ".float().mul_(scale).add_(shift)",

@@ -2,6 +2,7 @@
 option files of recipes/ are taken. What each computes, test_reference.py and test_torchvision.py
 compare."""
 
+import functools
 import shlex
 from types import SimpleNamespace
 
@@ -35,9 +36,10 @@ def read_training(pictures, words, **more):  # noqa: F811
     scale = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     data = SimpleNamespace(global_batch=12, mix_group=group, **scale)
     batches = open_batches(pictures, words=words, **more)[1]
+    finish = functools.partial(nd.finish_batch, args=args, data=data)
     return [
         (epoch, images.clone(), target.clone())
-        for split, epoch, images, target in nd.to_device(batches, args, data, CPU, [])
+        for split, epoch, images, target in nd.to_device(batches, finish, CPU, [])
         if split == "train"
     ]
 

@@ -146,8 +146,8 @@ def test_images_of_validation_are_timms(name, shape):
     if not preset.squash and max(shape) > 4 * min(shape):
         theirs = whole_transform(name, normalize=False)(picture.crop((90, 0, 210, 30)))
         theirs = theirs.permute(1, 2, 0)
-    images = nd.Images(nd.parse_args(["-a", f"timm/{name}"]), data, None)
-    nd.load_alone(encoded.getvalue(), images.central_crop(ours))
+    args = nd.parse_args(["-a", f"timm/{name}"])
+    nd.load_alone(encoded.getvalue(), nd.central_crop(args, data, ours))
     assert theirs.shape == ours.shape
     assert (theirs.int() - ours.int()).abs().max() <= 2
 

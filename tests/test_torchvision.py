@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 import torch
 from conftest import ROOT
+from test_data import Loader
 from torch import nn
 from torchvision import models
 from torchvision.ops._utils import split_normalization_params
@@ -124,7 +125,7 @@ def test_images_get_every_operation_of_timms_equally_often():
     """At its probability of 1/2, and with noise of a twentieth of the largest magnitude."""
     pytest.importorskip("timm")
     args, drawn = nd.parse_args(["--auto-augment", "rand-m6-mstd0.5-inc1"]), []
-    loader = nd.Images(args, DATA, None)
+    loader = Loader(args, DATA)
     for each in loader.policy.ops:
         each.aug_fn = lambda image, *level, name=each.name, **_: (
             drawn.append((name, *level)) or image
@@ -140,7 +141,7 @@ def test_images_get_every_operation_of_timms_equally_often():
 def test_a_bit_is_kept_however_large_the_magnitude(policy):
     """Pillow posterizes to one bit at least."""
     pytest.importorskip("timm")
-    loader = nd.Images(nd.parse_args(["--auto-augment", policy]), DATA, None)
+    loader = Loader(nd.parse_args(["--auto-augment", policy]), DATA)
     drawn = []
     for each in loader.policy.ops:
         if each.name.startswith("Posterize"):
@@ -154,7 +155,7 @@ def test_a_bit_is_kept_however_large_the_magnitude(policy):
 
 def test_erased_rectangles_are_torchvisions():
     size = 48
-    loader = nd.Images(nd.parse_args(["--random-erase", "1"]), DATA, None)
+    loader = Loader(nd.parse_args(["--random-erase", "1"]), DATA)
     black = torch.zeros(3, size, size)
     ours = np.array([box(black, out.permute(2, 0, 1)) for out in augmented(loader, size)])
     torch.manual_seed(2)

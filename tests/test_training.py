@@ -571,7 +571,7 @@ def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
     for words, expected in ("--ema 0.9", ("weights", "averages")), ("", ("averages", None)):
         monkeypatch.setattr(nd, "find_checkpoint", lambda *of_run: ("x", saved.copy(), False))
         args = nd.parse_args(["--resume", "x", *words.split()])
-        _, tensors = nd.load_checkpoint(args, nd.Place("cpu"))
+        _, tensors = nd.load_checkpoint(args, nd.MUST_FIT)
         assert (tensors["state_dict"], tensors["ema"]) == expected
 
 
@@ -943,7 +943,8 @@ def test_a_smaller_batch_of_a_pipeline_has_whole_micro_batches():
     here.data.device_batch, here.data.global_batch = 12, 24
     words = "-b 4 --global-batch 24 --output-dir 'runs/a b': the run resumes on the same curve"
     assert f"add to the command: {words}" in pipeline.with_less_memory(here)
-    assert pipeline.split_batch(args, pipeline.Place("cpu"), 24) == (4, 6, 24)
+    multiple = pipeline.device_multiple(args)
+    assert pipeline.split_batch(args, pipeline.Place("cpu"), 24, multiple) == (4, 6, 24)
 
 
 # ------------------------------------------------------------------------------------- slow trials

@@ -288,7 +288,8 @@ class Pictures(torch.utils.data.Dataset):
     """Central crops, uint8 (size, size, 3), and their numbers; -1 of what cannot be read."""
 
     def __init__(self, trained, paths, read):
-        self.images, self.size = nd.Images(trained.args, trained.data(), None), trained.size
+        self.crop = functools.partial(nd.central_crop, trained.args, trained.data())
+        self.size = trained.size
         self.paths, self.read = paths, read  # read(index) returns the bytes of an image
 
     def __len__(self):
@@ -297,7 +298,7 @@ class Pictures(torch.utils.data.Dataset):
     def __getitem__(self, index):
         crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
         try:
-            nd.load_alone(self.read(index), self.images.central_crop(crop))
+            nd.load_alone(self.read(index), self.crop(crop))
         except (OSError, nd.BadInput) as error:
             why = getattr(error, "strerror", None) or error
             nd.print_line(f"{shown(str(self.paths[index]))} cannot be read: {why}", sys.stderr)

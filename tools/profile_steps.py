@@ -64,24 +64,34 @@ def profile(script, first, run):
         script.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
 
 
-def load_checkpoint(script, load, args, place):
-    """In place of the script's load_checkpoint(), on all ranks: a profile begins where the run in
-    --output-dir would go on, but neither makes nor locks that folder."""
-    folder, begin = args.output_dir, args.resume
-    if folder and os.path.isdir(folder):
-        known = "|".join([*map(re.escape, script.CHECKPOINTS), r"epoch-\d+\.pt"])
-        if any(re.fullmatch(known, name) for name in os.listdir(folder)):
-            begin = folder  # a checkpoint there counts before --resume and --start-epoch
-    options = {**vars(args), "output_dir": None, "resume": begin}
-    metadata, tensors = load(argparse.Namespace(**options), place)
-    if metadata and folder and Path(metadata["path"]).parent == Path(folder):
+def has_checkpoint(script, folder):
+    """Returns whether there is a checkpoint in a folder, or in None."""
+    known = "|".join([*map(re.escape, script.CHECKPOINTS), r"epoch-\d+\.pt"])
+    names = os.listdir(folder) if folder and os.path.isdir(folder) else []
+    return any(re.fullmatch(known, name) for name in names)
+
+
+def list_sources(script, listed, args, place):
+    """Does what the script's list_sources() does, on all ranks, before they look for a checkpoint:
+    one in --output-dir counts before --start-epoch."""
+    if script.broadcast_object(has_checkpoint(script, args.output_dir)):
         args.start_epoch = None
-    return metadata, tensors
+    return listed(args, place)
+
+
+def load_checkpoint(script, load, args, must_fit):
+    """Does what load_checkpoint() does, on rank 0: a profile begins where the run in --output-dir
+    would go on, but neither makes nor locks that folder."""
+    folder = args.output_dir
+    begin = folder if has_checkpoint(script, folder) else args.resume
+    options = {**vars(args), "output_dir": None, "resume": begin}
+    return load(argparse.Namespace(**options), must_fit)
 
 
 def profile_rank(first, train_rank, args):
     """What a rank does in its process: the script's train_rank, with the above for training."""
     script = sys.modules[train_rank.__module__]
+    script.list_sources = functools.partial(list_sources, script, script.list_sources)
     script.load_checkpoint = functools.partial(load_checkpoint, script, script.load_checkpoint)
     script.open_log = lambda run, metadata: None  # run.log and run.folder stay None
     script.how_to_resume = lambda run: "a profile saves nothing"
