@@ -472,6 +472,13 @@ def judge(run, val):
     return bool(met) and all(met), stuck
 
 
+def monitor_of(args):
+    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
+    if args.best:
+        return next(tag for tag in BEST if tag.lower() == args.best)
+    return args.desired[0][0] if args.desired else next(iter(BEST))
+
+
 def train_one_epoch(run):
     """Trains from run.step to the end of the epoch; returns {tag: value}."""
     args, data, epoch = run.args, run.data, run.epoch
@@ -525,6 +532,57 @@ def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
     # When the budget ends an epoch early, some of its batches have been loaded already: skip these.
     return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
+
+
+def schedule_batches(args, place, data, first_epoch, first_step, over):
+    """Yields what this data rank loads, from an epoch and a step of it to the end of the run, or
+    until over() is true: ("train", epoch, position, keys), accumulation_steps times per step, and
+    ("val", None, number, keys) for each validation batch, as many on all data ranks.
+
+    The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
+    global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
+    dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
+    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
+    index, plus n times the number of items for its n-th repeat in a step. `position` is that of the
+    first key among all keys of the epoch.
+    """
+    distinct = data.global_batch // data.repeats  # items in a step, of all ranks
+    mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
+    at_once = data.device_batch * place.devices  # keys of one batch of this process
+    val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
+    # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
+    for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):
+        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        order = torch.randperm(len(data.train.target), generator=generator).numpy()
+        for step in range(first_step, data.steps):
+            if over():
+                break
+            # A slice of one order for any number of ranks; each sampler would have its own order.
+            items = order[step * distinct : (step + 1) * distinct]
+            keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
+            for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
+                micro_batch = keys[first : first + at_once].tolist()
+                yield "train", epoch, step * data.global_batch + first, micro_batch
+        for number in range(val_steps(place, data)):
+            yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
+        if over():
+            break
+        first_step = 0
+
+
+def steps_per_epoch(args, source, global_batch):
+    """Returns the number of steps in an epoch of training on `source`."""
+    size = len(source.target)
+    if size < global_batch and not args.evaluate:
+        few = f"training has {size} {ITEMS}, fewer than a global batch, {global_batch}"
+        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+    return min(size // global_batch, args.steps_per_epoch or size)
+
+
+def val_steps(place, data):
+    """Returns the number of validation batches of a data rank, the same on all of them."""
+    at_once = data.device_batch * place.devices
+    return math.ceil(len(data.val.target) / place.data_ranks / at_once)
 
 
 @torch.no_grad()
@@ -667,13 +725,120 @@ def end_early(run):
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; {how_to_resume(run)}"
+        saved = f" at step {run.step}, saved; {how_to_resume(run.args, run.folder)}"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
     if run.place.rank == 0:
         print_line(f"stopped by {why}{saved}")
     sys.exit(143)  # the status after SIGTERM
+
+
+def save_checkpoint(run):
+    """Saves checkpoint.pt on rank 0. Every rank calls it."""
+    run.saved = time.monotonic()
+    checkpoint = make_checkpoint(run)
+    if run.log:  # only after all ranks have given what they hold
+        write_newest(run.folder, checkpoint, run.args.keep_every)
+
+
+def save_best(run):
+    """Saves model_best.pt on rank 0: the checkpoint, with the averages as weights under --ema.
+    Every rank calls it."""
+    # Made again, because to keep it through validation would take as much memory as the model and
+    # the optimizer, and to read it would depend on the disk.
+    saved = make_checkpoint(run)
+    if run.log is None:
+        return
+    saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
+    if run.ema:
+        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
+    write_best(run.folder, saved)
+
+
+def make_checkpoint(run):
+    """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
+    calls it, because each gives what it holds."""
+    arm_timeout(run.args)
+    # After an epoch's last step, this is step 0 of the next one.
+    epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
+    return {
+        **about_model(run.args, run.data),
+        "epoch": epoch,
+        "step": step,
+        "global_batch": run.data.global_batch,
+        "peak_lr": peak_learning_rate(run.args, run.data.global_batch),
+        "partial": run.meter.state,
+        "scaler": run.scaler.state_dict(),
+        **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
+        "monitor": run.monitor or monitor_of(run.args),
+        "waited": run.stale_epochs,
+        "seconds": time.perf_counter() - run.started,
+        "args": vars(run.args) | run.options,
+        "not_default": not_default(run.options, make_parser()),
+        **full_state(run),
+    }
+
+
+def restore(run, metadata, tensors):
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
+    scaler = run.scaler.state_dict() | metadata["scaler"]
+    load_state(run, tensors)
+    for group in run.optimizer.param_groups:
+        for name in metadata["group"].keys() & group.keys():
+            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
+            group[name] = 0 * group[name] + metadata["group"][name]
+    run.scaler.load_state_dict(scaler)
+    if metadata["in_place"]:  # the best of another run is not this one's
+        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
+        run.stale_epochs = metadata.get("waited", 0)
+        run.monitor, monitor = metadata.get("monitor"), monitor_of(run.args)
+        if run.monitor != monitor and run.place.rank == 0:
+            names = str(run.monitor).lower(), f"the best {monitor.lower()} from here on"
+            print_line("model_best.pt is the best {}; {} replaces it".format(*names))
+
+
+def log_epoch(run, done, train, val, trained):
+    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
+    step was `trained`, since the run was resumed after the last one, the log may have it."""
+    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
+    values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
+    for tag in LOGGED:
+        if tag in val:
+            values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
+    if trained or math.ceil(done) not in run.logged:
+        for tag, value in values.items():
+            run.log.add_scalar(tag, value, math.ceil(done))
+        run.log.flush()
+    seconds = (time.perf_counter() - run.started) / done
+    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
+    skipped = train["Steps/skipped"]
+    skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
+    print_line(
+        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
+        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
+    )
+
+
+def log_end(run, reason, done, val):
+    """Logs and prints why a run ended after `done` epochs, and what it reached."""
+    monitor = monitor_of(run.args)
+    seconds = time.perf_counter() - run.started
+    end = {"reason": reason, "epochs": done, "seconds": seconds, "until": ends_by(run.args)}
+    end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
+    run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
+    run.log.close()
+    took = datetime.timedelta(seconds=round(seconds))
+    line = f"{reason} after {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
+    if val:
+        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
+        line += f": {format_metrics(val, 3)}; {best}"
+    print_line(line)
+    if done < run.args.epochs:
+        options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
+        change = f"To train longer, change {options.get(reason, '--patience')}"
+        print_line(f"{change}; {how_to_resume(run.args, run.folder)}")
 
 
 # ==== task: what is trained and measured; equal in all text_*.py
@@ -1755,324 +1920,7 @@ def check_task_options(args, parser):
             parser.error(why)
 
 
-# ==== services: what loop and task call, to look up; equal in all scripts
-
-# ------------------------------------------------------------------------------------------ options
-
-
-def parse_args(argv=None):
-    """Returns the options as typed; what is derived from them gets a name of its own."""
-    parser = make_parser()
-    args = read_options(parser, BEST, argv)
-    check_task_options(args, parser)
-    if (args.warmup_epochs or 0) > args.epochs:
-        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    check_options(args, parser)
-    return args
-
-
-def make_parser():
-    """Returns the parser. Most options define what is trained: a run is resumed only with the same.
-    Its `free` ones may change when it is; its `own` ones may change too, and differ between ranks.
-    """
-    parser = new_parser(__doc__)
-    added = [
-        add_task_options(parser),
-        add_optimization_options(parser),
-        add_run_options(parser, [tag.lower() for tag in BEST]),
-        add_parallel_options(parser),
-    ]
-    parser.free, parser.own = (sum(names, []) for names in zip(*added, strict=True))
-    set_defaults(parser, **DEFAULTS)
-    return parser
-
-
-def read_options(parser, tags, argv=None):
-    """Returns the options as typed; exits with one line if one is wrong. `tags` are those that
-    --desired takes in lower case; it becomes [[tag, number]]."""
-    try:
-        args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
-        parser.error(f"an option file: {error}")
-    tags = {tag.lower(): tag for tag in tags}
-    value = number(float, -1e12, 1e12)
-    try:
-        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
-    except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    return args
-
-
-def check_options(args, parser):
-    """Exits with one line if options that all scripts have exclude each other."""
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
-    if "" in (args.resume, args.output_dir):
-        parser.error("--resume and --output-dir need a name")
-    # Not all scripts have all of these.
-    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
-        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
-            options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{options} exclude each other")
-
-
-def new_parser(doc):
-    """Returns a parser, without options, of a script with this docstring."""
-    parser = argparse.ArgumentParser(
-        description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
-        epilog="docs/recipes.md lists what options of other projects are called here.",
-        usage=argparse.SUPPRESS,  # or each error would print all of it
-        allow_abbrev=False,
-        fromfile_prefix_chars="@",
-    )
-    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
-    return parser
-
-
-def add_run_options(parser, measures):
-    """Adds when a run ends, its folder and its device; returns the names of free options and of
-    each rank's own. `measures` are the names that --best and --desired take; the first selects the
-    best model by default."""
-    add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
-    add(
-        "--budget-hours",
-        type=positive,
-        help="train for this many hours in all, then validate and end (default: no limit)",
-    )
-    add(
-        "--desired",
-        nargs=2,
-        metavar=("MEASURE", "VALUE"),
-        action="append",
-        help="end after an epoch that is this good in all given (default: none): "
-        + ", ".join(measures),
-    )
-    add(
-        "--patience",
-        type=positive_int,
-        metavar="EPOCHS",
-        help="early stopping: end after this many epochs without a better --best (default: off)",
-    )
-    add(
-        "--timeout",
-        type=number(float, 0, 1e8),
-        default=600,
-        help="end after this many seconds without a step; 0 = off",
-    )
-
-    add = parser.add_argument_group("checkpoints and logs").add_argument
-    add(
-        "--output-dir",
-        metavar="FOLDER",
-        help="the run: its checkpoints and logs; if it has a checkpoint, it is resumed "
-        "(default: a new folder in runs/)",
-    )
-    add(
-        "--resume",
-        metavar="PATH",
-        type=functools.partial(replaced, "auto", "give the run's folder, --output-dir FOLDER"),
-        help="begin another run from a checkpoint, or from a folder's newest (default: none)",
-    )
-    gone = "a run has a folder of its own: --output-dir FOLDER"
-    hidden = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    add("--log-dir", type=functools.partial(replaced, None, gone), **hidden)
-    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
-    add(
-        "--best",
-        choices=measures,
-        help=f"measure that selects model_best.pt (default: the first --desired, or {measures[0]})",
-    )
-    add(
-        "--keep-every",
-        type=positive_int,
-        metavar="EPOCHS",
-        help="also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)",
-    )
-    add("-e", "--evaluate", action="store_true", help="validate once and end")
-    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
-
-    add = parser.add_argument_group("device and reproducibility").add_argument
-    add("--compile", action="store_true", help="torch.compile; the first steps take minutes")
-    add(
-        "--compile-mode",
-        choices=["default", "reduce-overhead", "max-autotune"],
-        default="default",
-        help="reduce-overhead uses CUDA graphs",
-    )
-    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
-    add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
-    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
-    add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
-    own = (
-        "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
-        "timeout"
-    )
-    return "best budget_hours desired evaluate patience print_freq resume".split(), own.split()
-
-
-def set_defaults(parser, **defaults):
-    """Sets defaults, and adds each to its option's help."""
-    parser.set_defaults(**defaults, desired=[])
-    for action in parser._actions:
-        if action.nargs != 0 and action.default is not None and "default" not in action.help:
-            action.help += " (default: %(default)s)"
-
-
-def monitor_of(args):
-    """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
-    if args.best:
-        return next(tag for tag in BEST if tag.lower() == args.best)
-    return args.desired[0][0] if args.desired else next(iter(BEST))
-
-
-def replaced(gone, advice, text):
-    """Returns an option's text, unless it is `gone`, or any is (None)."""
-    if text == gone or gone is None:
-        raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
-    return text
-
-
-def number(kind, least, most):
-    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
-
-    def parse(text):
-        with contextlib.suppress(ValueError):  # no number
-            if least <= kind(text) <= most:
-                return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
-
-    return parse
-
-
-non_negative_int = number(int, 0, 2**63 - 1)
-positive_int = number(int, 1, 2**63 - 1)
-non_negative = number(float, 0, 1e12)
-positive = number(float, 1e-12, 1e12)
-zero_to_1 = number(float, 0, 1)
-fraction = number(float, 1e-9, 1)
-
-
-# -------------------------------------------------------------------------------- order of the data
-
-
-def schedule_batches(args, place, data, first_epoch, first_step, over):
-    """Yields what this data rank loads, from an epoch and a step of it to the end of the run, or
-    until over() is true: ("train", epoch, position, keys), accumulation_steps times per step, and
-    ("val", None, number, keys) for each validation batch, as many on all data ranks.
-
-    The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
-    global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
-    dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
-    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
-    index, plus n times the number of items for its n-th repeat in a step. `position` is that of the
-    first key among all keys of the epoch.
-    """
-    distinct = data.global_batch // data.repeats  # items in a step, of all ranks
-    mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
-    at_once = data.device_batch * place.devices  # keys of one batch of this process
-    val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
-    # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
-    for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):
-        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
-        order = torch.randperm(len(data.train.target), generator=generator).numpy()
-        for step in range(first_step, data.steps):
-            if over():
-                break
-            # A slice of one order for any number of ranks; each sampler would have its own order.
-            items = order[step * distinct : (step + 1) * distinct]
-            keys = np.concatenate([items + len(order) * n for n in range(data.repeats)])
-            for first in range(place.data_rank * mine, (place.data_rank + 1) * mine, at_once):
-                micro_batch = keys[first : first + at_once].tolist()
-                yield "train", epoch, step * data.global_batch + first, micro_batch
-        for number in range(val_steps(place, data)):
-            yield "val", None, number, val_keys[number * at_once : (number + 1) * at_once]
-        if over():
-            break
-        first_step = 0
-
-
-def steps_per_epoch(args, source, global_batch):
-    """Returns the number of steps in an epoch of training on `source`."""
-    size = len(source.target)
-    if size < global_batch and not args.evaluate:
-        few = f"training has {size} {ITEMS}, fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
-    return min(size // global_batch, args.steps_per_epoch or size)
-
-
-def val_steps(place, data):
-    """Returns the number of validation batches of a data rank, the same on all of them."""
-    at_once = data.device_batch * place.devices
-    return math.ceil(len(data.val.target) / place.data_ranks / at_once)
-
-
-def split_batch(args, place, global_batch=None, multiple=1):
-    """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step,
-    and that `multiple` divides."""
-    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
-    # the batch of a device, which is limited by its memory, adapts.
-    devices = place.data_ranks * place.devices
-    batch = args.batch_size
-    in_step = batch * args.accumulation  # samples of a device
-    if global_batch:
-        in_step, remainder = divmod(global_batch, devices)
-        if remainder:
-            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        sizes = range(min(batch, in_step), 0, -1)
-        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * devices
-
-
-def device_multiple(args):
-    """Returns the number that must divide a device's batch: the task's, and a pipeline's."""
-    return math.lcm(batch_multiple(args), getattr(args, "microbatches", 1))
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def to_device(batches, finish_batch, device, data_waits):
-    """Yields (split, epoch, inputs, target) on the device, one batch ahead: inputs and target as
-    finish_batch(inputs, target, split=..., epoch=..., position=...) returns them. Adds the seconds
-    spent waiting for data to `data_waits`."""
-    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
-    # computes there (PyTorch, CUDA semantics: operations of one stream run in order). So for each
-    # batch: its copy is queued; the batch before is handed out, whose step is queued meanwhile; the
-    # main stream waits for the copy, and so does the host, before the loader reuses the buffer.
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
-    if side:
-        side.wait_stream(torch.cuda.current_stream(device))
-    ready = None
-    asked = time.perf_counter()
-    for *batch, split, epoch, position in batches:
-        data_waits.append(time.perf_counter() - asked)
-        with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
-            copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(
-                inputs, target, split=split, epoch=epoch, position=position
-            )
-        if ready:
-            yield ready
-        if side:
-            main = torch.cuda.current_stream(device)
-            main.wait_stream(side)
-            inputs.record_stream(main)  # or the next batch would get their memory too soon
-            target.record_stream(main)
-            copied.synchronize()  # sync point, or the loader would write into what is being copied
-        ready = split, epoch, inputs, target
-        asked = time.perf_counter()
-    if ready:
-        yield ready
-
-
-# --------------------------------------------------------------------------- optimizer and schedule
+# ==== optimizer: how gradients change weights, at which rate; equal in all scripts
 
 
 def add_optimization_options(parser):
@@ -2201,6 +2049,19 @@ def layer_scales(args, model):
     return [shares.get(weight, 1.0) for weight in model.parameters()]  # frozen ones have no group
 
 
+def make_state(optimizer):
+    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    for _, moment in leaves(optimizer.state):
+        moment.zero_()
+
+
 def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
     squares of ranks that hold different gradients."""
@@ -2240,9 +2101,478 @@ def warmup_epochs(args):
     return args.epochs * few / many if args.warmup_epochs is None else args.warmup_epochs
 
 
-# -------------------------------------------------------------------------------------------- meter
+# ==== start: from the options to a Run, and to the end of a process; equal in all scripts
 
 ITEMS = SUMS[-1]  # the name of what is counted
+LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
+
+
+def main():
+    """Reads the options and launches the workers."""
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # daemons may have none
+    try:
+        args = parse_args()
+        # A launcher that restarts ranks gives each of them these.
+        counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
+        if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
+            needs = "--output-dir FOLDER, on storage that all nodes share"
+            raise BadInput(f"ranks that are restarted would begin from scratch: give {needs}")
+        launch(train_rank, args)
+    except (BadInput, Fault) as error:
+        sys.exit(report_error(error, tell_others))
+    except KeyboardInterrupt:  # before training
+        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
+
+
+def parse_args(argv=None):
+    """Returns the options as typed; what is derived from them gets a name of its own."""
+    parser = make_parser()
+    args = read_options(parser, BEST, argv)
+    check_task_options(args, parser)
+    if (args.warmup_epochs or 0) > args.epochs:
+        parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
+    check_options(args, parser)
+    return args
+
+
+def make_parser():
+    """Returns the parser. Most options define what is trained: a run is resumed only with the same.
+    Its `free` ones may change when it is; its `own` ones may change too, and differ between ranks.
+    """
+    parser = new_parser(__doc__)
+    added = [
+        add_task_options(parser),
+        add_optimization_options(parser),
+        add_run_options(parser, [tag.lower() for tag in BEST]),
+        add_parallel_options(parser),
+    ]
+    parser.free, parser.own = (sum(names, []) for names in zip(*added, strict=True))
+    set_defaults(parser, **DEFAULTS)
+    return parser
+
+
+def train_rank(args):
+    """Runs one rank, from joining the others to leaving them; ends the process."""
+    allow_open_files()
+    status = 0
+    try:
+        run = build_run(args)
+        gc.freeze()  # what is there stays: no collection goes through it in a step
+        try:
+            if not args.evaluate:
+                train(run)
+            else:
+                val = validate(run)
+                if run.place.rank == 0:
+                    print_line(f"validation: {format_metrics(val, 3)}")
+        except SystemExit as ended:  # by a signal
+            status = ended.code
+        except torch.OutOfMemoryError as error:
+            # The run does not shrink the batch by itself: other ranks wait in collectives.
+            multiple = device_multiple(args)
+            advice = with_less_memory(args, run.data, multiple, run.folder) or first_line(error)
+            raise BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
+        leave(run.place)
+    except SystemExit as ended:  # the run was over: build_run() has left
+        status = ended.code or 0
+    except Exception as error:
+        # Python frees `error` after this block, and with its traceback a half-made loader, which
+        # would wait for its workers. This name keeps both.
+        failed = error
+        status = report_error(failed, tell_others)
+    end_process(status)
+
+
+def leave(place):
+    """Leaves the group when all ranks are here: rank 0 has written all by then."""
+    all_reduce_sum(torch.zeros(1, device=place.device)).item()
+    cleanup()
+
+
+def build_run(args):
+    """Returns the Run, ready to train. The order of its steps is not free."""
+    # 1. What must be set before a group exists: communicators choose algorithms as they form.
+    arm_timeout(args)
+    choose_kernels(args.deterministic)
+    place = init_distributed(args)
+    share_cores(place)
+
+    # 2. Options and data are compared before anything depends on them.
+    sources = list_sources(args, place)
+    options = defining_options(args, place, sources)
+
+    # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
+    #    devices.
+    arm_timeout(args)
+    loaded = load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
+    metadata, tensors = broadcast_object(loaded[0]), loaded[1]
+    trains = metadata and not args.evaluate
+    whole = args.global_batch or (trains and metadata["global_batch"])
+    sizes = split_batch(args, place, whole, device_multiple(args))
+    if trains:
+        typed, peak = not_default(options, make_parser()), peak_learning_rate(args, sizes[-1])
+        changed = check_resumed(args, options, typed, MUST_FIT, metadata, sizes[-1], peak)
+        if changed and place.rank == 0:
+            print_line(f"{metadata['path']} was trained with other options: {changed}")
+    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
+        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+
+    # 4. The data before the model, which has as many outputs as there are classes.
+    data = open_data(args, place, sources, sizes, metadata)
+    # Under --evaluate no step is trained: the schedule has batches of validation alone.
+    run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
+    if metadata:
+        about = about_model(args, data)
+        mine = {name: about[name] for name in MUST_FIT if about[name]}
+        theirs = {name: metadata.get(name) for name in mine}
+        if found := differing(theirs, mine):
+            arch = theirs.get("arch")
+            advice = f": type -a {arch}" if arch != mine.get("arch") else ""
+            raise BadInput(f"{metadata['path']} differs in {found}{advice}")
+        if args.start_epoch is None or metadata["in_place"]:
+            run.resumed = metadata["partial"]
+            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
+            run.epoch, run.step = metadata["epoch"], min(step, data.steps)
+            if step == 0:  # it was saved after an epoch's last step, before its validation
+                run.epoch, run.step = metadata["epoch"] - 1, data.steps
+        if trains and not metadata["in_place"] and run.epoch + run.step / data.steps >= args.epochs:
+            done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
+            weights = f"--weights {shlex.quote(str(metadata['path']))}"
+            advice = f"raise --epochs, or {weights} starts from its weights"
+            raise BadInput(f"nothing is left to train: {done}; {advice}")
+        if trains and (why := why_over(args, run.epoch, run.step, data.steps, metadata)):
+            if place.rank == 0:
+                print_line(f"{args.output_dir}: {why}: nothing is left to do")
+            leave(place)
+            sys.exit()
+
+    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
+    #    says why.
+    arm_timeout(args)
+    try:
+        begin = run.epoch, run.step
+        schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
+        batches = load_batches(args, place, data, schedule)
+        finish = functools.partial(finish_batch, args=args, data=data)
+        run.batches = to_device(batches, finish, place.device, run.data_waits)
+
+        # 6. The seed is set right before the model, so that all scripts and ranks draw the same
+        #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
+        torch.manual_seed(args.seed)
+        run.model, run.optimizer, run.scaler = prepare(args, place, data)
+    except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
+        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
+    handle_signals(functools.partial(on_signal, run.signals))
+    if args.ema:
+        run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
+    if metadata:
+        restore(run, metadata, tensors)
+    run.scale = run.scaler.get_scale()
+    run.saved = time.monotonic()
+    run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
+    run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
+
+    # 7. The log comes last, so that a run that cannot start leaves no new folder in runs/.
+    if not args.evaluate:
+        open_log(run, metadata)
+    if place.rank == 0:
+        print_header(run, metadata)
+    return run
+
+
+def defining_options(args, place, sources):
+    """Returns {name: value} of the options that define what is trained, with the precision and the
+    data's digest, the same on all ranks."""
+    parser = make_parser()
+    train, val = (source.digest() for source in sources)
+    arm_timeout(args)
+    mine = {name: value for name, value in vars(args).items() if name not in parser.own}
+    mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
+    options = {name: value for name, value in mine.items() if name not in parser.free}
+    # Ranks that differ would train something else in silence, or wait in a collective.
+    mine |= {"device": place.device.type}
+    if found := differing(broadcast_object(mine), mine):
+        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
+    return options
+
+
+def device_multiple(args):
+    """Returns the number that must divide a device's batch: the task's, and a pipeline's."""
+    return math.lcm(batch_multiple(args), getattr(args, "microbatches", 1))
+
+
+def open_log(run, metadata):
+    """Opens the log on rank 0, in --output-dir or a new folder, which all ranks learn."""
+    args, data, place = run.args, run.data, run.place
+    in_place = metadata and metadata["in_place"]
+    if place.rank == 0:
+        run.folder = Path(args.output_dir) if args.output_dir else new_folder(name_of(run))
+        # What was logged after the checkpoint is logged again; before the first one, all.
+        purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
+        run.log = start_log(run.folder, purge)
+        run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
+        sizes = about_model(args, data) | data._asdict()
+        about = describe(args, place, run.model, sizes, data.steps, __file__, metadata)
+        log_program(run.log, about, [__file__], LOGGED)
+    run.folder = Path(broadcast_object(str(run.folder)))
+
+
+def name_of(run):
+    """Returns what the name of a run's folder says: what is trained, on what."""
+    args, place, data = run.args, run.place, run.data
+    arch = about_model(args, data)["arch"].replace("/", "-")
+    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
+    return f"{what}_cpu{data.workers}_opt{run.options['precision']}"
+
+
+def print_header(run, metadata):
+    """Prints what is trained, on which devices, and where its logs are."""
+    args, data, place = run.args, run.data, run.place
+    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    for line in f"{args.arch} ({run.options['precision']}) on {on}", *about_data(data):
+        print_line(line)
+    if args.evaluate:
+        return
+    peak = peak_learning_rate(args, data.global_batch)
+    lines = about_batches(args, place, data, ITEMS, peak, DEFAULTS, metadata)
+    if metadata:
+        lines += about_resuming(args, run.epoch, run.step, data.steps, metadata)
+    for line in lines:
+        print_line(line)
+    if args.resume and not args.output_dir:
+        print_line(f"The same command again begins from {args.resume} again, in another folder")
+    print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(args, run.folder)}")
+
+
+# ==== services: what loop and task call, to look up; equal in all scripts
+
+# ------------------------------------------------------------------------------------------ options
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
+
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
+
+
+def replaced(gone, advice, text):
+    """Returns an option's text, unless it is `gone`, or any is (None)."""
+    if text == gone or gone is None:
+        raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
+    return text
+
+
+def new_parser(doc):
+    """Returns a parser, without options, of a script with this docstring."""
+    parser = argparse.ArgumentParser(
+        description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
+        epilog="docs/recipes.md lists what options of other projects are called here.",
+        usage=argparse.SUPPRESS,  # or each error would print all of it
+        allow_abbrev=False,
+        fromfile_prefix_chars="@",
+    )
+    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
+    return parser
+
+
+def add_run_options(parser, measures):
+    """Adds when a run ends, its folder and its device; returns the names of free options and of
+    each rank's own. `measures` are the names that --best and --desired take; the first selects the
+    best model by default."""
+    add = parser.add_argument_group("when to stop").add_argument
+    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
+    add(
+        "--budget-hours",
+        type=positive,
+        help="train for this many hours in all, then validate and end (default: no limit)",
+    )
+    add(
+        "--desired",
+        nargs=2,
+        metavar=("MEASURE", "VALUE"),
+        action="append",
+        help="end after an epoch that is this good in all given (default: none): "
+        + ", ".join(measures),
+    )
+    add(
+        "--patience",
+        type=positive_int,
+        metavar="EPOCHS",
+        help="early stopping: end after this many epochs without a better --best (default: off)",
+    )
+    add(
+        "--timeout",
+        type=number(float, 0, 1e8),
+        default=600,
+        help="end after this many seconds without a step; 0 = off",
+    )
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    add(
+        "--output-dir",
+        metavar="FOLDER",
+        help="the run: its checkpoints and logs; if it has a checkpoint, it is resumed "
+        "(default: a new folder in runs/)",
+    )
+    add(
+        "--resume",
+        metavar="PATH",
+        type=functools.partial(replaced, "auto", "give the run's folder, --output-dir FOLDER"),
+        help="begin another run from a checkpoint, or from a folder's newest (default: none)",
+    )
+    gone = "a run has a folder of its own: --output-dir FOLDER"
+    hidden = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    add("--log-dir", type=functools.partial(replaced, None, gone), **hidden)
+    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
+    add(
+        "--best",
+        choices=measures,
+        help=f"measure that selects model_best.pt (default: the first --desired, or {measures[0]})",
+    )
+    add(
+        "--keep-every",
+        type=positive_int,
+        metavar="EPOCHS",
+        help="also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)",
+    )
+    add("-e", "--evaluate", action="store_true", help="validate once and end")
+    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--compile", action="store_true", help="torch.compile; the first steps take minutes")
+    add(
+        "--compile-mode",
+        choices=["default", "reduce-overhead", "max-autotune"],
+        default="default",
+        help="reduce-overhead uses CUDA graphs",
+    )
+    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
+    add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
+    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
+    add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
+    own = (
+        "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
+        "timeout"
+    )
+    return "best budget_hours desired evaluate patience print_freq resume".split(), own.split()
+
+
+def set_defaults(parser, **defaults):
+    """Sets defaults, and adds each to its option's help."""
+    parser.set_defaults(**defaults, desired=[])
+    for action in parser._actions:
+        if action.nargs != 0 and action.default is not None and "default" not in action.help:
+            action.help += " (default: %(default)s)"
+
+
+def read_options(parser, tags, argv=None):
+    """Returns the options as typed; exits with one line if one is wrong. `tags` are those that
+    --desired takes in lower case; it becomes [[tag, number]]."""
+    try:
+        args = parser.parse_args(argv)
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
+        parser.error(f"an option file: {error}")
+    tags = {tag.lower(): tag for tag in tags}
+    value = number(float, -1e12, 1e12)
+    try:
+        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+    except (KeyError, argparse.ArgumentTypeError) as error:
+        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
+    return args
+
+
+def check_options(args, parser):
+    """Exits with one line if options that all scripts have exclude each other."""
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
+    if "" in (args.resume, args.output_dir):
+        parser.error("--resume and --output-dir need a name")
+    # Not all scripts have all of these.
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{options} exclude each other")
+
+
+def not_default(options, parser):
+    """Returns those of {name: value} that are options of this parser, not at their defaults."""
+    defaults = vars(parser.parse_args([]))
+    return {name: each for name, each in options.items() if each != defaults.get(name, each)}
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+def split_batch(args, place, global_batch=None, multiple=1):
+    """Returns (batch per device at a time, such batches per step, global batch). Where the global
+    batch is given, devices take the largest batch up to -b that divides what each has in a step,
+    and that `multiple` divides."""
+    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
+    # the batch of a device, which is limited by its memory, adapts.
+    devices = place.data_ranks * place.devices
+    batch = args.batch_size
+    in_step = batch * args.accumulation  # samples of a device
+    if global_batch:
+        in_step, remainder = divmod(global_batch, devices)
+        if remainder:
+            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
+            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+        sizes = range(min(batch, in_step), 0, -1)
+        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
+    return batch, in_step // batch, in_step * devices
+
+
+def to_device(batches, finish_batch, device, data_waits):
+    """Yields (split, epoch, inputs, target) on the device, one batch ahead: inputs and target as
+    finish_batch(inputs, target, split=..., epoch=..., position=...) returns them. Adds the seconds
+    spent waiting for data to `data_waits`."""
+    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
+    # computes there (PyTorch, CUDA semantics: operations of one stream run in order). So for each
+    # batch: its copy is queued; the batch before is handed out, whose step is queued meanwhile; the
+    # main stream waits for the copy, and so does the host, before the loader reuses the buffer.
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    if side:
+        side.wait_stream(torch.cuda.current_stream(device))
+    ready = None
+    asked = time.perf_counter()
+    for *batch, split, epoch, position in batches:
+        data_waits.append(time.perf_counter() - asked)
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
+            copied = side and side.record_event(torch.cuda.Event(blocking=True))
+            inputs, target = finish_batch(
+                inputs, target, split=split, epoch=epoch, position=position
+            )
+        if ready:
+            yield ready
+        if side:
+            main = torch.cuda.current_stream(device)
+            main.wait_stream(side)
+            inputs.record_stream(main)  # or the next batch would get their memory too soon
+            target.record_stream(main)
+            copied.synchronize()  # sync point, or the loader would write into what is being copied
+        ready = split, epoch, inputs, target
+        asked = time.perf_counter()
+    if ready:
+        yield ready
+
+
+# -------------------------------------------------------------------------------------------- meter
 
 
 class Meter:
@@ -2333,17 +2663,13 @@ METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".spl
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
-def save_checkpoint(run):
-    """Saves checkpoint.pt on rank 0. Every rank calls it."""
-    run.saved = time.monotonic()
-    checkpoint = make_checkpoint(run)
-    if run.log is None:
-        return
-    # Only after all ranks have given what they hold. A sum, which is faster, may overflow.
+def write_newest(folder, checkpoint, keep_every=None):
+    """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
+    so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
     for _, tensor in leaves(checkpoint):
-        if not (tensor.sum().isfinite() or tensor.isfinite().all()):
+        if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
             raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
-    newest, second, third, _ = (run.folder / name for name in CHECKPOINTS)
+    newest, second, third, _ = (folder / name for name in CHECKPOINTS)
     # Links, not renames: after a kill at any time, the newest intact file still has its name; and
     # an older one loses its name only to a link that could be made.
     for older, newer in (third, second), (second, newest):
@@ -2355,87 +2681,13 @@ def save_checkpoint(run):
             link.unlink(missing_ok=True)  # nothing was replaced if both are one file
     write(newest, functools.partial(torch.save, checkpoint))
     epoch = checkpoint["epoch"]
-    if run.args.keep_every and checkpoint["step"] == 0 and epoch % run.args.keep_every == 0:
-        write(run.folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+    if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
+        write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
 
 
-def save_best(run):
-    """Saves model_best.pt on rank 0: the checkpoint, with the averages as weights under --ema.
-    Every rank calls it."""
-    # Made again, because to keep it through validation would take as much memory as the model and
-    # the optimizer, and to read it would depend on the disk.
-    saved = make_checkpoint(run)
-    if run.log is None:
-        return
-    saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
-    if run.ema:
-        saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    write(run.folder / CHECKPOINTS[-1], functools.partial(torch.save, saved))
-
-
-def make_checkpoint(run):
-    """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
-    calls it, because each gives what it holds."""
-    arm_timeout(run.args)
-    # After an epoch's last step, this is step 0 of the next one.
-    epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
-    return {
-        **about_model(run.args, run.data),
-        "epoch": epoch,
-        "step": step,
-        "global_batch": run.data.global_batch,
-        "peak_lr": peak_learning_rate(run.args, run.data.global_batch),
-        "partial": run.meter.state,
-        "scaler": run.scaler.state_dict(),
-        **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
-        "monitor": run.monitor or monitor_of(run.args),
-        "waited": run.stale_epochs,
-        "seconds": time.perf_counter() - run.started,
-        "args": vars(run.args) | run.options,
-        "not_default": not_default(run.options, make_parser()),
-        **full_state(run),
-    }
-
-
-def write(path, save):
-    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            save(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
-            os.fsync(directory)
-        os.close(directory)
-    except (OSError, RuntimeError) as error:
-        # After the file's error PyTorch raises one of its own.
-        failed = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(failed, OSError):
-            raise
-        what = f"{path} cannot be written; the previous one is intact"
-        raise storage_error(what, failed) from None
-
-
-def in_float32(tree):
-    """Copies nested dicts to host memory, floating-point tensors as float32."""
-    if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
-    return tree.detach().to("cpu", dtype, copy=True)
-
-
-def leaves(tree, path=()):
-    """Yields (path, tensor) of nested dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for name, branch in tree.items():
-            yield from leaves(branch, (*path, name))
+def write_best(folder, checkpoint):
+    """Writes {name: value} as the best checkpoint of a folder."""
+    write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
 
 
 def load_checkpoint(args, must_fit):
@@ -2580,6 +2832,150 @@ def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
     return found
 
 
+def differing(theirs, mine):
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
+    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
+    return ", ".join(found)[:500]
+
+
+def read_checkpoint(path, typed=True):
+    """Returns a checkpoint of these scripts."""
+    saved = load_file(path, typed)
+    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
+        others = "--weights loads those of other projects"
+        raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
+    return saved
+
+
+# ------------------------------------------------------------------------------------------- states
+
+
+def in_float32(tree):
+    """Copies nested dicts to host memory, floating-point tensors as float32."""
+    if isinstance(tree, dict):
+        return {key: in_float32(value) for key, value in tree.items()}
+    if not isinstance(tree, torch.Tensor):
+        return tree
+    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
+    return tree.detach().to("cpu", dtype, copy=True)
+
+
+def leaves(tree, path=()):
+    """Yields (path, tensor) of nested dicts."""
+    if isinstance(tree, torch.Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from leaves(branch, (*path, name))
+
+
+def saved_pairs(optimizer, weights, averages, state):
+    """Yields (tensor, saved) for all that is trained, in the same order on every rank: `weights`
+    and `averages`, {name: tensor}, and the moments that `optimizer` has. `saved` is from `state`,
+    on rank 0 {"state_dict", "optimizer", "ema"}, and is None on the other ranks."""
+    updated = [weight for group in optimizer.param_groups for weight in group["params"]]
+    moments = {number: optimizer.state[weight] for number, weight in enumerate(updated)}
+    own = {"state_dict": weights, "ema": averages, "optimizer": {"state": moments}}
+    own = dict(leaves(own))  # {path: tensor}
+    saved = {}
+    if state is not None:
+        for path, tensor in leaves(state):
+            if path in own or path[0] != "optimizer":  # not another optimizer's moments
+                saved[path] = tensor
+        for path, tensor in own.items():
+            if path[0] == "optimizer":  # moments that the file lacks begin at zero
+                saved.setdefault(path, torch.zeros(tensor.shape))
+        # All names and shapes are compared before any tensor is changed.
+        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
+        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
+            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
+            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
+                line += (
+                    "; the optimizer's state is of other weights, as after --freeze or with "
+                    "another --norm-wd or --layer-decay: --weights takes the weights alone"
+                )
+            raise BadInput(line)
+    for path, tensor in own.items():
+        yield tensor, saved.get(path)
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def write(path, save):
+    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            save(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
+            os.fsync(directory)
+        os.close(directory)
+    except (OSError, RuntimeError) as error:
+        # After the file's error PyTorch raises one of its own.
+        failed = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(failed, OSError):
+            raise
+        what = f"{path} cannot be written; the previous one is intact"
+        raise storage_error(what, failed) from None
+
+
+def load_file(path, typed=True):
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
+    # file is damaged, and then an older one would be taken.
+    try:
+        content = io.BytesIO(Path(path).read_bytes())
+    except (OSError, ValueError, MemoryError) as error:
+        raise storage_error(f"{path} cannot be loaded", error, typed) from None
+    try:
+        if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
+                records = archive.infolist()
+                folders = (each.filename for each in records if each.external_attr & 0x10)
+                if damaged := archive.testzip() or next(folders, None):
+                    raise ValueError(f"{damaged} is damaged")
+                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
+                    out = f"{Path(path).stem}_weights.pt"
+                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
+                    command = shlex.join([sys.executable, "-c", code])
+                    what = f"{path} is a program of TorchScript"
+                    raise Damaged(f"{what}: {command} writes its weights into {out}")
+        content.seek(0)
+        if Path(path).suffix == ".safetensors":
+            return importlib.import_module("safetensors.torch").load(content.getvalue())
+        # Other projects save their options, and numbers of NumPy: none of it runs code.
+        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
+        scalar = np.float64(0).__reduce__()[0]
+        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
+        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
+        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.load(content, map_location="cpu", weights_only=True)
+    except Damaged:
+        raise
+    except ImportError:
+        raise BadInput(f"{path} needs safetensors: pip install safetensors") from None
+    except Exception as error:  # a damaged file may raise anything
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise BadInput(f"{path} cannot be loaded: no memory for it") from None
+        why = f"damaged, or no checkpoint ({first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
+        raise Damaged(f"{path} cannot be loaded: {why}") from None
+
+
+# ------------------------------------------------------------------------------------------- folder
+
+
 def open_folder(folder, new=False):
     """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
     to be `new` and is there."""
@@ -2638,161 +3034,43 @@ def lock_folder(folder):
             return lock
 
 
-def differing(theirs, mine):
-    """Returns how {name: value} of another run or rank differ from this one's, as text."""
-    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
-    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
-    return ", ".join(found)[:500]
-
-
-def read_checkpoint(path, typed=True):
-    """Returns a checkpoint of these scripts."""
-    saved = load_file(path, typed)
-    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights loads those of other projects"
-        raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
-    return saved
-
-
-def load_file(path, typed=True):
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
-    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
-    # file is damaged, and then an older one would be taken.
-    try:
-        content = io.BytesIO(Path(path).read_bytes())
-    except (OSError, ValueError, MemoryError) as error:
-        raise storage_error(f"{path} cannot be loaded", error, typed) from None
-    try:
-        if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
-                # PyTorch reads a record with the attributes of a folder as empty.
-                records = archive.infolist()
-                folders = (each.filename for each in records if each.external_attr & 0x10)
-                if damaged := archive.testzip() or next(folders, None):
-                    raise ValueError(f"{damaged} is damaged")
-                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
-                    out = f"{Path(path).stem}_weights.pt"
-                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
-                    command = shlex.join([sys.executable, "-c", code])
-                    what = f"{path} is a program of TorchScript"
-                    raise Damaged(f"{what}: {command} writes its weights into {out}")
-        content.seek(0)
-        if Path(path).suffix == ".safetensors":
-            return importlib.import_module("safetensors.torch").load(content.getvalue())
-        # Other projects save their options, and numbers of NumPy: none of it runs code.
-        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
-        scalar = np.float64(0).__reduce__()[0]
-        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
-        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
-        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return torch.load(content, map_location="cpu", weights_only=True)
-    except Damaged:
-        raise
-    except ImportError:
-        raise BadInput(f"{path} needs safetensors: pip install safetensors") from None
-    except Exception as error:  # a damaged file may raise anything
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise BadInput(f"{path} cannot be loaded: no memory for it") from None
-        why = f"damaged, or no checkpoint ({first_line(error)})"
-        if "Weights only" in why:  # PyTorch's advice would be to trust it
-            why = "no checkpoint, or one with Python objects, which could run code"
-        raise Damaged(f"{path} cannot be loaded: {why}") from None
-
-
-def restore(run, metadata, tensors):
-    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
-    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
-    scaler = run.scaler.state_dict() | metadata["scaler"]
-    load_state(run, tensors)
-    for group in run.optimizer.param_groups:
-        for name in metadata["group"].keys() & group.keys():
-            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
-            group[name] = 0 * group[name] + metadata["group"][name]
-    run.scaler.load_state_dict(scaler)
-    if metadata["in_place"]:  # the best of another run is not this one's
-        run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.stale_epochs = metadata.get("waited", 0)
-        run.monitor, monitor = metadata.get("monitor"), monitor_of(run.args)
-        if run.monitor != monitor and run.place.rank == 0:
-            names = str(run.monitor).lower(), f"the best {monitor.lower()} from here on"
-            print_line("model_best.pt is the best {}; {} replaces it".format(*names))
-
-
-def saved_pairs(optimizer, weights, averages, state):
-    """Yields (tensor, saved) for all that is trained, in the same order on every rank: `weights`
-    and `averages`, {name: tensor}, and the moments that `optimizer` has. `saved` is from `state`,
-    on rank 0 {"state_dict", "optimizer", "ema"}, and is None on the other ranks."""
-    updated = [weight for group in optimizer.param_groups for weight in group["params"]]
-    moments = {number: optimizer.state[weight] for number, weight in enumerate(updated)}
-    own = {"state_dict": weights, "ema": averages, "optimizer": {"state": moments}}
-    own = dict(leaves(own))  # {path: tensor}
-    saved = {}
-    if state is not None:
-        for path, tensor in leaves(state):
-            if path in own or path[0] != "optimizer":  # not another optimizer's moments
-                saved[path] = tensor
-        for path, tensor in own.items():
-            if path[0] == "optimizer":  # moments that the file lacks begin at zero
-                saved.setdefault(path, torch.zeros(tensor.shape))
-        # All names and shapes are compared before any tensor is changed.
-        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
-        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
-            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
-                line += (
-                    "; the optimizer's state is of other weights, as after --freeze or with "
-                    "another --norm-wd or --layer-decay: --weights takes the weights alone"
-                )
-            raise BadInput(line)
-    for path, tensor in own.items():
-        yield tensor, saved.get(path)
-
-
-def make_state(optimizer):
-    """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for weight in weights:
-        weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    optimizer.zero_grad()
-    for _, moment in leaves(optimizer.state):
-        moment.zero_()
+def new_folder(what):
+    """Makes and locks a folder in runs/, named after the time and `what` is trained, a word."""
+    while True:
+        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
+        folder = Path("runs") / f"{date}_{what}"
+        try:
+            open_folder(folder, new=True)
+            return folder
+        except FileExistsError:  # another run was started in this second
+            time.sleep(1)
 
 
 # ---------------------------------------------------------------------------------------------- log
 
 
-def open_log(run, metadata):
-    """Opens the log on rank 0, in --output-dir or a new folder, which all ranks learn."""
-    args, data = run.args, run.data
-    in_place = metadata and metadata["in_place"]
-    if run.place.rank == 0:
-        folder = Path(args.output_dir) if args.output_dir else new_folder(run)
-        try:
-            for pattern in "checkpoint*.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
-                for left in folder.glob(pattern):
-                    left.unlink(missing_ok=True)
-            # TensorBoard drops what was logged after the checkpoint, which is logged again; before
-            # the first one, all.
-            purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
-            wait_for_clock(folder)
-            threading.excepthook = print_exception_of_thread
-            run.log = SummaryWriter(folder, purge_step=purge)
-        except (OSError, UnicodeError) as error:
-            raise storage_error(f"--output-dir {folder}", error) from None
-        run.folder = folder
-        run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
-        about = json.dumps(describe(run, metadata), indent=1)
-        run.log.add_text("about", f"```json\n{about}\n```")
-        run.log.add_text("script", f"```python\n{Path(__file__).read_text()}\n```")
-        charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in LOGGED}
-        run.log.add_custom_scalars({"train and val": charts})
-    run.folder = Path(broadcast_object(str(run.folder)))
+def start_log(folder, purge):
+    """Returns the SummaryWriter of a run's folder, from which it removes what a killed run left.
+    TensorBoard drops what was logged from step `purge` on, since that is logged again."""
+    try:
+        for pattern in "checkpoint*.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
+            for left in folder.glob(pattern):
+                left.unlink(missing_ok=True)
+        wait_for_clock(folder)
+        threading.excepthook = print_exception_of_thread
+        return SummaryWriter(folder, purge_step=purge)
+    except (OSError, UnicodeError) as error:
+        raise storage_error(f"--output-dir {folder}", error) from None
+
+
+def log_program(log, about, sources, charts):
+    """Logs what is trained: `about`, of describe(), and the text of each file in `sources`.
+    TensorBoard draws training and validation of each tag in `charts` in one chart."""
+    log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
+    texts = (f"```python\n{Path(path).read_text()}\n```" for path in sources)
+    log.add_text("script", "\n".join(texts))
+    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in charts}
+    log.add_custom_scalars({"train and val": charts})
 
 
 def wait_for_clock(folder):
@@ -2813,25 +3091,13 @@ def print_exception_of_thread(failed):
         threading.__excepthook__(failed)
 
 
-def new_folder(run):
-    """Makes and locks a folder for this run in runs/, named after what is trained on what."""
-    args, place, data = run.args, run.place, run.data
-    arch = about_model(args, data)["arch"].replace("/", "-")
-    what = f"{platform.node()}_{arch}_gpux{place.ranks * place.devices}_b{data.device_batch}"
-    what += f"_cpu{data.workers}_opt{run.options['precision']}"
-    while True:
-        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path("runs") / f"{date}_{what}"
-        try:
-            open_folder(folder, new=True)
-            return folder
-        except FileExistsError:  # another run was started in this second
-            time.sleep(1)
+# The tag that a run logs last of an epoch.
+LAST = "Time/val"
 
 
 def read_log(folder):
-    """Returns of a folder's log: the epochs, from 1, that it has; what log_end() logged last, or
-    {}; and the tags that a run does not log in its first steps."""
+    """Returns of a folder's log: the epochs, from 1, that it has; what a run logged last as its
+    "end", or {}; and the tags that a run does not log in its first steps."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
     # Of a name with "tfevents" in it TensorBoard would read a file.
     log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})
@@ -2843,8 +3109,8 @@ def read_log(folder):
     except (OSError, UnicodeError) as error:
         raise storage_error(f"the log in {folder} cannot be read", error) from None
     tags, end = log.Tags(), {}
-    last = f"{LOGGED[-1]}/val"  # logged last of an epoch: a kill may have come between
-    epochs = [event.step for event in log.Scalars(last)] if last in tags["scalars"] else []
+    # A kill may have come between an epoch's tags.
+    epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
     if "end/text_summary" in tags["tensors"]:
         text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
         with contextlib.suppress(ValueError):  # another program's
@@ -2854,13 +3120,12 @@ def read_log(folder):
     return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
 
 
-def describe(run, metadata):
-    """Returns what is needed to repeat the run, and what make_results.py reads."""
-    args, place = run.args, run.place
-    sizes = about_model(args, run.data) | run.data._asdict()
+def describe(args, place, model, sizes, steps, script, metadata):
+    """Returns what is needed to repeat a run of `script`, a path, and what make_results.py reads.
+    Of `sizes`, {name: value} of its model and data, it has the whole numbers."""
     commit = ""
     with contextlib.suppress(OSError):  # no git
-        folder = os.path.dirname(os.path.abspath(__file__))
+        folder = os.path.dirname(os.path.abspath(script))
         git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     packages = (package.metadata for package in importlib.metadata.distributions())
@@ -2868,8 +3133,8 @@ def describe(run, metadata):
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
         "options": vars(args),
-        "steps_per_epoch": run.data.steps,
-        "gradient_bytes": sum(w.nbytes for w in run.model.parameters() if w.requires_grad),
+        "steps_per_epoch": steps,
+        "gradient_bytes": sum(w.nbytes for w in model.parameters() if w.requires_grad),
         "data": os.path.abspath(args.dir or "demo"),
         **{name: size for name, size in sizes.items() if type(size) is int},
         "place": place._asdict() | {"device": str(place.device)},
@@ -2882,56 +3147,82 @@ def describe(run, metadata):
     }
 
 
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
+# ----------------------------------------------------------------------------------------- messages
 
 
-def log_epoch(run, done, train, val, trained):
-    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
-    step was `trained`, since the run was resumed after the last one, the log may have it."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
-    values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
-    for tag in LOGGED:
-        if tag in val:
-            values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
-    if trained or math.ceil(done) not in run.logged:
-        for tag, value in values.items():
-            run.log.add_scalar(tag, value, math.ceil(done))
-        run.log.flush()
-    seconds = (time.perf_counter() - run.started) / done
-    left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
-    skipped = train["Steps/skipped"]
-    skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
-    print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
+def about_batches(args, place, data, items, peak, usual, metadata):
+    """Returns lines on batch sizes and the peak learning rate. `items` is the name of what is in a
+    batch; `usual` are the defaults of --optimizer and --lr."""
+    lines = []
+    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam
+    other = (usual["optimizer"] in family) != (args.optimizer in family)
+    if other and args.lr == usual["lr"] and not args.base_lr:
+        what = f"{usual['optimizer']}, not for {args.optimizer}: set --lr"
+        lines.append(f"--lr {args.lr} is meant for {what}")
+    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
+    sizes = f"{data.device_batch} x {place.data_ranks * place.devices} x {data.accumulation_steps}"
+    whose = ", the checkpoint's" if metadata and not args.global_batch else ""
+    lines.append(
+        f"{items} x devices x accumulated = {sizes} = global batch {data.global_batch}{whose}; "
+        f"{typed} -> peak learning rate {peak:g}"
     )
+    return lines
 
 
-def log_end(run, reason, done, val):
-    """Logs and prints why a run ended after `done` epochs, and what it reached."""
-    monitor = monitor_of(run.args)
-    seconds = time.perf_counter() - run.started
-    end = {"reason": reason, "epochs": done, "seconds": seconds, "until": ends_by(run.args)}
-    end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
-    run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
-    run.log.close()
-    took = datetime.timedelta(seconds=round(seconds))
-    line = f"{reason} after {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
-    if val:
-        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-        line += f": {format_metrics(val, 3)}; {best}"
-    print_line(line)
-    if done < run.args.epochs:
-        options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
-        change = f"To train longer, change {options.get(reason, '--patience')}"
-        print_line(f"{change}; {how_to_resume(run)}")
+def about_resuming(args, epoch, step, steps, metadata):
+    """Returns lines on a run that goes on after `epoch` epochs and `step` of `steps`."""
+    lines, before = [], metadata["args"]["epochs"]
+    if before != args.epochs:
+        lines.append(
+            f"--epochs {args.epochs}, before {before}: the learning rate follows the new one"
+        )
+    done, rest = divmod(epoch * steps + step, steps)
+    after = f"{done} of {args.epochs} epochs" + f" and {rest} steps" * bool(rest)
+    lines.append(f"Resuming {metadata['path']} after {after}")
+    if metadata["in_place"] and max(metadata["logged"], default=0) > epoch + 1:
+        lines.append("The log has later epochs: they are trained again")
+    return lines
 
 
-def how_to_resume(run):
-    """Returns what to type to resume this run, in words."""
-    if run.args.output_dir:
+def how_to_resume(args, folder):
+    """Returns what to type to resume the run in a folder, in words."""
+    if args.output_dir:
         return "the same command again resumes it"
-    return f"to resume it, add to the command: --output-dir {shlex.quote(str(run.folder))}"
+    return f"to resume it, add to the command: --output-dir {shlex.quote(str(folder))}"
+
+
+def with_less_memory(args, data, multiple, folder):
+    """Returns what to add to the command to train the same curve in less memory, in words, or None
+    if there is no smaller batch. `multiple` must divide a device's batch."""
+    less = data.device_batch // 2 // multiple * multiple
+    if not less:
+        return None
+    if args.evaluate:
+        return f"add -b {less} to the command"
+    words = [f"-b {less} --global-batch {data.global_batch}"]
+    if args.accumulation != 1:  # it and --global-batch exclude each other
+        words.append("--accumulation 1")
+    if args.base_lr:  # of a batch of -b
+        words.append(f"--base-lr {args.base_lr * less / args.batch_size!r}")
+    if args.compile_mode != "default":  # the others cannot accumulate
+        words.append("--compile-mode default")
+    if folder:
+        words.append(f"--output-dir {shlex.quote(str(folder))}")
+    same = "the run resumes on the same curve, except for BatchNorm's statistics"
+    return f"add to the command: {' '.join(words)}: {same}"
+
+
+def why_over(args, epoch, step, steps, metadata):
+    """Returns why the run in --output-dir, after `epoch` epochs and `step` of `steps`, has no more
+    to train, and what to change to train longer, or None."""
+    done = epoch + step / steps
+    end = metadata.get("end") or {}  # without it, another run is begun
+    if end.get("until") == ends_by(args) and end["epochs"] == done:
+        ended = f"{end['reason']} after {round(done, 2):g}/{args.epochs} epochs"
+        return f"{ended}; to train longer, change what ended it"
+    if metadata["in_place"] and epoch >= args.epochs:
+        return f"{round(done, 2):g} epochs are done; to train longer, raise --epochs {args.epochs}"
+    return None
 
 
 def ends_by(args):
@@ -2940,7 +3231,7 @@ def ends_by(args):
     return {name: getattr(args, name) for name in names}
 
 
-# ------------------------------------------------------------------------------- process and device
+# ------------------------------------------------------------------------------------------ devices
 
 
 def pick_device(args, local_rank=0, local_ranks=1):
@@ -2976,6 +3267,20 @@ def cores_per_rank(place):
     return max(1, cores // place.local_ranks)
 
 
+def choose_kernels(deterministic):
+    """Has PyTorch use the fastest kernels, or those that repeat bit for bit."""
+    torch.backends.cudnn.benchmark = not deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def share_cores(place):
+    """Gives this rank its share of the cores, or the ranks of a node would compete for them."""
+    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(place))
+
+
 def exact_dtype(device):
     """Returns the type for sums: float64, except on accelerators that may have none."""
     return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
@@ -2990,6 +3295,13 @@ def seed_generators(seed, device):
         kind = torch.get_device_module(device)
         getattr(kind, "manual_seed_all", kind.manual_seed)(seed)
 
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+# ------------------------------------------------------------------------------------------ endings
 
 # Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -3033,57 +3345,16 @@ def end_with_parent(signum):
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
 
 
-# ------------------------------------------------------------------------------ start-up and errors
-
-
-def main():
-    """Reads the options and launches the workers."""
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # daemons may have none
-    try:
-        args = parse_args()
-        # A launcher that restarts ranks gives each of them these.
-        counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
-        if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
-            needs = "--output-dir FOLDER, on storage that all nodes share"
-            raise BadInput(f"ranks that are restarted would begin from scratch: give {needs}")
-        launch(train_rank, args)
-    except (BadInput, Fault) as error:
-        sys.exit(report_error(error, tell_others))
-    except KeyboardInterrupt:  # before training
-        os._exit(130)  # a normal exit would wait for loader workers, which ignore it
-
-
-def train_rank(args):
-    """Runs one rank, from joining the others to leaving them; ends the process."""
+def allow_open_files():
+    """Raises the limit of open files as far as the system lets this process."""
     # Rank 0 has a connection to each rank, and a worker has open files.
     with contextlib.suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    status = 0
-    try:
-        run = build_run(args)
-        gc.freeze()  # what is there stays: no collection goes through it in a step
-        try:
-            if not args.evaluate:
-                train(run)
-            else:
-                val = validate(run)
-                if run.place.rank == 0:
-                    print_line(f"validation: {format_metrics(val, 3)}")
-        except SystemExit as ended:  # by a signal
-            status = ended.code
-        except torch.OutOfMemoryError as error:
-            # The run does not shrink the batch by itself: other ranks wait in collectives.
-            advice = with_less_memory(run) or first_line(error)
-            raise BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
-        leave(run.place)
-    except SystemExit as ended:  # the run was over: build_run() has left
-        status = ended.code or 0
-    except Exception as error:
-        # Python frees `error` after this block, and with its traceback a half-made loader, which
-        # would wait for its workers. This name keeps both.
-        failed = error
-        status = report_error(failed, tell_others)
+
+
+def end_process(status):
+    """Ends this process and its loader workers at once; does not return."""
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
     # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
@@ -3091,200 +3362,7 @@ def train_rank(args):
     os._exit(status)
 
 
-def leave(place):
-    """Leaves the group when all ranks are here: rank 0 has written all by then."""
-    all_reduce_sum(torch.zeros(1, device=place.device)).item()
-    cleanup()
-
-
-def with_less_memory(run):
-    """Returns what to add to the command to train the same curve in less memory, in words, or None
-    if there is no smaller batch."""
-    args, multiple = run.args, device_multiple(run.args)
-    less = run.data.device_batch // 2 // multiple * multiple
-    if not less:
-        return None
-    if args.evaluate:
-        return f"add -b {less} to the command"
-    words = [f"-b {less} --global-batch {run.data.global_batch}"]
-    if args.accumulation != 1:  # it and --global-batch exclude each other
-        words.append("--accumulation 1")
-    if args.base_lr:  # of a batch of -b
-        words.append(f"--base-lr {args.base_lr * less / args.batch_size!r}")
-    if args.compile_mode != "default":  # the others cannot accumulate
-        words.append("--compile-mode default")
-    if run.folder:
-        words.append(f"--output-dir {shlex.quote(str(run.folder))}")
-    same = "the run resumes on the same curve, except for BatchNorm's statistics"
-    return f"add to the command: {' '.join(words)}: {same}"
-
-
-def build_run(args):
-    """Returns the Run, ready to train. The order of its steps is not free."""
-    # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    arm_timeout(args)
-    torch.backends.cudnn.benchmark = not args.deterministic
-    if args.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    place = init_distributed(args)
-    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))  # or the ranks of a node compete for cores
-
-    # 2. Options and data are compared before anything depends on them.
-    sources = list_sources(args, place)
-    options = defining_options(args, place, sources)
-
-    # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
-    #    devices.
-    arm_timeout(args)
-    loaded = load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
-    metadata, tensors = broadcast_object(loaded[0]), loaded[1]
-    trains = metadata and not args.evaluate
-    whole = args.global_batch or (trains and metadata["global_batch"])
-    sizes = split_batch(args, place, whole, device_multiple(args))
-    if trains:
-        typed, peak = not_default(options, make_parser()), peak_learning_rate(args, sizes[-1])
-        changed = check_resumed(args, options, typed, MUST_FIT, metadata, sizes[-1], peak)
-        if changed and place.rank == 0:
-            print_line(f"{metadata['path']} was trained with other options: {changed}")
-    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
-
-    # 4. The data before the model, which has as many outputs as there are classes.
-    data = open_data(args, place, sources, sizes, metadata)
-    # Under --evaluate no step is trained: the schedule has batches of validation alone.
-    run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
-    if metadata:
-        about = about_model(args, data)
-        mine = {name: about[name] for name in MUST_FIT if about[name]}
-        theirs = {name: metadata.get(name) for name in mine}
-        if found := differing(theirs, mine):
-            arch = theirs.get("arch")
-            advice = f": type -a {arch}" if arch != mine.get("arch") else ""
-            raise BadInput(f"{metadata['path']} differs in {found}{advice}")
-        if args.start_epoch is None or metadata["in_place"]:
-            run.resumed = metadata["partial"]
-            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
-            run.epoch, run.step = metadata["epoch"], min(step, data.steps)
-            if step == 0:  # it was saved after an epoch's last step, before its validation
-                run.epoch, run.step = metadata["epoch"] - 1, data.steps
-        if trains and not metadata["in_place"] and run.epoch + run.step / data.steps >= args.epochs:
-            done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
-            weights = f"--weights {shlex.quote(str(metadata['path']))}"
-            advice = f"raise --epochs, or {weights} starts from its weights"
-            raise BadInput(f"nothing is left to train: {done}; {advice}")
-        if trains and (why := why_over(run, metadata)):
-            if place.rank == 0:
-                print_line(f"{args.output_dir}: {why}: nothing is left to do")
-            leave(place)
-            sys.exit()
-
-    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
-    #    says why.
-    arm_timeout(args)
-    try:
-        begin = run.epoch, run.step
-        schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
-        batches = load_batches(args, place, data, schedule)
-        finish = functools.partial(finish_batch, args=args, data=data)
-        run.batches = to_device(batches, finish, place.device, run.data_waits)
-
-        # 6. The seed is set right before the model, so that all scripts and ranks draw the same
-        #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
-        torch.manual_seed(args.seed)
-        run.model, run.optimizer, run.scaler = prepare(args, place, data)
-    except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
-        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
-    handle_signals(functools.partial(on_signal, run.signals))
-    if args.ema:
-        run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
-    if metadata:
-        restore(run, metadata, tensors)
-    run.scale = run.scaler.get_scale()
-    run.saved = time.monotonic()
-    run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
-    run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
-
-    # 7. The log comes last, so that a run that cannot start leaves no new folder in runs/.
-    if not args.evaluate:
-        open_log(run, metadata)
-    if place.rank == 0:
-        print_header(run, metadata)
-    return run
-
-
-def why_over(run, metadata):
-    """Returns why the run in --output-dir has no more to train, and what to change to train longer,
-    or None."""
-    args, done = run.args, run.epoch + run.step / run.data.steps
-    end = metadata.get("end") or {}  # without it, another run is begun
-    if end.get("until") == ends_by(args) and end["epochs"] == done:
-        ended = f"{end['reason']} after {round(done, 2):g}/{args.epochs} epochs"
-        return f"{ended}; to train longer, change what ended it"
-    if metadata["in_place"] and run.epoch >= args.epochs:
-        return f"{round(done, 2):g} epochs are done; to train longer, raise --epochs {args.epochs}"
-    return None
-
-
-def defining_options(args, place, sources):
-    """Returns {name: value} of the options that define what is trained, with the precision and the
-    data's digest, the same on all ranks."""
-    parser = make_parser()
-    train, val = (source.digest() for source in sources)
-    arm_timeout(args)
-    mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
-    options = {name: value for name, value in mine.items() if name not in parser.free}
-    # Ranks that differ would train something else in silence, or wait in a collective.
-    mine |= {"device": place.device.type}
-    if found := differing(broadcast_object(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
-    return options
-
-
-def not_default(options, parser):
-    """Returns those of {name: value} that are options of this parser, not at their defaults."""
-    defaults = vars(parser.parse_args([]))
-    return {name: each for name, each in options.items() if each != defaults.get(name, each)}
-
-
-def print_header(run, metadata):
-    """Prints what is trained, on which devices, and where its logs are."""
-    args, data, place = run.args, run.data, run.place
-    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
-    for line in f"{args.arch} ({run.options['precision']}) on {on}", *about_data(data):
-        print_line(line)
-    if args.evaluate:
-        return
-    usual = DEFAULTS["optimizer"]
-    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam
-    other = (usual in family) != (args.optimizer in family)
-    if other and args.lr == DEFAULTS["lr"] and not args.base_lr:
-        print_line(f"--lr {args.lr} is meant for {usual}, not for {args.optimizer}: set --lr")
-    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
-    peak = peak_learning_rate(args, data.global_batch)
-    devices = place.data_ranks * place.devices
-    sizes = f"{data.device_batch} x {devices} x {data.accumulation_steps}"
-    whose = ", the checkpoint's" if metadata and not args.global_batch else ""
-    print_line(
-        f"{ITEMS} x devices x accumulated = {sizes} = global batch {data.global_batch}{whose}; "
-        f"{typed} -> peak learning rate {peak:g}"
-    )
-    if metadata:
-        if metadata["args"]["epochs"] != args.epochs:
-            before = metadata["args"]["epochs"]
-            print_line(
-                f"--epochs {args.epochs}, before {before}: the learning rate follows the new one"
-            )
-        done, step = divmod(run.epoch * data.steps + run.step, data.steps)
-        after = f"{done} of {args.epochs} epochs" + f" and {step} steps" * bool(step)
-        print_line(f"Resuming {metadata['path']} after {after}")
-        if metadata["in_place"] and max(metadata["logged"], default=0) > run.epoch + 1:
-            print_line("The log has later epochs: they are trained again")
-    if args.resume and not args.output_dir:
-        print_line(f"The same command again begins from {args.resume} again, in another folder")
-    print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(run)}")
+# ------------------------------------------------------------------------------------------- errors
 
 
 class BadInput(Exception):

@@ -123,8 +123,8 @@ def folder(tmp_path_factory):
     for script in SCRIPTS:
         shutil.copy(ROOT / script, folder)
     text = (ROOT / "imagenet_nd.py").read_text()
-    until, services = text.index("# ==== task:"), text.index("# ==== services:")
-    (folder / "regression_nd.py").write_text(text[:until] + REGRESSION + text[services:])
+    until, others = text.index("# ==== task:"), text.index("# ==== optimizer:")
+    (folder / "regression_nd.py").write_text(text[:until] + REGRESSION + text[others:])
     return folder
 
 

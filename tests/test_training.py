@@ -250,7 +250,7 @@ def test_two_starts_in_one_second(tmp_path, monkeypatch):
     here.place = nd.Place(torch.device("cpu"))
     here.data = types.SimpleNamespace(device_batch=16, workers=0)
     monkeypatch.setattr(nd, "about_model", lambda args, data: {"arch": "timm/vit"})
-    folders = [nd.new_folder(here) for _ in range(3)]
+    folders = [nd.new_folder(nd.name_of(here)) for _ in range(3)]
     assert len(set(folders)) == 3 and all(path.parent == Path("runs") for path in folders)
     assert all("_timm-vit_gpux1_b16_cpu0_optfloat32" in path.name for path in folders)
 
@@ -939,11 +939,10 @@ def test_a_batch_half_as_large_is_even_under_mixing(batch, words, named, monkeyp
 def test_a_smaller_batch_of_a_pipeline_has_whole_micro_batches():
     """What is advised when memory is out, and what a kept global batch is divided into."""
     args = pipeline.parse_args("--microbatches 4 -b 6".split())
-    here = types.SimpleNamespace(args=args, folder=Path("runs/a b"), data=mock.Mock())
-    here.data.device_batch, here.data.global_batch = 12, 24
+    data, multiple = mock.Mock(device_batch=12, global_batch=24), pipeline.device_multiple(args)
+    less = pipeline.with_less_memory(args, data, multiple, Path("runs/a b"))
     words = "-b 4 --global-batch 24 --output-dir 'runs/a b': the run resumes on the same curve"
-    assert f"add to the command: {words}" in pipeline.with_less_memory(here)
-    multiple = pipeline.device_multiple(args)
+    assert f"add to the command: {words}" in less
     assert pipeline.split_batch(args, pipeline.Place("cpu"), 24, multiple) == (4, 6, 24)
 
 

@@ -94,7 +94,7 @@ def profile_rank(first, train_rank, args):
     script.list_sources = functools.partial(list_sources, script, script.list_sources)
     script.load_checkpoint = functools.partial(load_checkpoint, script, script.load_checkpoint)
     script.open_log = lambda run, metadata: None  # run.log and run.folder stay None
-    script.how_to_resume = lambda run: "a profile saves nothing"
+    script.how_to_resume = lambda args, folder: "a profile saves nothing"
     script.train = functools.partial(profile, script, first)
     train_rank(args)
 
