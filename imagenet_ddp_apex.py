@@ -717,9 +717,9 @@ def count_step(run, meter):
         why = "gradients are NaN or infinite at any loss scale"
         raise BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
     if (meter.steps - 1) % run.args.print_freq == 0:
-        logged = run.log and meter is run.meter
-        meter.show(loss, format_metrics(compute_metrics(meter.sums)), as_line=logged)
-        if logged:
+        meter.show(loss)
+        if run.log and meter is run.meter:
+            meter.report(loss, format_metrics(compute_metrics(meter.sums)))
             run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
 
 
@@ -3042,11 +3042,14 @@ class Meter:
         self.steps += 1
         self.bar.update(step[self.items])
 
-    def show(self, loss, means, as_line):
-        """Shows the progress: after the bar on a terminal, otherwise, if `as_line`, as a line with
-        these `means`, text."""
+    def show(self, loss):
+        """Shows the loss of a step after the bar, on a terminal."""
         self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-        if as_line and self.bar.disable:
+
+    def report(self, loss, means):
+        """Prints the progress as a line, if there is no bar: the loss of a step, and the `means` of
+        all, as text."""
+        if self.bar.disable:
             sums = self.sums
             seconds = time.perf_counter() - self.started
             print_line(

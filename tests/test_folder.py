@@ -702,7 +702,7 @@ def without_memory(script, folder, images, first=0):
         text = text[:at] + f"{full}\n{line[1]}    {FULL}\n{line[1]}" + text[at:]
     seeds = f"[seed_from(0, 0, step, rank) for step in range({first}) for rank in range(2)]"
     text = text.replace("def train_step(", "EARLY = []\n\n\ndef train_step(", 1)
-    text = text.replace("\ndef main():", f"\nEARLY[:] = {seeds}\n\n\ndef main():", 1)
+    text = text.replace("\nif __name__", f"\nEARLY[:] = {seeds}\n\n\nif __name__", 1)
     (folder / script).write_text(text)
 
 

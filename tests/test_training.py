@@ -429,7 +429,7 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     """Also the stages of a replica, which have the same slice of the data: what one drops is not
     what the next one drops."""
     seeds = []
-    for name in "arm_timeout", "finish_step", "flush", "train_step", "Meter":
+    for name in "arm_timeout", "finish_step", "flush", "train_step", "Meter", "measured":
         monkeypatch.setattr(nd, name, mock.MagicMock())
     monkeypatch.setattr(nd, "seed_generators", lambda seed, device: seeds.append(seed))
     data = types.SimpleNamespace(global_batch=8, steps=3, accumulation_steps=1)
@@ -437,7 +437,7 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
         place = nd.Place("cpu", rank, ranks=2, data_rank=0, data_ranks=1)
         here = types.SimpleNamespace(args=nd.parse_args([]), data=data, place=place)
         here.epoch, here.step, here.over, here.ema, here.resumed = 0, 0, False, {}, None
-        here.model, here.scaler = mock.Mock(), None
+        here.model, here.scaler, here.data_waits = mock.Mock(), None, []
         here.optimizer = mock.Mock(param_groups=[{"lr": 0.0}])
         nd.train_one_epoch(here)
     assert len({*seeds}) == 6
