@@ -4,9 +4,11 @@
 # CUDA comes with PyTorch's wheels; the host has the driver and NVIDIA's container toolkit.
 FROM python:3.12
 WORKDIR /train
-COPY requirements.txt .
-RUN pip install --no-cache-dir -r requirements.txt
+# What the scripts need is installed before they are copied, so a change of the code keeps this layer.
+COPY pyproject.toml .
+RUN pip install --no-cache-dir .
 COPY imagenet_*.py text_*.py ./
+COPY trainparts trainparts
 COPY recipes recipes
 RUN useradd --create-home --uid 1000 train
 USER 1000

@@ -59,18 +59,18 @@ chaos: setup
 	$(BIN)/python -m pytest -v -n 0 -m chaos -k "$(K)" -o tmp_path_retention_policy=failed \
 		--chaos-log $(CHAOS) tests/chaos
 
-# Environment, tests' tools, Horovod: each part is made once, and again when its list has changed.
+# Environment, tests' tools, Horovod: each part is made once, and again when pyproject.toml, which
+# lists what they need, has changed. trainparts is installed as a link to the folder here (-e).
 setup: .venv/installed-dev .venv/installed-horovod
 
-.venv/installed: requirements.txt requirements-results.txt
+.venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -r requirements.txt -r requirements-results.txt
+	$(BIN)/python -m pip install -q -e ".[results]"
 	@touch $@
 
-.venv/installed-dev: requirements-text.txt
-.venv/installed-dev .venv/installed-bench .venv/installed-text: .venv/installed-%: .venv/installed requirements-%.txt
-	$(BIN)/python -m pip install -q -r requirements-$*.txt
+.venv/installed-dev .venv/installed-bench .venv/installed-text: .venv/installed-%: .venv/installed
+	$(BIN)/python -m pip install -q -e ".[$*]"
 	@touch $@
 
 .venv/installed-horovod: .venv/installed tools/install_horovod.sh

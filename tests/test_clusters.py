@@ -144,11 +144,15 @@ def test_steps_of_the_dockerfile(demo, tmp_path):
 
 
 def test_what_the_image_lacks_is_ignored():
-    """.dockerignore lets in what COPY copies, and nothing else."""
-    everything, *allowed = (ROOT / ".dockerignore").read_text().split()
-    copied = re.findall(r"^COPY (.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert everything == "*"
-    assert {f"!{pattern}" for line in copied for pattern in line.split()} == {*allowed}
+    """.dockerignore lets in what COPY copies, and nothing else: no compiled code either."""
+    everything, *allowed, compiled = (ROOT / ".dockerignore").read_text().split()
+    steps = re.findall(r"^(COPY|RUN) (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    copied = [word for kind, rest in steps if kind == "COPY" for word in rest.split()[:-1]]
+    assert (everything, compiled) == ("*", "**/__pycache__")
+    assert {f"!{pattern}" for pattern in copied} == {*allowed}
+    assert "trainparts" in copied
+    # Else a change of the code would install PyTorch again.
+    assert steps[:2] == [("COPY", "pyproject.toml ."), ("RUN", "pip install --no-cache-dir .")]
 
 
 # ------------------------------------------------------------------------------------ the document

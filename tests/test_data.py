@@ -69,9 +69,9 @@ def decoder(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
         assert nd.region_decoder() is None
     elif sys.platform == "linux":
-        assert nd.region_decoder(), "nvImageCodec is missing: pip install -r requirements.txt"
+        assert nd.region_decoder(), "nvImageCodec is missing: pip install ."
     else:
-        pytest.skip("requirements.txt has nvImageCodec for Linux alone")
+        pytest.skip("pyproject.toml has nvImageCodec for Linux alone")
     return request.param
 
 

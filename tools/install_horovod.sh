@@ -14,7 +14,7 @@ version=0.28.1
 wheels=${HOROVOD_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/horovod-wheels}
 
 built_for=$("$python" -c 'import torch; print(torch.__version__.replace("+", "."))') || {
-  echo "install_horovod.sh: $python has no PyTorch: install requirements.txt first" >&2
+  echo "install_horovod.sh: $python has no PyTorch: run pip install . in the clone first" >&2
   exit 2
 }
 command -v g++ >/dev/null || {

@@ -1,0 +1,6 @@
+"""What the scripts need beside training: errors, files, devices, options, batches, progress.
+
+You need it to run a script, which imports it from the folder beside it, and if your own loop is to
+save, resume and end as the scripts do. Import its modules, as in `from trainparts import errors`:
+the package itself imports nothing.
+"""
