@@ -4,7 +4,7 @@ Use this script for several GPUs, on one node or many. It starts its own process
 under torchrun, torch.distributed.launch or Slurm's srun. `diff imagenet_nd.py imagenet_ddp.py`
 shows what distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*.
 
-    pip install -r requirements.txt
+    pip install .
     python imagenet_ddp.py -a resnet50 DIR                      # all GPUs of this machine
     python imagenet_ddp.py --nproc-per-node 2 --no-accel -b 32  # two CPU processes, the demo set
     python imagenet_ddp.py -a resnet50 --dist-url 'tcp://MASTER_IP:MASTER_PORT' \\

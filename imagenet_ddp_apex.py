@@ -5,7 +5,7 @@ Apex deleted apex.amp on 2025-05-08 (commit cb65b8ed), so the levels are native 
 of its tag 25.04; if Apex's amp_C is built, its FusedSGD is used. O0 is float32, O1 autocast, O2
 half weights with float32 BatchNorm and master weights, O3 half throughout.
 
-    pip install -r requirements.txt
+    pip install .
     python -m torch.distributed.launch --nproc_per_node=4 --master_port=29500 \\
         imagenet_ddp_apex.py -a resnet50 --b 208 --workers 20 --opt-level O2 DIR
     python -m torch.distributed.launch --nproc_per_node=4 --nnodes=2 --node_rank=0 \\

@@ -4,7 +4,7 @@ Use this script when one process must drive several GPUs; imagenet_ddp.py is fas
 imagenet_nd.py imagenet_dp.py` shows what DataParallel adds, and nothing else. DIR holds
 train/<class>/* and val/<class>/*.
 
-    pip install -r requirements.txt
+    pip install .
     python imagenet_dp.py -a resnet50 DIR
     python imagenet_dp.py -a resnet50 -b 64 --amp bfloat16 DIR     # 64 images on each GPU
     CUDA_VISIBLE_DEVICES=0,2 python imagenet_dp.py -a resnet50 DIR

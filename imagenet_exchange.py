@@ -5,7 +5,7 @@ imagenet_ddp.py, which averages while backward() still computes. The model is no
 ranks start from the same weights, and _exchange() averages their gradients before each update, in
 one of six ways, or like DistributedDataParallel. DIR holds train/<class>/* and val/<class>/*.
 
-    pip install -r requirements.txt
+    pip install .
     torchrun --nproc_per_node=4 --master_port=29500 \\
         imagenet_exchange.py -a resnet50 --exchange ring DIR
     torchrun --nproc_per_node=2 --master_port=29500 \\

@@ -4,7 +4,7 @@ Use this script for models whose training state does not fit on one GPU; a ResNe
 with imagenet_ddp.py. Each block's weights are gathered when it computes, and its gradients are
 averaged into shards. DIR holds train/<class>/* and val/<class>/*.
 
-    pip install -r requirements.txt
+    pip install .
     torchrun --nproc_per_node=8 --master_port=29500 \\
         imagenet_fsdp.py -a vit_h_14 --image-size 224 -b 32 DIR
     torchrun --nproc_per_node=8 --master_port=29500 \\

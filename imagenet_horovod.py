@@ -4,7 +4,7 @@ Use this script if your site starts jobs with horovodrun, or MPI through it. Hor
 install against today's PyTorch by pip alone: tools/install_horovod.sh builds it. `diff
 imagenet_nd.py imagenet_horovod.py` shows what Horovod adds, and nothing else.
 
-    pip install -r requirements.txt
+    pip install .
     horovodrun -np 4 python imagenet_horovod.py -a resnet50 DIR
     horovodrun -np 8 -H host1:4,host2:4 python imagenet_horovod.py -a resnet50 DIR
     horovodrun -np 2 python imagenet_horovod.py --no-accel -b 32 --fp16-allreduce   # the demo set

@@ -4,7 +4,7 @@ Use this script to learn the loop, to debug a model, or when one GPU is enough. 
 imagenet_*.py have the same loop, byte for byte; `diff imagenet_nd.py imagenet_ddp.py` shows what
 distribution adds, and nothing else. DIR holds train/<class>/* and val/<class>/*.
 
-    pip install -r requirements.txt
+    pip install .
     python imagenet_nd.py -a resnet50 DIR
     python imagenet_nd.py -a resnet50 --amp bfloat16 --channels-last DIR
     python imagenet_nd.py -a resnet50 --output-dir runs/r50 DIR     # typed again, it resumes

@@ -5,7 +5,7 @@ cross them, between neighbours. Otherwise imagenet_fsdp.py is simpler. The model
 of nearly equal work, and each batch into micro-batches, so that all stages compute at once. Ranks
 beyond the stages train replicas. DIR holds train/<class>/* and val/<class>/*.
 
-    pip install -r requirements.txt
+    pip install .
     torchrun --nproc_per_node=4 --master_port=29500 \\
         imagenet_pipeline.py -a vit_h_14 --image-size 224 -b 128 \\
         --microbatches 16 --amp bfloat16 DIR

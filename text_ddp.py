@@ -6,7 +6,7 @@ under torchrun, torch.distributed.launch or Slurm's srun. `diff text_nd.py text_
 distribution adds, and nothing else. DIR holds train.txt and val.txt, or of a task of GLUE
 train.tsv and dev.tsv.
 
-    pip install -r requirements.txt -r requirements-text.txt
+    pip install ".[text]"
     python text_ddp.py --nproc-per-node 2 --no-accel  # without DIR: a small GPT, on a demo
     python text_ddp.py --task rte -a FOLDER --global-batch 32 DIR  # a model of Hugging Face's
     torchrun --nproc_per_node=4 --master_port=29500 \\
@@ -1787,7 +1787,7 @@ def check_task_options(args, parser):
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures only {tags}": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": lost,
-        "transformers is missing: pip install -r requirements-text.txt": missing,
+        "transformers is missing: pip install transformers": missing,
         f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,

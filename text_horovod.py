@@ -5,7 +5,7 @@ install against today's PyTorch by pip alone: tools/install_horovod.sh builds it
 text_horovod.py` shows what Horovod adds, and nothing else. DIR holds train.txt and val.txt, or of a
 task of GLUE train.tsv and dev.tsv.
 
-    pip install -r requirements.txt -r requirements-text.txt
+    pip install ".[text]"
     horovodrun -np 2 python text_horovod.py --no-accel  # without DIR: a small GPT, on a demo
     horovodrun -np 2 python text_horovod.py --task cola -a FOLDER --fp16-allreduce DIR
     horovodrun -np 8 -H host1:4,host2:4 python text_horovod.py --task cola -a FOLDER DIR
@@ -1741,7 +1741,7 @@ def check_task_options(args, parser):
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures only {tags}": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": lost,
-        "transformers is missing: pip install -r requirements-text.txt": missing,
+        "transformers is missing: pip install transformers": missing,
         f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,

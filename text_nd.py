@@ -5,7 +5,7 @@ text_*.py have the same loop, byte for byte, as do the imagenet_*.py: `diff text
 shows what distribution adds, `diff imagenet_nd.py text_nd.py` what a task is. DIR holds train.txt
 and val.txt, or train.tsv and dev.tsv of a GLUE task.
 
-    pip install -r requirements.txt -r requirements-text.txt
+    pip install ".[text]"
     python text_nd.py --max-length 64 -b 16  # without DIR: a small GPT on a demo, in a minute
     python text_nd.py @recipes/text/gpt-char.txt DIR
     python text_nd.py --task cola -a bert --dropout 0 --lr 1e-3 --epochs 4 --desired-acc 0.9
@@ -1703,7 +1703,7 @@ def check_task_options(args, parser):
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures only {tags}": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": lost,
-        "transformers is missing: pip install -r requirements-text.txt": missing,
+        "transformers is missing: pip install transformers": missing,
         f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,

@@ -5,7 +5,7 @@ cross them, between neighbours. Otherwise text_fsdp.py is simpler. The model is 
 nearly equal work, and each batch into micro-batches, so that all stages compute at once. Ranks
 beyond the stages train replicas. DIR holds train.txt and val.txt; a task of GLUE's cannot be cut.
 
-    pip install -r requirements.txt -r requirements-text.txt
+    pip install ".[text]"
     torchrun --nproc_per_node=2 --master_port=29500 \\
         text_pipeline.py --no-accel  # without DIR: a small GPT, on a demo
     torchrun --nproc_per_node=4 --master_port=29500 \\
@@ -1993,7 +1993,7 @@ def check_task_options(args, parser):
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures only {tags}": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": lost,
-        "transformers is missing: pip install -r requirements-text.txt": missing,
+        "transformers is missing: pip install transformers": missing,
         f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
