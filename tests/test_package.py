@@ -1,0 +1,280 @@
+"""trainparts as a package: what its wheel holds, what a script says without it, and that no text
+says to install it by its name."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import BIN, ROOT, SCRIPTS, TEXT_SCRIPTS, environment, free_port, run
+
+NAME = "trainparts"
+PROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+def tracked(*patterns):
+    """Returns the paths that git tracks, relative to the repository."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    words = ["git", "ls-files", "-z", "--", *patterns]
+    listed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [name for name in listed.split("\0") if (ROOT / name).is_file()]
+
+
+# --------------------------------------------------------------------------------------- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The folder of an unpacked wheel. It is built from a copy, because setuptools leaves build/
+    beside its sources, and puts what is in there into later wheels; and by the setuptools of this
+    environment, because pip would download another for each build."""
+    folder = tmp_path_factory.mktemp("a wheel")
+    for name in "pyproject.toml", "LICENSE":
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / NAME, folder / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+    words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-index", "--no-build-isolation"]
+    run([*words, "--no-deps", "-w", folder / "wheels", folder], folder, env={"PYTHONPATH": ""})
+    (path,) = folder.glob("wheels/*.whl")
+    with zipfile.ZipFile(path) as content:
+        content.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def test_the_wheel_has_what_git_tracks(wheel):
+    found = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
+    version = re.search(r'^version = "(.*)"$', PROJECT, re.MULTILINE)[1]
+    metadata = {name for name in found if name.startswith(f"{NAME}-{version}.dist-info/")}
+    assert metadata
+    assert found - metadata == {*tracked(NAME)}, "a new file needs `git add`"
+
+
+def test_each_module_of_the_wheel_is_imported(wheel, tmp_path):
+    """And what it imports is in the wheel too: else an editable installation's finder would find it
+    in the clone."""
+    names = [path.relative_to(wheel).with_suffix("") for path in wheel.rglob("*.py")]
+    names = sorted(".".join(name.parts).removesuffix(".__init__") for name in names)
+    code = """
+import importlib, sys
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+for name, module in sys.modules.items():
+    if name.partition(".")[0] == "trainparts":
+        print("from", module.__file__)
+print("path", sys.path)
+"""
+    output = run([sys.executable, "-c", code, *names], tmp_path, env={"PYTHONPATH": str(wheel)})
+    files = re.findall("^from (.*)$", output, re.MULTILINE)
+    assert len(files) >= len(names) >= 2
+    assert [file for file in files if wheel not in Path(file).parents] == []
+    assert f"'{ROOT}'" not in re.search("^path (.*)$", output, re.MULTILINE)[1]
+
+
+def test_importing_the_package_imports_nothing():
+    for path in (ROOT / NAME).rglob("__init__.py"):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        assert not any(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes), path
+
+
+# ------------------------------------------------------------------------------ a script without it
+
+# This stands in each script that imports the package, before all imports but the standard
+# library's. A folder that was left empty has no origin.
+GUARD = """
+if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
+    print(
+        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
+        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+"""
+LINE = (
+    "{}: error: needs trainparts/, which stood beside it: copy that folder, too (unless "
+    "PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE\n"
+)
+STAND_IN = f"""
+import importlib.util
+import os
+import sys
+import time
+from pathlib import Path
+{GUARD}
+from trainparts import runs
+
+print("found", runs.__file__)
+"""
+# On PYTHONPATH, hides every trainparts that is not beside the script, such as this environment's.
+SITECUSTOMIZE = """
+import os
+import sys
+
+
+class Beside:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        spec = self.finder.find_spec(name, path, target)
+        if name == "trainparts" and spec:
+            if os.environ["BESIDE"] not in map(os.path.dirname, spec.submodule_search_locations):
+                return None
+        return spec
+
+
+sys.meta_path[:] = map(Beside, sys.meta_path)
+"""
+IMPORT = re.compile(r"^ *(?:from|import) trainparts\b", re.MULTILINE)
+TEXTS = {name: (ROOT / name).read_text() for name in (*SCRIPTS, *TEXT_SCRIPTS)}
+USERS = [name for name, text in TEXTS.items() if IMPORT.search(text)]
+ALONE = ["imagenet_stand_in.py", *USERS]  # the first is STAND_IN
+
+
+def end_alone(script, folder, launcher=(), **env):
+    """Copies a script into an empty folder, unless it is there, and runs it, where no trainparts is
+    found but one beside it; returns what subprocess.run() does."""
+    (folder / script).write_text(TEXTS.get(script, STAND_IN))
+    (folder / "hidden").mkdir(exist_ok=True)
+    (folder / "hidden" / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    env = {"PYTHONPATH": str(folder / "hidden"), "BESIDE": str(folder), **env}
+    words = [*(launcher or [sys.executable]), str(folder / script)]
+    options = {"capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run(words, cwd="/", env=environment(**env), **options)
+
+
+def test_scripts_look_for_the_package_before_they_import_others():
+    assert len(USERS) in (0, len(TEXTS)), "all import it, or none yet"
+    for script in USERS:
+        head, guard, _ = TEXTS[script].partition(GUARD)
+        assert guard and not IMPORT.search(head), script
+        imported = re.findall(r"^(?:import|from) (\w+)", head, re.MULTILINE)
+        assert {*imported} <= sys.stdlib_module_names, script
+
+
+@pytest.mark.parametrize("script", ALONE)
+def test_a_script_alone_says_in_a_line_what_it_needs(script, tmp_path):
+    (tmp_path / "alone").mkdir()
+    done = end_alone(script, tmp_path / "alone")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", LINE.format(script))
+    # An empty folder is left where git has removed the files of one that had compiled code.
+    (tmp_path / "left" / NAME / "__pycache__").mkdir(parents=True)
+    done = end_alone(script, tmp_path / "left")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", LINE.format(script))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
+@pytest.mark.parametrize("script", ALONE)
+def test_under_pythonsafepath_a_script_does_not_find_what_is_beside_it(script, tmp_path):
+    shutil.copytree(ROOT / NAME, tmp_path / NAME)
+    done = end_alone(script, tmp_path, PYTHONSAFEPATH="1")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", LINE.format(script))
+
+
+def test_a_script_finds_the_package_beside_it(tmp_path):
+    shutil.copytree(ROOT / NAME, tmp_path / NAME)
+    done = end_alone(ALONE[0], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"found {tmp_path / NAME / 'runs' / '__init__.py'}\n"
+
+
+@pytest.mark.parametrize(
+    "launcher", [[str(BIN / "torchrun")], [sys.executable, "-m", "torch.distributed.launch"]]
+)
+def test_two_ranks_print_one_line(launcher, tmp_path):
+    words = [*launcher, f"--master_port={free_port()}", "--nproc_per_node=2"]
+    done = end_alone(ALONE[0], tmp_path, words)
+    assert done.returncode == 1 and done.stderr.count(LINE.format(ALONE[0])) == 1, done.stderr
+    assert done.stderr.count("needs trainparts/") == 1 and not done.stdout
+
+
+# ------------------------------------------------------------------------------ how it is installed
+
+# Nobody has registered the name on an index. Whoever does would run code wherever it is typed.
+TOOL, VERB = r"\b(?:pip[\d.]*|pipx|uv|poetry|conda|mamba)", "(?:install|download|wheel|add)"
+COMMAND = re.compile(rf"{TOOL}\b[^`;&|]*?\b{VERB}\b([^`;&|]*)")
+BARE = re.compile(rf"(?<![\w./-]){NAME}(?![\w/-])(?!\.\w)", re.IGNORECASE)
+NEXT = re.compile(rf"{TOOL} (?:-\S+ )*{VERB} (?:-\S+ )*{NAME}(?![\w/-])", re.IGNORECASE)
+
+
+def by_name(text):
+    """Returns the commands in a text that would install the package from an index: a line, with the
+    lines that it continues on; or words that follow each other, also in a list of strings."""
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    found = [each[0] for line in lines for each in COMMAND.finditer(line) if BARE.search(each[1])]
+    return found + NEXT.findall(re.sub(r"[\s\"'`,\\#\[\]]+", " ", text))
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "pip install NAME",
+        "Type `pip install NAME`.",
+        "needs NAME/: pip install -U NAME",
+        'pip  install "NAME[text]"',
+        "python -m pip install -q 'NAME>=0.2'",
+        "pip3.12 install --target FOLDER NAME==0.2.0",
+        "RUN pip install --no-cache-dir \\\n    torch \\\n    NAME",
+        "or `pip\n    install NAME`",
+        "# or pip install\n# NAME",
+        '["python", "-m", "pip", "install", "NAME"]',
+        "pip wheel NAME -w wheels",
+        "pip install torch NAME",
+        "uv add NAME",
+        "uv pip install NAME[results]",
+        f"pip install {NAME.upper()}.",
+    ],
+)
+def test_a_text_that_installs_the_package_by_its_name_is_found(planted):
+    assert by_name(f"Some text.\n{planted.replace('NAME', NAME)}\nMore.")
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "pip install .",
+        "needs NAME/: copy that folder, too, or pip install PATH_OF_THE_CLONE",
+        "`pip install .` installs NAME with what it needs.",
+        "pip install .\nimport NAME",
+        "pip install --no-index wheels/NAME-0.2.0-py3-none-any.whl",
+        "pip install -e ../NAME",
+        "pip uninstall NAME",
+        "A module of NAME needs timm: pip install timm",
+    ],
+)
+def test_a_text_that_installs_a_path_is_right(right):
+    assert by_name(f"Some text.\n{right.replace('NAME', NAME)}\nMore.") == []
+
+
+def test_no_text_installs_the_package_by_its_name():
+    found, read = {}, 0
+    for name in tracked():
+        content = (ROOT / name).read_bytes()
+        if b"\0" not in content:
+            found[name] = by_name(content.decode(errors="replace"))
+            read += NAME.encode() in content
+    assert {name: commands for name, commands in found.items() if commands} == {}
+    assert read > 5 and "README.md" in found
+
+
+def test_extras_that_are_installed_exist():
+    """pip only warns of others."""
+    part = PROJECT.partition("\n[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    extras = {*re.findall(r"^([a-z]+) = \[", part, re.MULTILINE)}
+    named = set()
+    for name in tracked("*.md", "*.py", "*.sh", "Makefile", "Dockerfile", "pyproject.toml"):
+        text = (ROOT / name).read_text()
+        for found in re.findall(rf"[\"'](?:\.|{NAME})\[([a-z,]+)\]", text):
+            named |= {*found.split(",")}
+    for word in re.findall(r"\.venv/installed-(\w+)", (ROOT / "Makefile").read_text()):
+        named |= {word} - {"horovod"}
+    assert named == extras
