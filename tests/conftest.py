@@ -91,6 +91,16 @@ def command(script, ranks=1):
     return [sys.executable, path]
 
 
+def copy_script(name, folder, text=None):
+    """Writes a script of this repository, or this text, into a folder, and beside it a copy of the
+    package that scripts import; returns the script's path."""
+    path, package = Path(folder) / name, Path(folder) / "trainparts"
+    path.write_text((ROOT / name).read_text() if text is None else text)
+    if (ROOT / "trainparts").exists() and not package.exists():
+        shutil.copytree(ROOT / "trainparts", package, ignore=shutil.ignore_patterns("__pycache__"))
+    return path
+
+
 def environment(**more):
     """Returns this environment less what would lead the scripts astray, with the small ViTs."""
     led = "IMAGENET_DIR TEXT_DIR RANK WORLD_SIZE LOCAL_RANK PYTHONPATH PYTEST_CURRENT_TEST".split()

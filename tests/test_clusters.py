@@ -11,7 +11,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from conftest import BIN, ROOT, environment, free_port, run
+from conftest import BIN, ROOT, copy_script, environment, free_port, run
 
 FILES = sorted((ROOT / "kubernetes").glob("*.yaml"))
 DOCUMENT = (ROOT / "docs" / "clusters.md").read_text()
@@ -203,7 +203,7 @@ def test_weights_and_biases(demo, tmp_path):
     for line, place in zip(lines, places, strict=True):
         assert script.count(f"\n{place}") == 1 and place.strip() in DOCUMENT
         script = script.replace(place, line + place)
-    (tmp_path / "imagenet_nd.py").write_text(script)
+    copy_script("imagenet_nd.py", tmp_path, script)
     words = [sys.executable, "imagenet_nd.py", "-a", "vit_b_16", "--image-size", "32", "-j", "0"]
     words += ["--no-accel", "-b", "8", "--epochs", "1", "--steps-per-epoch", "2", demo]
     run(words, tmp_path, env={"WANDB_MODE": "offline"})

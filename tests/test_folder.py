@@ -21,6 +21,7 @@ from conftest import (
     SLOW,
     WAYS,
     command,
+    copy_script,
     damage,
     flip,
     load,
@@ -703,7 +704,7 @@ def without_memory(script, folder, images, first=0):
     seeds = f"[seed_from(0, 0, step, rank) for step in range({first}) for rank in range(2)]"
     text = text.replace("def train_step(", "EARLY = []\n\n\ndef train_step(", 1)
     text = text.replace("\nif __name__", f"\nEARLY[:] = {seeds}\n\n\nif __name__", 1)
-    (folder / script).write_text(text)
+    copy_script(script, folder, text)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import PIL.Image
 import pytest
 import torch
 import torchvision
-from conftest import ROOT, command, run, scalars, the_run
+from conftest import ROOT, command, copy_script, run, scalars, the_run
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import v2
@@ -310,7 +310,7 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
     shutil.copytree(data / "val", tmp_path / "other" / "test")
     words = ["classes", folder / "model_best.pt", "other", "--part", "test", "--save"]
     assert not look(*words, status=2)[1]  # loader processes print what cannot be read
-    (tmp_path / "changed.py").write_text(changed("SUMS =", "SUM = 1\nSUMS ="))
+    copy_script("changed.py", tmp_path, changed("SUMS =", "SUM = 1\nSUMS ="))
     (line,) = look(*words, "--script", "changed.py", status=2)[1].splitlines()
     assert "imagenet_nd.py, which trained it, has another task section than" in line
     error = look("classes", folder / "model_best.pt", "data", "--save", status=2)[1]
@@ -389,7 +389,9 @@ def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
     own = "model.fc = nn.Sequential(nn.Linear(512, helper.WIDTH), nn.Linear(helper.WIDTH, 4))"
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "helper.py").write_text("WIDTH = 3")
-    (tmp_path / "own" / "mine.py").write_text(
+    copy_script(
+        "mine.py",
+        tmp_path / "own",
         changed(
             "import psutil\n",
             "import psutil\nimport helper\n",
@@ -401,7 +403,7 @@ def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
             'add("--mask", type=int, default=0, help="XOR")\n    add("-j", "--workers"',
             ".float().mul_(scale).add_(shift)",
             ".float().mul_(scale).add_(shift).mul_(2)",
-        )
+        ),
     )
     steps = [v2.Resize(RESIZE), v2.CenterCrop(SIZE), v2.PILToTensor(), v2.RandomInvert(1)]
     steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
@@ -468,9 +470,9 @@ def test_a_log_with_another_script(tmp_path, look, picture):
         rf"run/model.pt: ../own/mi\x1bne.py, which trained it, has another task section than {used}"
     )
     assert "type --script FILE to use that script" in line and not (tmp_path / "ran").exists()
-    (tmp_path / "mine.py").write_text(other.replace(ran, ""))
+    copy_script("mine.py", tmp_path, other.replace(ran, ""))
     assert "has another task section than" in look(*words, "--script", "mine.py")[1]
-    (tmp_path / "mine.py").write_text(other)
+    copy_script("mine.py", tmp_path, other)
     assert not look(*words, "--script", "mine.py")[1]
     (tmp_path / "ran").unlink()  # by what was typed alone
     (tmp_path / "mine.pt").symlink_to(checkpoint)

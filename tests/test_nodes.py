@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from conftest import BY_TORCHRUN, ROOT, environment, needs_horovod, run, scalars
+from conftest import BY_TORCHRUN, ROOT, copy_script, environment, needs_horovod, run, scalars
 from hosts import Host, address, skip_without
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_clusters import action, pod
@@ -31,7 +31,7 @@ class Cluster:
             host.command("ip link set eth0 up")
             self.plug(number, "up")
             for script in ROOT.glob("imagenet_*.py"):
-                shutil.copy(script, host.folder)
+                copy_script(script.name, host.folder)
 
     def plug(self, number, state):
         """Connects a host with the network (up), or cuts it off (down)."""

@@ -12,6 +12,7 @@ from conftest import (
     ROOT,
     checkpoint,
     command,
+    copy_script,
     load,
     needs_horovod,
     run,
@@ -41,7 +42,7 @@ def own(script, ranks, code, folder):
     """Returns the command that starts the script with `code` behind make_model()."""
     text = (ROOT / script).read_text()
     assert text.count(MADE) == 1
-    (folder / script).write_text(text.replace(MADE, MADE + code))
+    copy_script(script, folder, text.replace(MADE, MADE + code))
     return [str(word).replace(str(ROOT / script), script) for word in command(script, ranks)]
 
 

@@ -4,7 +4,6 @@ train it alike, and its measures and average precision are those of plain defini
 import csv
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -12,7 +11,18 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from conftest import ROOT, SCRIPTS, VIT, command, load, needs_horovod, run, scalars, words_of
+from conftest import (
+    ROOT,
+    SCRIPTS,
+    VIT,
+    command,
+    copy_script,
+    load,
+    needs_horovod,
+    run,
+    scalars,
+    words_of,
+)
 from test_own_data import PARTS, program
 from torchvision.models import VisionTransformer
 from torchvision.transforms import v2
@@ -60,7 +70,7 @@ def folder(tmp_path_factory):
     of two ranks has 16, so its last batch of 8 is empty."""
     folder = tmp_path_factory.mktemp("own tags")
     for script in SCRIPTS:
-        shutil.copy(ROOT / script, folder)
+        copy_script(script, folder)
     for name in "docs", "tools":
         (folder / name).symlink_to(ROOT / name)
     make_script(folder)

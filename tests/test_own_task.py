@@ -3,14 +3,13 @@
 REGRESSION is the shortest task there is: a line through random points, or a small network.
 """
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SCRIPTS, command, needs_horovod, run, scalars
+from conftest import ROOT, SCRIPTS, command, copy_script, needs_horovod, run, scalars
 
 REGRESSION = '''# ==== task: a regression on random numbers
 
@@ -121,7 +120,7 @@ def folder(tmp_path_factory):
     """A folder with the imagenet_*.py and the regression on one device."""
     folder = tmp_path_factory.mktemp("own task")
     for script in SCRIPTS:
-        shutil.copy(ROOT / script, folder)
+        copy_script(script, folder)
     text = (ROOT / "imagenet_nd.py").read_text()
     until, others = text.index("# ==== task:"), text.index("# ==== optimizer:")
     (folder / "regression_nd.py").write_text(text[:until] + REGRESSION + text[others:])

@@ -8,7 +8,6 @@ import math
 import re
 import runpy
 import shlex
-import shutil
 import sys
 
 import pytest
@@ -20,6 +19,7 @@ from conftest import (
     TEXT_SCRIPTS,
     checkpoint,
     command,
+    copy_script,
     needs_bfloat16,
     needs_horovod,
     run,
@@ -290,9 +290,7 @@ def alone(script, ranks, folder):
     """Copies a script and what it imports into a folder; returns the words that start it there."""
     if script == "imagenet_horovod.py" and not HOROVOD:
         pytest.skip("Horovod is not built: `make horovod`")
-    shutil.copy(ROOT / script, folder)
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "trainparts", folder / "trainparts", ignore=ignored)
+    copy_script(script, folder)
     return [word.replace(str(ROOT / script), script) for word in command(script, ranks)]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BY_TORCHRUN, ROOT, SCRIPTS, environment, needs_horovod, run
+from conftest import BY_TORCHRUN, ROOT, SCRIPTS, copy_script, environment, needs_horovod, run
 from hosts import Host, skip_without
 from torch.distributed.run import get_args_parser
 
@@ -350,7 +350,7 @@ class Slurm(Host):
 
     def submit(self, script, cwd, options, arguments):
         """Returns the number of the job that runs `script`, copied into `cwd`."""
-        shutil.copy(ROOT / script, cwd)
+        copy_script(script, cwd)
         said = self("sbatch", *options, FILE, script, *arguments, cwd=cwd)
         assert re.fullmatch(r"Submitted batch job \d+", said), said
         return said.split()[-1]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import BIN, ROOT, free_port, write_images
+from conftest import BIN, ROOT, copy_script, free_port, write_images
 
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
 NET = "-a mobilenet_v3_small --image-size 32 --no-accel -j 1 -b 8 -p 1".split()
@@ -49,7 +49,7 @@ def stage():
     folder = Path(tempfile.mkdtemp(prefix="chaos_stage_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for script in ROOT.glob("imagenet_*.py"):
-        shutil.copy(script, folder)
+        copy_script(script.name, folder)
     classes = [f"class{label}" for label in range(10)]
     write_images(folder / "data", 64, 16, classes, (32, 32))
     return folder
