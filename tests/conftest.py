@@ -101,6 +101,15 @@ def copy_script(name, folder, text=None):
     return path
 
 
+# What a program of a test ends with that first does something to its process: it goes on as `python
+# SCRIPT ...`, by the words in sys.argv, with the package that lies beside this script.
+THEN_RUN = """
+import os, runpy, sys
+sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def environment(**more):
     """Returns this environment less what would lead the scripts astray, with the small ViTs."""
     led = "IMAGENET_DIR TEXT_DIR RANK WORLD_SIZE LOCAL_RANK PYTHONPATH PYTEST_CURRENT_TEST".split()

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import load
+from conftest import THEN_RUN, load
 
 from chaos.checkpoints import damage_at_random, differences, lost, saved, verdict
 from chaos.jobs import NET, Job, mount, stage, start, trials, unmount
@@ -135,7 +135,7 @@ def ignore(what, words, folder, room):
 
 # Runs a script whose n-th call of a function is the last thing that its process does.
 WRAPPER = """
-import io, os, runpy, signal, sys, torch
+import io, os, signal, sys, torch
 name, when, number, *sys.argv = sys.argv[1:]
 module = torch if name == "save" else os
 whole, calls = getattr(module, name), [0]
@@ -155,7 +155,6 @@ def cut_short(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return result
 setattr(module, name, cut_short)
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 CALLS = [("save", "within", number) for number in (1, 2, 4)]
 CALLS += [("replace", when, number) for when in ("before", "after") for number in (1, 2, 4)]
@@ -188,7 +187,7 @@ def uninterrupted(tmp_path_factory):
 def test_syscalls(script, name, when, number, uninterrupted, tmp_path, row):
     """SIGKILLs rank 0 right before, after or within a call that saving makes; then resumes."""
     wrapper, run = tmp_path / "wrapper.py", tmp_path / "run"
-    wrapper.write_text(WRAPPER)
+    wrapper.write_text(WRAPPER + THEN_RUN)
     words = [*start_saving(script)[:-1], wrapper, name, when, number, stage() / script]
     status, found = Job([*words, *SAVING], tmp_path).wait(), [*run.glob("*.pt")]
     left = len([*run.glob("*.tmp")])
@@ -219,11 +218,11 @@ NOBODY += "--ambient-caps=+dac_override"
 PRIVATE = "unshare --mount"  # whose mounts nobody else sees
 READ_ONLY = 'mount --bind . . && mount -o remount,bind,ro . && cd "$PWD" && unset IMAGENET_DIR'
 # Deleted once all is imported, since PyTorch's import needs a folder. $1 is Python, $2 the script.
-GONE = """mkdir gone && cd gone && set -- $1 -c '
-import os, runpy, sys, torch, torchvision
+GONE = f"""mkdir gone && cd gone && set -- $1 -c '
+import os, sys, torch, torchvision
 os.rmdir("../gone")
 sys.argv[:] = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")' "${@:2}" """
+{THEN_RUN}' "${{@:2}}" """
 # By what the shell is started, what it does first, and options.
 LIMITS = {
     "ulimit -n 64, -j 16": ("", "ulimit -n 64", ["-j", 16]),

@@ -188,6 +188,7 @@ def main():
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.cuda._device_count_nvml = lambda: -1  # where there are GPUs, their driver would be asked
     sys.argv = [script, *words]
+    sys.path[0] = str(Path(script).resolve().parent)  # where its package lies, as for `python FILE`
     spec = importlib.util.spec_from_file_location(Path(script).stem, script)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
