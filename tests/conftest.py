@@ -48,6 +48,9 @@ except ImportError:
     HOROVOD = False
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
 nd = importlib.import_module("imagenet_nd")
+# What pytest or a plugin had imported before would not be that of these tests.
+if package := sys.modules.get("trainparts"):
+    assert Path(package.__file__).parent == ROOT / "trainparts", package.__file__
 torch = nd.torch
 torch.set_num_threads(1)  # where the environment says another number
 # Of convolutional networks: small ViTs and single layers take no longer where it is emulated.

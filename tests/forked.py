@@ -33,6 +33,8 @@ PRELOADED += ["compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make)_|tools/)\w+\.py$")  # of this project
+# The package that programs import: each process imports it anew, from the folder of its script.
+PACKAGE = re.compile(r"trainparts(\.|$)")  # as a module's name
 
 
 def start_server(env):
@@ -153,6 +155,8 @@ def be_script(words, cwd, env, output, file, own_session):
     output.close()
     sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
     importlib.reload(importlib.import_module("sitecustomize"))  # reads the environment
+    # Else each script would run with what the server has imported, whatever lies beside it.
+    assert not any(map(PACKAGE.match, sys.modules)), "the server has imported trainparts"
     if "STORAGE" not in env:  # which counts the files that a launcher opens, too
         begin = functools.partial(begin_rank, subprocess.Popen)
         subprocess.Popen = subprocess_handler.Popen = begin
@@ -207,7 +211,7 @@ def be_rank(words, env, own_session):
         if callable(handler) and handler is not signal.default_int_handler:
             signal.signal(signum, signal.SIG_DFL)
     for name, module in [*sys.modules.items()]:  # a program that its launcher has imported
-        if PROGRAM.search(getattr(module, "__file__", None) or ""):
+        if PACKAGE.match(name) or PROGRAM.search(getattr(module, "__file__", None) or ""):
             del sys.modules[name]
     os.environ.clear()
     os.environ.update(env)
