@@ -4,9 +4,9 @@
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
 
-Each is planted in all imagenet_*.py, all text_*.py or both, or in a program beside them, wherever
-its text stands, of a copy of this repository, where its tests pass before. A fault that no test
-sees is printed as NOT SEEN, and makes the exit status 1.
+Each is planted in all imagenet_*.py, all text_*.py or both, in a module of trainparts/, or in a
+program beside them, wherever its text stands, of a copy of this repository, where its tests pass
+before. A fault that no test sees is printed as NOT SEEN, and makes the exit status 1.
 
 Libraries for mutation testing do not fit: mutmut and cosmic-ray change one module at a time, which
 tests import, by rules for operators. Here equal copies change together, run as processes of
@@ -32,10 +32,10 @@ from unittest import mock
 import forked
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = shutil.ignore_patterns(".git", ".venv", "logs", "figures", "runs", "demo_data", "*cache*")
+OUTSIDE = {".git", ".venv", "logs", "figures", "runs", "demo_data"}  # of what is copied
 
 # What pytest is to run, and below it: name, a text that each script of a task or of both has once,
-# or that tools/look.py has once, and another instead.
+# or that trainparts/ or tools/look.py has once, and another instead.
 FAULTS = r"""
 tests/test_reference.py -k step
   warm-up from above 0 => return peak * progress / warmup => return peak * (progress + 1) / (warmup + 1)
@@ -836,6 +836,27 @@ def faults():
             tests = line
 
 
+def outside(folder, names):
+    """Returns the names in a folder that the copy lacks: caches anywhere, and what lies beside the
+    scripts and is not theirs. A folder of that name elsewhere, as trainparts/runs, is copied."""
+    here = OUTSIDE if Path(folder) == ROOT else set()
+    return [name for name in names if name in here or "cache" in name]
+
+
+def misplaced(old, package, counts):
+    """Returns whether a text, by {file: how often it stands there}, is not once in each script that
+    should have it, nor once in the package and nowhere else."""
+    # All scripts share what the package has once. A text in two of its modules, or in it and in a
+    # script, would be two faults, and the test that sees one would hide that none sees the other.
+    if any(old in text for text in package.values()):
+        return sum(counts.values()) != 1
+    # What one device's script lacks is of a way's step or launch, and not in every script; a
+    # pipeline validates in a way of its own.
+    shared = any(counts.get(script) for script in ("imagenet_nd.py", "text_nd.py"))
+    where = {counts[name] for name in counts if counts[name] or "pipeline" not in name}
+    return not counts or bool(where - ({1} if shared else {0, 1}))
+
+
 def around(old, text):
     """Returns what stands between two pairs of blank lines around `old` in a script: a function or
     a class. A script as a whole takes ten times longer to parse."""
@@ -889,7 +910,9 @@ def main():
     parser.add_argument("--only", type=int, nargs="+", help="these numbers")
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
     args = parser.parse_args()
-    names = "imagenet_*.py text_*.py tools/look.py tools/make_shards.py reporting/*.py".split()
+    # What stands in one of the first four and in the others is not the same thing there.
+    names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()
+    names += "tools/make_shards.py reporting/*.py".split()
     families = [ROOT.glob(name) for name in names]
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families
@@ -898,13 +921,9 @@ def main():
     chosen = []
     for number, tests, name, old, new in faults():
         having = [each for each in families if any(old in text for text in each.values())]
-        about = [each for each in having if each in families[:3]] or having
-        # What one device's script lacks is of a way's step or launch, and not in every script; a
-        # pipeline validates in a way of its own.
-        shared = any(old in texts[script] for script in ("imagenet_nd.py", "text_nd.py"))
+        about = [each for each in having if each in families[:4]] or having
         counts = {name: text.count(old) for each in about for name, text in each.items()}
-        where = {counts[name] for name in counts if counts[name] or "pipeline" not in name}
-        if not counts or where - ({1} if shared else {0, 1}):
+        if misplaced(old, families[3], counts):
             sys.exit(f"{number}, {name}: not once where it should stand, but {counts}: {old}")
         if args.k in name and number in (args.only or [number]):
             for block in {around(old, text) for each in about for text in each.values()}:
@@ -912,7 +931,7 @@ def main():
             chosen.append((number, tests, name, old, new, about))
     with tempfile.TemporaryDirectory() as folder:
         copy, passed, seen, unseen = Path(folder) / "copy", None, None, 0
-        shutil.copytree(ROOT, copy, ignore=OUTSIDE)
+        shutil.copytree(ROOT, copy, ignore=outside)
         (copy / "logs").symlink_to(ROOT / "logs")
         warm_up(folder)
 
