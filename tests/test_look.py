@@ -455,7 +455,7 @@ def test_a_log_with_another_script(tmp_path, look, picture):
         (ROOT / "imagenet_nd.py").read_text(),
         (ROOT / "imagenet_ddp.py").read_text(),
         changed("def train_one_epoch(run):", "def train_an_epoch(run):"),
-        changed("def storage_error(", "def error_of_storage("),
+        changed("def main():", "def begin():"),
     )
     for text in same:
         log_start(folder, text)
