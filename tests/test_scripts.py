@@ -10,6 +10,7 @@ import runpy
 import shlex
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
