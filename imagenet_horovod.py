@@ -26,8 +26,6 @@ import dataclasses
 import datetime
 import difflib
 import errno
-import faulthandler
-import fcntl
 import fnmatch
 import functools
 import gc
@@ -39,12 +37,10 @@ import itertools
 import json
 import logging
 import math
-import multiprocessing
 import os
 import platform
 import random
 import re
-import resource
 import shlex
 import shutil
 import signal
@@ -52,10 +48,8 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import types
 import warnings
-import zipfile
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -76,6 +70,19 @@ try:
     import horovod.torch as hvd
 except ImportError:  # launch() reports it: --help works without it
     hvd = None
+
+if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
+    print(
+        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
+        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+from trainparts import devices, endings, errors, safe_files
+from trainparts.runs import run_folder, state_trees
 
 # ==== step: how a step is trained and validated with Horovod; equal in all *_horovod.py
 
@@ -173,13 +180,13 @@ def full_state(run):
     if run.place.rank:
         return {}
     state = {"state_dict": trained_state(run), "optimizer": run.optimizer.state_dict()}
-    return in_float32(state | {"ema": run.ema})
+    return state_trees.in_float32(state | {"ema": run.ema})
 
 
 def load_state(run, state):
     """Loads what full_state() returned."""
     make_state(run.optimizer)
-    for tensor, saved in saved_pairs(run.optimizer, trained_state(run), run.ema, state):
+    for tensor, saved in state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):
         if saved is not None:
             tensor.copy_(saved)
         tensor.copy_(hvd.broadcast(tensor.contiguous(), 0))
@@ -336,7 +343,7 @@ def train_one_epoch(run):
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
-    arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
+    endings.arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -348,7 +355,9 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        seed_generators(seed_from(args.seed, epoch, step, run.place.rank), run.place.device)
+        devices.seed_generators(
+            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
+        )
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -396,7 +405,7 @@ def schedule_batches(args, place, data, first_epoch, first_step, over):
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
     # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
     for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):
-        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        generator = torch.Generator().manual_seed(devices.seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
             if over():
@@ -419,7 +428,7 @@ def steps_per_epoch(args, source, global_batch):
     size = len(source.target)
     if size < global_batch and not args.evaluate:
         few = f"training has {size} {ITEMS}, fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+        raise errors.BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     return min(size // global_batch, args.steps_per_epoch or size)
 
 
@@ -442,7 +451,7 @@ def validate(run):
     sync_statistics(run)
     meter = Meter("val", len(run.data.val.target), ITEMS, run.place)
     run.data_waits.clear()
-    arm_timeout(run.args)
+    endings.arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have one more item, and may need this rank
@@ -512,7 +521,7 @@ def finish_step(run, meter, sums):
         count_step(run, meter)
     if run.stop or run.save:  # on all ranks, as they have read the same sums
         flush(run, meter)
-    arm_timeout(run.args)
+    endings.arm_timeout(run.args)
 
 
 def count_step(run, meter):
@@ -535,13 +544,13 @@ def count_step(run, meter):
         why = "lower --lr; old checkpoints are intact"
         if run.args.evaluate:
             why = "these weights do not give numbers"
-        raise BadInput(f"the loss is not finite ({at}): {why}")
+        raise errors.BadInput(f"the loss is not finite ({at}): {why}")
     # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
     # lower scale is of no use then: it would go on falling, to 0, and no step would train.
     if step["skipped"] and scale < 1:
         at = f"{meter.title}, step {meter.steps}: loss scale {scale:g}"
         why = "gradients are NaN or infinite at any loss scale"
-        raise BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
+        raise errors.BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
     if (meter.steps - 1) % run.args.print_freq == 0:
         meter.show(loss)
         if run.log and meter is run.meter:
@@ -574,7 +583,7 @@ def end_early(run):
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
     if run.place.rank == 0:
-        print_line(f"stopped by {why}{saved}")
+        errors.print_line(f"stopped by {why}{saved}")
     sys.exit(143)  # the status after SIGTERM
 
 
@@ -603,7 +612,7 @@ def save_best(run):
 def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
-    arm_timeout(run.args)
+    endings.arm_timeout(run.args)
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
@@ -640,7 +649,7 @@ def restore(run, metadata, tensors):
         run.monitor, monitor = metadata.get("monitor"), monitor_of(run.args)
         if run.monitor != monitor and run.place.rank == 0:
             names = str(run.monitor).lower(), f"the best {monitor.lower()} from here on"
-            print_line("model_best.pt is the best {}; {} replaces it".format(*names))
+            errors.print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
 def log_epoch(run, done, train, val, trained):
@@ -659,7 +668,7 @@ def log_epoch(run, done, train, val, trained):
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     skipped = train["Steps/skipped"]
     skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
-    print_line(
+    errors.print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
         f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
     )
@@ -678,11 +687,11 @@ def log_end(run, reason, done, val):
     if val:
         best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
         line += f": {format_metrics(val, 3)}; {best}"
-    print_line(line)
+    errors.print_line(line)
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
-        print_line(f"{change}; {how_to_resume(run.args, run.folder)}")
+        errors.print_line(f"{change}; {how_to_resume(run.args, run.folder)}")
 
 
 # ==== task: what is trained and measured; equal in all imagenet_*.py
@@ -697,11 +706,11 @@ def build_model(args, data, load=True):
         if args.pretrained:
             what, saved = "--pretrained", published_weights(args.arch, data.model_options)
         else:
-            what, saved = f"--weights {args.weights}", load_file(args.weights)
+            what, saved = f"--weights {args.weights}", safe_files.load_file(args.weights)
         outputs = count_outputs(model, saved, what) if args.evaluate else None
         if outputs not in (None, data.num_classes):
             if args.dummy:
-                raise BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
+                raise errors.BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
             raise unnamed(what, outputs, data.train.classes, args.dir)
         load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
@@ -761,7 +770,7 @@ def timm_size(arch, image_size):
         except Exception as error:  # whatever a model says of a size
             why = why or error
     what = f"-a {arch} does not take images of {image_size} pixels"
-    raise BadInput(f"{what} ({first_line(why)}); its own have {config.input_size[1]}")
+    raise errors.BadInput(f"{what} ({errors.first_line(why)}); its own have {config.input_size[1]}")
 
 
 def freeze_all_but_last(model):
@@ -821,14 +830,14 @@ def about_file(path, saved, arch=None):
             about |= about_images(theirs[0].transforms())
         return about | {"published": bool(theirs)}
     if "task" in saved:  # of text_*.py
-        raise BadInput(f"{path} is a checkpoint of scripts for another task")
+        raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
     about = {name: saved[name] for name in ABOUT if name in saved}
     for name, value in about.items():
         odd = not isinstance(value, ABOUT[name]) or (ABOUT[name] is int and value < 1)
         odd = odd or (name == "interpolation" and value not in ("bilinear", "bicubic"))
         odd = odd or (name == "classes" and not all(isinstance(each, str) for each in value))
         if odd:
-            raise BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
+            raise errors.BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
     if not about.get("classes"):  # of synthetic images
         about.pop("classes", None)
     try:
@@ -837,7 +846,7 @@ def about_file(path, saved, arch=None):
     except (ValueError, TypeError):
         good = False
     if not good:
-        raise BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
+        raise errors.BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
     return about | {"published": False}
 
 
@@ -888,7 +897,7 @@ def published_weights(arch, options):
         what = f"--pretrained: cannot load {arch} from {cache}"
         if "Weights only" in str(error):  # PyTorch's advice would be to trust it
             error = ValueError("the file there has Python objects, which could run code")
-        raise storage_error(what, error, typed=True) from None
+        raise errors.storage_error(what, error, typed=True) from None
 
 
 def count_outputs(model, saved, what):
@@ -921,31 +930,31 @@ def load_weights(model, saved, what, size=None):
     try:
         dense = (each for each in weights.values() if each.layout == torch.strided)
         if not all(each.isfinite().all() for each in dense if not each.is_quantized):
-            raise BadInput(f"{what}: its weights are not all finite")
+            raise errors.BadInput(f"{what}: its weights are not all finite")
         missing, extra = model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # sparse tensors, for one
-        raise BadInput(f"{what}: {first_line(error)}") from None
+        raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None
     left = sorted({*missing, *extra} | odd)
     line = f"{what}: {len(left)} weights do not fit"
     names = ", ".join(left[:4])
     if len(missing) >= len(own) / 2:
         holds = [*(weights or (saved if isinstance(saved, dict) else ()))] or ["nothing by name"]
-        raise BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
+        raise errors.BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
     if size:
         # Counters and tables are integers, and auxiliary heads are for training.
         other = [each for each in extra if weights[each].is_floating_point()]
         other = [each for each in other if "aux" not in each.lower()]
         if other:
-            raise BadInput(
+            raise errors.BadInput(
                 f"{line}: the file is of another model, which has {', '.join(other[:4])}"
             )
         if output_needs(model, missing, size):
-            raise BadInput(f"{line}: {names}; without them the output is random")
+            raise errors.BadInput(f"{line}: {names}; without them the output is random")
     if os.environ.get("RANK", "0") == "0":
         if left:
-            print_line(f"{line} and are left out: {names}")
+            errors.print_line(f"{line} and are left out: {names}")
         if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
-            print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
+            errors.print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
 
 
 def fits(weight, own):
@@ -962,9 +971,10 @@ def the_others(saved, what):
         return ""
     path = what.removeprefix("--weights ")
     out = f"{Path(path).stem}_{names[0]}.pth"
+    here = str(Path(safe_files.__file__).parents[1])
     code = (
-        f"import runpy, torch; load = runpy.run_path({__file__!r})['load_file']; "
-        f"torch.save(load({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
+        f"import sys, torch; sys.path.insert(0, {here!r}); from trainparts import safe_files; "
+        f"torch.save(safe_files.load_file({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
     )
     command = shlex.join([sys.executable, "-c", code])
     return f": {command} writes the others into {out}"
@@ -1010,7 +1020,7 @@ def named_as_in(model, weights, what="the file"):
     for way in ways:
         other = [name for name in way if name in best and way[name] is not best[name]]
         if other and fitting(way) == fitting(best):
-            raise BadInput(f"{what} has two models that fit, both with a {other[0]}")
+            raise errors.BadInput(f"{what} has two models that fit, both with a {other[0]}")
     return best
 
 
@@ -1038,14 +1048,14 @@ def unnamed(what, outputs, classes, folder, part="val"):
     named = f"{len(classes):,} classes: {first_three(classes)}"
     line = f"{what} has {outputs:,} outputs, and DIR names {named}"
     if outputs != 1000:
-        return BadInput(f"{line}; give train/ a folder for each output, which may be empty")
+        return errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
     measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
     listed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools/imagenet_classes.txt")
     every = "seq 0 999" if all(map(str.isdecimal, classes)) else f"cat {shlex.quote(listed)}"
     place = f"NEW/{shlex.quote(part)}"
     make = f"mkdir -p NEW/train {place} && ln -sfn {measured}/* {place}/"
     make += f" && {every} | (cd NEW/train && xargs mkdir -p)"
-    return BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
+    return errors.BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -1081,7 +1091,9 @@ def criterion(output, target, args=None):
     loss = losses.sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
-    sums = torch.stack([total.to(exact_dtype(target.device)) for total in (loss.detach(), *counts)])
+    sums = torch.stack(
+        [total.to(devices.exact_dtype(target.device)) for total in (loss.detach(), *counts)]
+    )
     return loss / len(target), sums
 
 
@@ -1200,7 +1212,9 @@ def list_sources(args, place):
         return synthetic(np.zeros(1_281_167, np.int8)), synthetic(np.zeros(50_000, np.int8))
     folder = Path(args.dir or "demo_data")
     if not args.dir and place.rank == 0:
-        print_line(f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}")
+        errors.print_line(
+            f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}"
+        )
     if not args.dir and not folder.exists():
         make_demo_set(folder)
     return open_sources(folder, args.evaluate)
@@ -1229,7 +1243,7 @@ def in_classes(source, classes, whose):
     if strange := [name for name in source.classes if name not in labels]:
         what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
         name, known = first_three(strange[:1]), first_three(classes)
-        raise BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
+        raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
     target = np.array([labels[name] for name in source.classes])[source.target]
     return source._replace(classes=classes, target=target)
 
@@ -1254,7 +1268,7 @@ def open_source(folder, allow_empty=False, names_only=False):
             "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
             "in any form), or tars and index.npz (tools/make_shards.py --index)"
         )
-        raise storage_error(folder, error, typed=True, advice=holds) from None
+        raise errors.storage_error(folder, error, typed=True, advice=holds) from None
 
 
 def list_images(folder, allow_empty=False):
@@ -1357,7 +1371,7 @@ def make_demo_set(folder):
         shutil.rmtree(unfinished, ignore_errors=True)
         if not folder.exists():
             what = "no DIR, and a demo set cannot be written"
-            raise storage_error(what, error, typed=True) from None
+            raise errors.storage_error(what, error, typed=True) from None
 
 
 class Data(NamedTuple):
@@ -1390,12 +1404,14 @@ def open_data(args, place, sources, batches, metadata=None):
     and sizes, too, unless a size is typed."""
     device_batch, _, global_batch = batches
     if global_batch % args.repeated_aug:
-        raise BadInput(f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images")
+        raise errors.BadInput(
+            f"--repeated-aug {args.repeated_aug}: does not divide {global_batch} images"
+        )
     mix_group = args.mix_group or global_batch // args.repeated_aug
     multiple = batch_multiple(args)
     if device_batch % multiple or mix_group % multiple:
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
-        raise BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
+        raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     about = read_about(args, place, metadata)
     train, val, num_classes = name_outputs(args, *sources, about)
     preset = preset_of(args.arch)
@@ -1412,7 +1428,7 @@ def open_data(args, place, sources, batches, metadata=None):
         val_resize = val_resize or theirs.get("val_resize")
     val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
     if val_resize < val_size:
-        raise BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+        raise errors.BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     built_for = val_size if args.evaluate else image_size
     steps = steps_per_epoch(args, train, global_batch)
     if args.dummy and args.steps_per_epoch:
@@ -1423,7 +1439,7 @@ def open_data(args, place, sources, batches, metadata=None):
         steps,
         *batches,
         repeats=args.repeated_aug,
-        workers=min(16, cores_per_rank(place)) if args.workers is None else args.workers,
+        workers=min(16, devices.cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
         model_options=model_options(args.arch, built_for, about, args.zero_init),
         interpolation=theirs.get("interpolation", preset.interpolation.value),
@@ -1469,7 +1485,7 @@ def read_about(args, place, metadata):
     elif args.weights:
         what, about = args.weights, None
         if place.rank == 0:  # which decides: other nodes may have another disk
-            about = about_file(args.weights, load_file(args.weights), args.arch)
+            about = about_file(args.weights, safe_files.load_file(args.weights), args.arch)
         about = broadcast_object(about)
     else:
         what = "published weights" if args.pretrained else "random weights"
@@ -1482,7 +1498,9 @@ def read_about(args, place, metadata):
     if args.evaluate and arch not in same:
         if "model_options" not in about and args.arch.startswith("timm/"):
             arch = f"timm/{arch.removeprefix('timm/')}"
-        raise BadInput(f"{what} has another architecture than -a {args.arch}: type -a {arch}")
+        raise errors.BadInput(
+            f"{what} has another architecture than -a {args.arch}: type -a {arch}"
+        )
     return about | {"what": what}
 
 
@@ -1493,7 +1511,9 @@ def name_outputs(args, train, val, about):
         return train, val, args.num_classes or len(train.classes) or 1000
     outputs = args.num_classes or about.get("num_classes") or len(train.classes) or 1000
     if outputs != about.get("num_classes", outputs):
-        raise BadInput(f"{about['what']} has {about['num_classes']} outputs: omit --num-classes")
+        raise errors.BadInput(
+            f"{about['what']} has {about['num_classes']} outputs: omit --num-classes"
+        )
     if args.dummy:
         return train, val, outputs
     classes, whose = order_classes(train.classes, about), "train/"
@@ -1517,7 +1537,7 @@ def order_classes(found, about):
     ids = "".join(name[:9] for name in found)  # a name may go on with a word
     if zlib.crc32(ids.encode(errors="replace")) != IMAGENET_IDS:
         names = "their folders are called as in tools/imagenet_classes.txt, or 0 to 999"
-        raise BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
+        raise errors.BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
     return found
 
 
@@ -1548,7 +1568,9 @@ def preset_of(arch, test=False):
         shape, share = config.test_input_size or shape, config.test_crop_pct or share
         if shape[0] != 3 or shape[1] != shape[2] or config.crop_mode not in ("center", "squash"):
             images = f"images of {shape[1]} x {shape[2]} pixels, crop mode {config.crop_mode}"
-            raise BadInput(f"-a {arch} is published for {images}: these scripts do not make them")
+            raise errors.BadInput(
+                f"-a {arch} is published for {images}: these scripts do not make them"
+            )
     return types.SimpleNamespace(
         crop_size=[shape[1]],
         resize_size=[math.floor(shape[1] / share)],
@@ -1620,9 +1642,9 @@ def load_batches(args, place, data, schedule):
 
 def start_loader_worker(_):
     """Ignores signals, because training needs data until it has saved; ends with that process."""
-    for signum in SIGNALS:
+    for signum in endings.SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
+    endings.end_with_parent(signal.SIGKILL)
 
 
 # Images decoded in one call take a seventh less time than one by one, as less of Python's code has
@@ -1662,7 +1684,10 @@ class Images(torch.utils.data.Dataset):
                 some = slice(first, first + LISTED)
                 target += self.load(split, epoch, keys[some], out[some])
             return *job[:4], target
-        except (BadInput, Fault) as error:  # raised here, it would reach the user as a traceback
+        except (
+            errors.BadInput,
+            errors.Fault,
+        ) as error:  # raised here, it would reach the user as a traceback
             return *job[:4], error
 
     def load(self, split, epoch, keys, out):
@@ -1681,13 +1706,13 @@ class Images(torch.utils.data.Dataset):
                     write.send(decode(encoded, choose))
                 else:
                     listed.append((index, begin, write, choose, encoded, region))
-            except (OSError, BadInput) as error:
+            except (OSError, errors.BadInput) as error:
                 load_again(source, index, begin, error)
         decoded = decode_regions([region for *_, region in listed])
         for (index, begin, write, choose, encoded, _), image in zip(listed, decoded, strict=True):
             try:
                 write.send(decode_by_pillow(encoded, choose) if image is None else image)
-            except BadInput as error:
+            except errors.BadInput as error:
                 load_again(source, index, begin, error)
         return source.target[indices].tolist()
 
@@ -1705,10 +1730,12 @@ def load_again(source, index, begin, error):
             return load_alone(source.read(index), begin())
         except OSError as again:
             error = again
-        except BadInput as again:
+        except errors.BadInput as again:
             error = again
             break
-    raise storage_error(f"{source.path(index)}: image {index} cannot be used", error) from None
+    raise errors.storage_error(
+        f"{source.path(index)}: image {index} cannot be used", error
+    ) from None
 
 
 def load_alone(encoded, write):
@@ -1932,9 +1959,9 @@ def decode_by_pillow(encoded, choose):
                 region = image if box == (0, 0, *image.size) else image.crop(box)
                 return np.asarray(region if region.mode == "RGB" else region.convert("RGB"))
         except PIL.UnidentifiedImageError:
-            raise BadInput(why_unread(encoded)) from None
+            raise errors.BadInput(why_unread(encoded)) from None
         except Exception as error:  # Pillow's decoders raise errors of any kind
-            raise BadInput(first_line(error)) from None
+            raise errors.BadInput(errors.first_line(error)) from None
 
 
 def why_unread(encoded):
@@ -2305,7 +2332,7 @@ def layer_scales(args, model):
         return [1.0 for _ in model.parameters()]
     if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")):
         what = f"--layer-decay: {args.arch} has no group_matcher()"
-        raise BadInput(f"{what}, which says what its layers are; timm's models need none")
+        raise errors.BadInput(f"{what}, which says what its layers are; timm's models need none")
     grouped = importlib.import_module("timm.optim").param_groups_layer_decay
     groups = grouped(model, layer_decay=args.layer_decay)
     shares = {weight: group["lr_scale"] for group in groups for weight in group["params"]}
@@ -2321,7 +2348,7 @@ def make_state(optimizer):
         weight.grad = torch.zeros_like(weight)
     optimizer.step()
     optimizer.zero_grad()
-    for _, moment in leaves(optimizer.state):
+    for _, moment in state_trees.leaves(optimizer.state):
         moment.zero_()
 
 
@@ -2329,7 +2356,7 @@ def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
     squares of ranks that hold different gradients."""
     # In float32 the norm of millions depends on the order of summation in its fifth digit.
-    dtype = exact_dtype(gradients[0].device)
+    dtype = devices.exact_dtype(gradients[0].device)
     norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     norm = over_all(norms.square().sum()).sqrt()
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
@@ -2379,10 +2406,12 @@ def main():
         counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
         if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
             needs = "--output-dir FOLDER, on storage that all nodes share"
-            raise BadInput(f"ranks that are restarted would begin from scratch: give {needs}")
+            raise errors.BadInput(
+                f"ranks that are restarted would begin from scratch: give {needs}"
+            )
         launch(train_rank, args)
-    except (BadInput, Fault) as error:
-        sys.exit(report_error(error, tell_others))
+    except (errors.BadInput, errors.Fault) as error:
+        sys.exit(errors.report_error(error, tell_others))
     except KeyboardInterrupt:  # before training
         os._exit(130)  # a normal exit would wait for loader workers, which ignore it
 
@@ -2416,7 +2445,7 @@ def make_parser():
 
 def train_rank(args):
     """Runs one rank, from joining the others to leaving them; ends the process."""
-    allow_open_files()
+    endings.allow_open_files()
     status = 0
     try:
         run = build_run(args)
@@ -2427,14 +2456,16 @@ def train_rank(args):
             else:
                 val = validate(run)
                 if run.place.rank == 0:
-                    print_line(f"validation: {format_metrics(val, 3)}")
+                    errors.print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
             status = ended.code
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
             multiple = device_multiple(args)
-            advice = with_less_memory(args, run.data, multiple, run.folder) or first_line(error)
-            raise BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
+            advice = with_less_memory(args, run.data, multiple, run.folder) or errors.first_line(
+                error
+            )
+            raise errors.BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
         leave(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
         status = ended.code or 0
@@ -2442,8 +2473,8 @@ def train_rank(args):
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
         failed = error
-        status = report_error(failed, tell_others)
-    end_process(status)
+        status = errors.report_error(failed, tell_others)
+    endings.end_process(status)
 
 
 def leave(place):
@@ -2455,10 +2486,10 @@ def leave(place):
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    arm_timeout(args)
-    choose_kernels(args.deterministic)
+    endings.arm_timeout(args)
+    devices.choose_kernels(args.deterministic)
     place = init_distributed(args)
-    share_cores(place)
+    devices.share_cores(place)
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
@@ -2466,7 +2497,7 @@ def build_run(args):
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices.
-    arm_timeout(args)
+    endings.arm_timeout(args)
     loaded = load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
     metadata, tensors = broadcast_object(loaded[0]), loaded[1]
     trains = metadata and not args.evaluate
@@ -2476,9 +2507,11 @@ def build_run(args):
         typed, peak = not_default(options, make_parser()), peak_learning_rate(args, sizes[-1])
         changed = check_resumed(args, options, typed, MUST_FIT, metadata, sizes[-1], peak)
         if changed and place.rank == 0:
-            print_line(f"{metadata['path']} was trained with other options: {changed}")
+            errors.print_line(f"{metadata['path']} was trained with other options: {changed}")
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+        raise errors.BadInput(
+            f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches"
+        )
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
@@ -2491,7 +2524,7 @@ def build_run(args):
         if found := differing(theirs, mine):
             arch = theirs.get("arch")
             advice = f": type -a {arch}" if arch != mine.get("arch") else ""
-            raise BadInput(f"{metadata['path']} differs in {found}{advice}")
+            raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
@@ -2502,16 +2535,16 @@ def build_run(args):
             done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
             weights = f"--weights {shlex.quote(str(metadata['path']))}"
             advice = f"raise --epochs, or {weights} starts from its weights"
-            raise BadInput(f"nothing is left to train: {done}; {advice}")
+            raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
         if trains and (why := why_over(args, run.epoch, run.step, data.steps, metadata)):
             if place.rank == 0:
-                print_line(f"{args.output_dir}: {why}: nothing is left to do")
+                errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
             sys.exit()
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says why.
-    arm_timeout(args)
+    endings.arm_timeout(args)
     try:
         begin = run.epoch, run.step
         schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
@@ -2524,8 +2557,10 @@ def build_run(args):
         torch.manual_seed(args.seed)
         run.model, run.optimizer, run.scaler = prepare(args, place, data)
     except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
-        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
-    handle_signals(functools.partial(on_signal, run.signals))
+        raise errors.BadInput(
+            f"{args.arch}, {args.optimizer}: {errors.first_line(error)}"
+        ) from None
+    endings.handle_signals(functools.partial(endings.on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
     if metadata:
@@ -2548,14 +2583,14 @@ def defining_options(args, place, sources):
     data's digest, the same on all ranks."""
     parser = make_parser()
     train, val = (source.digest() for source in sources)
-    arm_timeout(args)
+    endings.arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type}
     if found := differing(broadcast_object(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
+        raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options
 
 
@@ -2569,7 +2604,9 @@ def open_log(run, metadata):
     args, data, place = run.args, run.data, run.place
     in_place = metadata and metadata["in_place"]
     if place.rank == 0:
-        run.folder = Path(args.output_dir) if args.output_dir else new_folder(name_of(run))
+        run.folder = (
+            Path(args.output_dir) if args.output_dir else run_folder.new_folder(name_of(run))
+        )
         # What was logged after the checkpoint is logged again; before the first one, all.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = start_log(run.folder, purge)
@@ -2591,9 +2628,9 @@ def name_of(run):
 def print_header(run, metadata):
     """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    on = f"{place.ranks * place.devices} x {devices.device_name(place.device)}"
     for line in f"{args.arch} ({run.options['precision']}) on {on}", *about_data(data):
-        print_line(line)
+        errors.print_line(line)
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
@@ -2601,10 +2638,12 @@ def print_header(run, metadata):
     if metadata:
         lines += about_resuming(args, run.epoch, run.step, data.steps, metadata)
     for line in lines:
-        print_line(line)
+        errors.print_line(line)
     if args.resume and not args.output_dir:
-        print_line(f"The same command again begins from {args.resume} again, in another folder")
-    print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(args, run.folder)}")
+        errors.print_line(
+            f"The same command again begins from {args.resume} again, in another folder"
+        )
+    errors.print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(args, run.folder)}")
 
 
 # ==== services: what loop and task call, to look up; equal in all scripts
@@ -2786,18 +2825,18 @@ def split_batch(args, place, global_batch=None, multiple=1):
     and that `multiple` divides."""
     # The global batch decides what is trained, and its split decides nothing. So it is kept, and
     # the batch of a device, which is limited by its memory, adapts.
-    devices = place.data_ranks * place.devices
+    sharing = place.data_ranks * place.devices
     batch = args.batch_size
     in_step = batch * args.accumulation  # samples of a device
     if global_batch:
-        in_step, remainder = divmod(global_batch, devices)
+        in_step, remainder = divmod(global_batch, sharing)
         if remainder:
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+            cannot = f"{sharing} devices cannot share a global batch of {global_batch}"
+            raise errors.BadInput(f"{cannot}; these numbers of devices can: {fits}")
         sizes = range(min(batch, in_step), 0, -1)
         batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * devices
+    return batch, in_step // batch, in_step * sharing
 
 
 def to_device(batches, finish_batch, device, data_waits):
@@ -2878,7 +2917,7 @@ class Meter:
         if self.bar.disable:
             sums = self.sums
             seconds = time.perf_counter() - self.started
-            print_line(
+            errors.print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
                 f"{means}  {sums[self.items] / seconds:,.0f} "
                 f"{self.items}/s  wait {100 * sums['waited'] / seconds:.0f} %"
@@ -2932,9 +2971,11 @@ TENSORS = {"state_dict", "optimizer", "ema"}
 def write_newest(folder, checkpoint, keep_every=None):
     """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
     so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
-    for _, tensor in leaves(checkpoint):
+    for _, tensor in state_trees.leaves(checkpoint):
         if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
-            raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
+            raise errors.BadInput(
+                "not all weights are finite: lower --lr; old checkpoints are intact"
+            )
     newest, second, third, _ = (folder / name for name in CHECKPOINTS)
     # Links, not renames: after a kill at any time, the newest intact file still has its name; and
     # an older one loses its name only to a link that could be made.
@@ -2945,15 +2986,15 @@ def write_newest(folder, checkpoint, keep_every=None):
             os.link(newer, link)
             os.replace(link, older)
             link.unlink(missing_ok=True)  # nothing was replaced if both are one file
-    write(newest, functools.partial(torch.save, checkpoint))
+    safe_files.write(newest, functools.partial(torch.save, checkpoint))
     epoch = checkpoint["epoch"]
     if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
-        write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+        safe_files.write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
 
 
 def write_best(folder, checkpoint):
     """Writes {name: value} as the best checkpoint of a folder."""
-    write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
+    safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
 
 
 def load_checkpoint(args, must_fit):
@@ -2965,7 +3006,7 @@ def load_checkpoint(args, must_fit):
     if metadata:
         own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
         if own and not own & metadata.keys():
-            raise BadInput(f"{path} is a checkpoint of scripts for another task")
+            raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
         tensors = {name: metadata.pop(name) for name in TENSORS}
         groups = tensors["optimizer"]["param_groups"]
         rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
@@ -2998,27 +3039,29 @@ def find_checkpoint(args):
     if folder:
         folder = Path(folder)
         if not args.evaluate:
-            open_folder(folder)  # locked before it is read: the run that holds it may be saving
+            run_folder.open_folder(
+                folder
+            )  # locked before it is read: the run that holds it may be saving
         path, saved = newest_checkpoint(folder, "--output-dir")
         if saved:
             if not args.evaluate:
                 refuse_to_go_back(args, path, saved)
             return path, saved, not args.evaluate
         if args.evaluate:
-            raise BadInput(f"--output-dir {folder} has no checkpoint")
+            raise errors.BadInput(f"--output-dir {folder} has no checkpoint")
         epochs, _end, foreign = read_log(folder)
         if foreign:  # of finished epochs too, since each is saved before it is logged
             has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
             what = "move it back, or give another --output-dir"
-            raise BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
+            raise errors.BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
     if not args.resume:
         return None, None, False
     path = Path(args.resume)
-    if not (look_at(path) and os.path.isdir(path)):
+    if not (errors.look_at(path) and os.path.isdir(path)):
         return path, read_checkpoint(path), False
     path, saved = newest_checkpoint(path, "--resume")
     if not saved:
-        raise BadInput(f"--resume {args.resume} has no checkpoint")
+        raise errors.BadInput(f"--resume {args.resume} has no checkpoint")
     return path, saved, False
 
 
@@ -3031,7 +3074,7 @@ def newest_checkpoint(folder, option):
     except (OSError, ValueError) as error:
         there_is = os.path.isdir(folder) or os.path.islink(folder)
         wrong = not there_is or getattr(error, "errno", None) == errno.ELOOP
-        raise storage_error(f"{option} {folder}", error, typed=wrong) from None
+        raise errors.storage_error(f"{option} {folder}", error, typed=wrong) from None
     *last_three, best = CHECKPOINTS
     kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
     kept.sort(key=lambda name: -int(name[6:-3]))
@@ -3042,13 +3085,13 @@ def newest_checkpoint(folder, option):
                 try:
                     found.append((folder / name, read_checkpoint(folder / name, typed=False)))
                     break
-                except Damaged as error:
-                    print_line(f"{option} {folder} skips {error}")
+                except errors.Damaged as error:
+                    errors.print_line(f"{option} {folder} skips {error}")
                     damaged += 1
         if found and found[0][0].name == CHECKPOINTS[0]:
             break  # the others are older
     if damaged and not found:
-        raise BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
+        raise errors.BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
     return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None))
 
 
@@ -3060,12 +3103,12 @@ def refuse_to_go_back(args, path, saved):
     inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
     newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
     if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
-        raise BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
+        raise errors.BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
     if args.start_epoch not in (None, saved["args"].get("start_epoch")):
         at = f"{path} is of epoch {saved['epoch']}"
-        raise BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
+        raise errors.BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
     if not inside and begin.resolve() != folder.resolve():
-        print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
+        errors.print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
 
 
 def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
@@ -3094,7 +3137,9 @@ def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
             weights = shlex.quote(metadata["path"])
             other += f", with --resume {folder} to begin there from this one"
             other += f", or --weights {weights} from its weights alone"
-        raise BadInput(f"--output-dir {folder} was trained with other options: {found}; {other}")
+        raise errors.BadInput(
+            f"--output-dir {folder} was trained with other options: {found}; {other}"
+        )
     return found
 
 
@@ -3107,209 +3152,11 @@ def differing(theirs, mine):
 
 def read_checkpoint(path, typed=True):
     """Returns a checkpoint of these scripts."""
-    saved = load_file(path, typed)
+    saved = safe_files.load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
         others = "--weights loads those of other projects"
-        raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
+        raise errors.Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
-
-
-# ------------------------------------------------------------------------------------------- states
-
-
-def in_float32(tree):
-    """Copies nested dicts to host memory, floating-point tensors as float32."""
-    if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
-    return tree.detach().to("cpu", dtype, copy=True)
-
-
-def leaves(tree, path=()):
-    """Yields (path, tensor) of nested dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for name, branch in tree.items():
-            yield from leaves(branch, (*path, name))
-
-
-def saved_pairs(optimizer, weights, averages, state):
-    """Yields (tensor, saved) for all that is trained, in the same order on every rank: `weights`
-    and `averages`, {name: tensor}, and the moments that `optimizer` has. `saved` is from `state`,
-    on rank 0 {"state_dict", "optimizer", "ema"}, and is None on the other ranks."""
-    updated = [weight for group in optimizer.param_groups for weight in group["params"]]
-    moments = {number: optimizer.state[weight] for number, weight in enumerate(updated)}
-    own = {"state_dict": weights, "ema": averages, "optimizer": {"state": moments}}
-    own = dict(leaves(own))  # {path: tensor}
-    saved = {}
-    if state is not None:
-        for path, tensor in leaves(state):
-            if path in own or path[0] != "optimizer":  # not another optimizer's moments
-                saved[path] = tensor
-        for path, tensor in own.items():
-            if path[0] == "optimizer":  # moments that the file lacks begin at zero
-                saved.setdefault(path, torch.zeros(tensor.shape))
-        # All names and shapes are compared before any tensor is changed.
-        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
-        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
-            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
-                line += (
-                    "; the optimizer's state is of other weights, as after --freeze or with "
-                    "another --norm-wd or --layer-decay: --weights takes the weights alone"
-                )
-            raise BadInput(line)
-    for path, tensor in own.items():
-        yield tensor, saved.get(path)
-
-
-# -------------------------------------------------------------------------------------------- files
-
-
-def write(path, save):
-    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            save(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
-            os.fsync(directory)
-        os.close(directory)
-    except (OSError, RuntimeError) as error:
-        # After the file's error PyTorch raises one of its own.
-        failed = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(failed, OSError):
-            raise
-        what = f"{path} cannot be written; the previous one is intact"
-        raise storage_error(what, failed) from None
-
-
-def load_file(path, typed=True):
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
-    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
-    # file is damaged, and then an older one would be taken.
-    try:
-        content = io.BytesIO(Path(path).read_bytes())
-    except (OSError, ValueError, MemoryError) as error:
-        raise storage_error(f"{path} cannot be loaded", error, typed) from None
-    try:
-        if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
-                # PyTorch reads a record with the attributes of a folder as empty.
-                records = archive.infolist()
-                folders = (each.filename for each in records if each.external_attr & 0x10)
-                if damaged := archive.testzip() or next(folders, None):
-                    raise ValueError(f"{damaged} is damaged")
-                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
-                    out = f"{Path(path).stem}_weights.pt"
-                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
-                    command = shlex.join([sys.executable, "-c", code])
-                    what = f"{path} is a program of TorchScript"
-                    raise Damaged(f"{what}: {command} writes its weights into {out}")
-        content.seek(0)
-        if Path(path).suffix == ".safetensors":
-            return importlib.import_module("safetensors.torch").load(content.getvalue())
-        # Other projects save their options, and numbers of NumPy: none of it runs code.
-        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
-        scalar = np.float64(0).__reduce__()[0]
-        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
-        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
-        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return torch.load(content, map_location="cpu", weights_only=True)
-    except Damaged:
-        raise
-    except ImportError:
-        raise BadInput(f"{path} needs safetensors: pip install safetensors") from None
-    except Exception as error:  # a damaged file may raise anything
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise BadInput(f"{path} cannot be loaded: no memory for it") from None
-        why = f"damaged, or no checkpoint ({first_line(error)})"
-        if "Weights only" in why:  # PyTorch's advice would be to trust it
-            why = "no checkpoint, or one with Python objects, which could run code"
-        raise Damaged(f"{path} cannot be loaded: {why}") from None
-
-
-# ------------------------------------------------------------------------------------------- folder
-
-
-def open_folder(folder, new=False):
-    """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
-    to be `new` and is there."""
-    made = [folder]
-    if folder.parent == Path("runs"):  # where folders are that nobody named
-        made.insert(0, folder.parent)
-    try:
-        for each in made:
-            if os.path.islink(each):
-                os.stat(each)  # raises FileNotFoundError if what it leads to is missing
-            each.mkdir(exist_ok=not (new and each == folder))
-    except FileNotFoundError as error:
-        if os.path.islink(error.filename):
-            lost = f"{error.filename} leads to {os.path.realpath(error.filename)}, which is missing"
-            raise Fault(f"{lost}: mount its disk") from None
-        # Or a disk that is not mounted would be taken for an empty one.
-        missing = f"there is no folder {folder.parent}: mount its disk, or make it"
-        raise BadInput(f"--output-dir {folder}: {missing}") from None
-    except (OSError, ValueError) as error:
-        if new and each == folder and isinstance(error, FileExistsError):
-            raise
-        raise storage_error(
-            folder if new else f"--output-dir {folder}", error, typed=True
-        ) from None
-    lock_folder(folder.resolve())
-
-
-@functools.cache  # a run locks its folder once
-def lock_folder(folder):
-    """Locks a folder while this process lives, since two runs would overwrite each other's files.
-    Waits a minute for another run, which may be saving before it ends."""
-    # The kernel's lock ends with the process, however that ends. A file that stands for a lock
-    # stays after a kill, and on another host nobody can tell whether its process lives.
-    try:
-        # No link is followed, or a file elsewhere would be made and locked.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        lock = open(os.open(folder / ".lock", flags, 0o666), "rb")
-    except OSError as error:
-        raise storage_error(folder / ".lock", error) from None
-    # A loader worker that hangs in reading may outlive this process, and would hold the lock.
-    os.register_at_fork(after_in_child=lock.close)
-    until = time.monotonic() + 60
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise Fault(f"{folder}: another run is writing there") from None
-            time.sleep(0.5)
-        except OSError as error:
-            if errno.errorcode.get(error.errno) in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
-                raise storage_error(folder / ".lock", error) from None
-            # Lustre without -o flock, or NFS without its lock daemon, have no locks.
-            print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there")
-            return lock
-
-
-def new_folder(what):
-    """Makes and locks a folder in runs/, named after the time and `what` is trained, a word."""
-    while True:
-        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path("runs") / f"{date}_{what}"
-        try:
-            open_folder(folder, new=True)
-            return folder
-        except FileExistsError:  # another run was started in this second
-            time.sleep(1)
 
 
 # ---------------------------------------------------------------------------------------------- log
@@ -3326,7 +3173,7 @@ def start_log(folder, purge):
         threading.excepthook = print_exception_of_thread
         return SummaryWriter(folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
-        raise storage_error(f"--output-dir {folder}", error) from None
+        raise errors.storage_error(f"--output-dir {folder}", error) from None
 
 
 def log_program(log, about, sources, charts):
@@ -3346,7 +3193,9 @@ def wait_for_clock(folder):
     seconds = [re.search(r"tfevents\.(\d{10})\.", path.name) for path in folder.glob("*tfevents*")]
     behind = max((int(found[1]) for found in seconds if found), default=0) + 1 - time.time()
     if behind > 60:
-        raise Fault(f"--output-dir {folder} was started {behind:.0f} s from now: set this clock")
+        raise errors.Fault(
+            f"--output-dir {folder} was started {behind:.0f} s from now: set this clock"
+        )
     time.sleep(max(0, behind))
 
 
@@ -3373,7 +3222,7 @@ def read_log(folder):
                 os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
         log.Reload()
     except (OSError, UnicodeError) as error:
-        raise storage_error(f"the log in {folder} cannot be read", error) from None
+        raise errors.storage_error(f"the log in {folder} cannot be read", error) from None
     tags, end = log.Tags(), {}
     # A kill may have come between an epoch's tags.
     epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
@@ -3404,7 +3253,7 @@ def describe(args, place, model, sizes, steps, script, metadata):
         "data": os.path.abspath(args.dir or "demo"),
         **{name: size for name, size in sizes.items() if type(size) is int},
         "place": place._asdict() | {"device": str(place.device)},
-        "device": device_name(place.device),
+        "device": devices.device_name(place.device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
@@ -3497,262 +3346,6 @@ def ends_by(args):
     return {name: getattr(args, name) for name in names}
 
 
-# ------------------------------------------------------------------------------------------ devices
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
-        return torch.device("cpu")
-    found = torch.accelerator.device_count()
-    index = local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def choose_kernels(deterministic):
-    """Has PyTorch use the fastest kernels, or those that repeat bit for bit."""
-    torch.backends.cudnn.benchmark = not deterministic
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-
-
-def share_cores(place):
-    """Gives this rank its share of the cores, or the ranks of a node would compete for them."""
-    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))
-
-
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
-
-
-def seed_generators(seed, device):
-    """Does what torch.manual_seed() does for the CPU and devices of this kind."""
-    # That formats a traceback for each kind that is not in use: reads of the file system, and more
-    # time than all else that the loop does in a step.
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        kind = torch.get_device_module(device)
-        getattr(kind, "manual_seed_all", kind.manual_seed)(seed)
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-# ------------------------------------------------------------------------------------------ endings
-
-# Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-
-
-def handle_signals(handler):
-    """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored."""
-    for signum in SIGNALS:
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, handler)
-
-
-def on_signal(signals, signum, frame):
-    """Records a signal and when it came; a second Ctrl-C ends the process."""
-    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
-        os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
-
-
-def arm_timeout(args):
-    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
-    an hour under --compile."""
-    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
-    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
-    # what hangs elsewhere: in reading data, or in a group without a timeout.
-    if args.timeout:
-        seconds = args.timeout + 30 + (3600 if args.compile else 0)
-        start_timer(seconds, int(time.monotonic()))
-
-
-@functools.lru_cache(maxsize=1)
-def start_timer(seconds, now):
-    """Starts faulthandler's timer again: a new thread, so once a second, not in each step."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
-
-
-def end_with_parent(signum):
-    """Asks Linux to send this process a signal when its parent ends."""
-    with contextlib.suppress(OSError, AttributeError):  # another system
-        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-
-
-def allow_open_files():
-    """Raises the limit of open files as far as the system lets this process."""
-    # Rank 0 has a connection to each rank, and a worker has open files.
-    with contextlib.suppress(OSError, ValueError):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
-
-def end_process(status):
-    """Ends this process and its loader workers at once; does not return."""
-    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
-        child.kill()
-    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
-    # launcher sees the status, or the others see a closed connection, and they end as well.
-    os._exit(status)
-
-
-# ------------------------------------------------------------------------------------------- errors
-
-
-class BadInput(Exception):
-    """The user's mistake, in one line: what, where, what to do."""
-
-    status = 2  # of the process
-
-
-class Damaged(BadInput):
-    """A file that was read as a whole, and is not what it should be."""
-
-
-class Fault(Exception):
-    """Why training cannot continue, in one line."""
-
-    status = 1
-
-
-GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
-MEMORY = "no memory: lower -b or -j"
-SMALL = "the model cannot take this size of batch or input"
-SOMETIMES = (
-    "forward() uses a weight in some steps only: write find_unused_parameters=True in prepare()"
-)
-# What libraries say: the exit status, 2 if the user must change something, and what it means.
-MEANINGS = {
-    r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
-    r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
-    r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
-    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
-    r"Permission denied": (2, "no permission for this file or folder"),
-    r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
-    r"MemoryError|(out of|allocate) memory|calculation overflowed": (2, MEMORY),
-    r"could not create a primitive(?! desc)": (2, MEMORY),  # oneDNN's
-    r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
-    r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
-    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
-    r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
-    r"doesn't match model|divisible by (patch|window)": (2, SMALL),
-    r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
-    r"finished reduction in the prior": (2, SOMETIMES),
-}
-
-
-def report_error(error, tell_others=lambda line, status: None):
-    """Prints why the process ends, with a traceback for a bug; returns the exit status. On rank 0
-    `tell_others(line, status)` sends it to ranks that wait for this one."""
-    rank = os.environ.get("RANK", "0")
-    status, line = 1, None  # of a bug
-    name = errno.errorcode.get(getattr(error, "errno", None))
-    # TensorBoard's errors name no file. Connections are PyTorch's, whose errors are others.
-    if isinstance(error, OSError) and name not in (None, *LIMITS):
-        if not isinstance(error, ConnectionError):
-            what = f"rank {rank}" if error.filename else f"rank {rank}: a log or another file"
-            error = storage_error(what, error)
-    if isinstance(error, BadInput | Fault):
-        status, line = error.status, str(error)
-    else:
-        for pattern, (known, meaning) in MEANINGS.items():
-            if re.search(pattern, f"{type(error).__name__}: {error}"):
-                status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
-                break
-    told = line or f"rank {rank}: {first_line(error)}"
-    if line and rank != "0":
-        # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(5)
-    if line:
-        # Of names of files nothing can break the line, or send a terminal commands.
-        line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
-        line = f"{Path(sys.argv[0]).name}: error: {line}"
-    else:
-        line = "".join(traceback.format_exception(error))
-    print_line(line, sys.stderr)
-    if rank == "0":
-        tell_others(told, status)
-    return status
-
-
-# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
-# and limits of the system. All others may pass by themselves, as when a server does not answer.
-WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
-LIMITS = "EMFILE EFBIG EAGAIN ENOMEM".split()  # of files, of processes, of memory
-
-
-def storage_error(what, error, typed=False, advice=""):
-    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
-    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
-    that the user has typed. `advice` is for the user."""
-    why = getattr(error, "strerror", None) or first_line(error)[:300]
-    path = os.fsdecode(getattr(error, "filename", None) or "")
-    if path not in str(what):
-        why = f"{path}: {why}"
-    name = errno.errorcode.get(getattr(error, "errno", None))
-    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
-        return BadInput(f"{what}: {why}{advice}")
-    return Fault(f"{what}: {why}")
-
-
-def look_at(path):
-    """Returns os.stat() of a path that was typed, None if there is no such path. os.path.exists()
-    and isdir() say no as well if a disk does not answer, and then this raises Fault."""
-    try:
-        return os.stat(path)
-    except ValueError:  # a NUL
-        return None
-    except OSError as error:
-        failed = storage_error(path, error, typed=True)
-        if isinstance(failed, BadInput):
-            return None
-        raise failed from None
-
-
-def first_line(error):
-    """Returns the first line of an exception's text, or its type where there is no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def print_line(line, file=None):
-    """Prints a line; a failure, such as a closed pipe, does not end the run."""
-    with contextlib.suppress(OSError, ValueError):
-        print(line, file=file, flush=True)
-
-
 # ==== launch: how processes start and meet; equal in all *_horovod.py
 
 
@@ -3783,14 +3376,14 @@ def launch(train_rank, args):
     """horovodrun has started this process, one of many; or it is alone."""
     if hvd is None:
         builds = "`bash tools/install_horovod.sh` builds it for this environment's PyTorch"
-        raise BadInput(f"Horovod is not installed: {builds}")
+        raise errors.BadInput(f"Horovod is not installed: {builds}")
     if args.use_adasum and args.precision == "float16":
         why = "exchanges updates, not gradients, so the loss cannot be scaled"
-        raise BadInput(f"--use-adasum {why}: use --amp bfloat16")
+        raise errors.BadInput(f"--use-adasum {why}: use --amp bfloat16")
     if args.use_adasum and args.gradient_predivide_factor != 1:
-        raise BadInput("--gradient-predivide-factor divides averages: omit --use-adasum")
+        raise errors.BadInput("--gradient-predivide-factor divides averages: omit --use-adasum")
     if args.use_adasum and args.clip_grad:
-        raise BadInput("--clip-grad: --use-adasum combines updates, not gradients: omit one")
+        raise errors.BadInput("--clip-grad: --use-adasum combines updates, not gradients: omit one")
     train_rank(args)
 
 
@@ -3800,15 +3393,17 @@ def init_distributed(args):
     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(int(min(args.timeout or 1e8, 1e8)) + 60)
     hvd.init()
     os.environ["RANK"] = str(hvd.rank())  # like other launchers; report_error() reads it
-    device = pick_device(args, hvd.local_rank(), hvd.local_size())
+    device = devices.pick_device(args, hvd.local_rank(), hvd.local_size())
     if args.sync_bn and device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
+        raise errors.BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
     if device.type != "cpu" and not (hvd.cuda_built() or hvd.rocm_built()):
         build = "HOROVOD_GPU_OPERATIONS=NCCL bash tools/install_horovod.sh"
-        raise BadInput(f"this Horovod was built without GPUs: {build}, or give --no-accel")
+        raise errors.BadInput(f"this Horovod was built without GPUs: {build}, or give --no-accel")
     if args.use_adasum and hvd.size() > 1 and not hvd.mpi_built():
         build = "HOROVOD_WITH_MPI=1 bash tools/install_horovod.sh"
-        raise BadInput(f"--use-adasum needs a Horovod with MPI: {build}, and horovodrun --mpi")
+        raise errors.BadInput(
+            f"--use-adasum needs a Horovod with MPI: {build}, and horovodrun --mpi"
+        )
     rank, ranks = hvd.rank(), hvd.size()
     return Place(
         device, rank, ranks, hvd.local_rank(), hvd.local_size(), data_rank=rank, data_ranks=ranks

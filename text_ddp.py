@@ -25,30 +25,24 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import ctypes
 import dataclasses
 import datetime
 import difflib
 import errno
-import faulthandler
-import fcntl
 import fnmatch
 import functools
 import gc
 import hashlib
 import importlib.metadata
 import importlib.util
-import io
 import itertools
 import json
 import logging
 import math
-import multiprocessing
 import os
 import platform
 import random
 import re
-import resource
 import shlex
 import signal
 import socket
@@ -56,9 +50,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
-import warnings
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +62,19 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
+    print(
+        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
+        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+from trainparts import devices, endings, errors, safe_files
+from trainparts.runs import run_folder, state_trees
 
 # ==== step: how a step is trained and validated with DistributedDataParallel; equal in all *_ddp.py
 
@@ -148,7 +152,9 @@ def broadcast_object(value):
     sent = json.loads(store.get(f"value {number}"))
     store.add(mine, 1)
     if "error" in sent:
-        raise (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"])
+        raise (errors.BadInput if sent["status"] == errors.BadInput.status else errors.Fault)(
+            sent["error"]
+        )
     return sent["value"]
 
 
@@ -175,14 +181,14 @@ def full_state(run):
     if run.place.rank:
         return {}
     state = {"state_dict": trained_state(run), "optimizer": run.optimizer.state_dict()}
-    return in_float32(state | {"ema": run.ema})
+    return state_trees.in_float32(state | {"ema": run.ema})
 
 
 def load_state(run, state):
     """Loads what full_state() returned."""
     _rehearse(run)
     make_state(run.optimizer)
-    for tensor, saved in saved_pairs(run.optimizer, trained_state(run), run.ema, state):
+    for tensor, saved in state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):
         # NCCL sends from GPUs alone, and some tensors are on the CPU, such as AdamW's steps.
         sent = torch.empty_like(tensor, device=run.place.device)
         if saved is not None:  # on rank 0
@@ -375,7 +381,7 @@ def train_one_epoch(run):
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
-    arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
+    endings.arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -387,7 +393,9 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        seed_generators(seed_from(args.seed, epoch, step, run.place.rank), run.place.device)
+        devices.seed_generators(
+            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
+        )
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -435,7 +443,7 @@ def schedule_batches(args, place, data, first_epoch, first_step, over):
     val_keys = range(place.data_rank, len(data.val.target), place.data_ranks)
     # Once at least: --evaluate may have a checkpoint of more epochs than --epochs.
     for epoch in range(first_epoch, max(args.epochs, first_epoch + 1)):
-        generator = torch.Generator().manual_seed(seed_from(args.seed, epoch))
+        generator = torch.Generator().manual_seed(devices.seed_from(args.seed, epoch))
         order = torch.randperm(len(data.train.target), generator=generator).numpy()
         for step in range(first_step, data.steps):
             if over():
@@ -458,7 +466,7 @@ def steps_per_epoch(args, source, global_batch):
     size = len(source.target)
     if size < global_batch and not args.evaluate:
         few = f"training has {size} {ITEMS}, fewer than a global batch, {global_batch}"
-        raise BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
+        raise errors.BadInput(f"{few}: lower -b or --accumulation, or use fewer devices")
     return min(size // global_batch, args.steps_per_epoch or size)
 
 
@@ -481,7 +489,7 @@ def validate(run):
     sync_statistics(run)
     meter = Meter("val", len(run.data.val.target), ITEMS, run.place)
     run.data_waits.clear()
-    arm_timeout(run.args)
+    endings.arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have one more item, and may need this rank
@@ -551,7 +559,7 @@ def finish_step(run, meter, sums):
         count_step(run, meter)
     if run.stop or run.save:  # on all ranks, as they have read the same sums
         flush(run, meter)
-    arm_timeout(run.args)
+    endings.arm_timeout(run.args)
 
 
 def count_step(run, meter):
@@ -574,13 +582,13 @@ def count_step(run, meter):
         why = "lower --lr; old checkpoints are intact"
         if run.args.evaluate:
             why = "these weights do not give numbers"
-        raise BadInput(f"the loss is not finite ({at}): {why}")
+        raise errors.BadInput(f"the loss is not finite ({at}): {why}")
     # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
     # lower scale is of no use then: it would go on falling, to 0, and no step would train.
     if step["skipped"] and scale < 1:
         at = f"{meter.title}, step {meter.steps}: loss scale {scale:g}"
         why = "gradients are NaN or infinite at any loss scale"
-        raise BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
+        raise errors.BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
     if (meter.steps - 1) % run.args.print_freq == 0:
         meter.show(loss)
         if run.log and meter is run.meter:
@@ -613,7 +621,7 @@ def end_early(run):
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
     if run.place.rank == 0:
-        print_line(f"stopped by {why}{saved}")
+        errors.print_line(f"stopped by {why}{saved}")
     sys.exit(143)  # the status after SIGTERM
 
 
@@ -642,7 +650,7 @@ def save_best(run):
 def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
-    arm_timeout(run.args)
+    endings.arm_timeout(run.args)
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
@@ -679,7 +687,7 @@ def restore(run, metadata, tensors):
         run.monitor, monitor = metadata.get("monitor"), monitor_of(run.args)
         if run.monitor != monitor and run.place.rank == 0:
             names = str(run.monitor).lower(), f"the best {monitor.lower()} from here on"
-            print_line("model_best.pt is the best {}; {} replaces it".format(*names))
+            errors.print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
 def log_epoch(run, done, train, val, trained):
@@ -698,7 +706,7 @@ def log_epoch(run, done, train, val, trained):
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     skipped = train["Steps/skipped"]
     skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
-    print_line(
+    errors.print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
         f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
     )
@@ -717,11 +725,11 @@ def log_end(run, reason, done, val):
     if val:
         best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
         line += f": {format_metrics(val, 3)}; {best}"
-    print_line(line)
+    errors.print_line(line)
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
-        print_line(f"{change}; {how_to_resume(run.args, run.folder)}")
+        errors.print_line(f"{change}; {how_to_resume(run.args, run.folder)}")
 
 
 # ==== task: what is trained and measured; equal in all text_*.py
@@ -839,16 +847,16 @@ def build_encoder(args, data, load):
             layers = [name for name in info["unexpected_keys"] if re.search(r"\.\d+\.", name)]
             if layers and args.evaluate:
                 what = f"{len(layers)} weights are of layers that config.json does not have"
-                raise BadInput(f"{what}: {min(layers)}")
+                raise errors.BadInput(f"{what}: {min(layers)}")
     except Exception as error:  # libraries may raise anything
         if "weights_only" in str(error):  # PyTorch's advice would be to trust the file
-            error = BadInput("Python objects beside its weights, which could run code")
-        raise storage_error(f"-a {args.arch}", error, typed=True) from None
+            error = errors.BadInput("Python objects beside its weights, which could run code")
+        raise errors.storage_error(f"-a {args.arch}", error, typed=True) from None
     if len(left) > len(model.state_dict()) / 2:
-        raise BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {min(left)}")
+        raise errors.BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {min(left)}")
     line = f"-a {args.arch}: {len(left)} weights are new: {', '.join(sorted(left)[:4])}"
     if left and args.evaluate:
-        raise BadInput(f"{line}: its answers would be random")
+        raise errors.BadInput(f"{line}: its answers would be random")
     if left:
         print_once(line)
     for module in model.modules():
@@ -953,14 +961,14 @@ def try_out(model, args, source):
         fits = next((length for length in range(most, most - 8, -1) if not fails(length)), 0)
         if fits > 0:
             positions = f"--max-length {args.max_length} is more than its {fits} positions"
-            raise BadInput(f"-a {args.arch}: {positions}")
-        raise BadInput(f"-a {args.arch} cannot be called: {first_line(why)}")
+            raise errors.BadInput(f"-a {args.arch}: {positions}")
+        raise errors.BadInput(f"-a {args.arch} cannot be called: {errors.first_line(why)}")
     if args.dropout is not None and not rates.found <= {args.dropout}:
         others = ", ".join(f"{rate:g}" for rate in sorted(rates.found - {args.dropout}))
         what = f"--dropout {args.dropout} does not reach all dropout of -a {args.arch}"
-        raise BadInput(f"{what}: {others} is in its code, or in config.json by another name")
+        raise errors.BadInput(f"{what}: {others} is in its code, or in config.json by another name")
     if args.dropout and not rates.found:
-        raise BadInput(f"--dropout {args.dropout}: -a {args.arch} has no dropout")
+        raise errors.BadInput(f"--dropout {args.dropout}: -a {args.arch} has no dropout")
     model.eval()
     half = args.max_length // 2
     alone, padded = call(half), call(half, args.max_length - half)
@@ -969,7 +977,9 @@ def try_out(model, args, source):
     model.train()
     if (alone - padded).abs().max() > 1e-3 * alone.abs().max():
         if source.pads_left:
-            raise BadInput(f"-a {args.arch} needs padding on the left, which is not done here")
+            raise errors.BadInput(
+                f"-a {args.arch} needs padding on the left, which is not done here"
+            )
         what = "padding changes its output, which so depends on -b and on what else is in a batch"
         print_once(f"-a {args.arch}: {what}")
 
@@ -997,7 +1007,7 @@ def load_weights(model, args, data):
     task's last layer. Of more positions than --max-length, the first are taken. Raises BadInput if
     FILE is a checkpoint of these scripts of another model, or, to evaluate, of another task, or if
     not all weights fit."""
-    what, saved = f"--weights {args.weights}", load_file(args.weights)
+    what, saved = f"--weights {args.weights}", safe_files.load_file(args.weights)
     saved = saved if isinstance(saved, dict) else {}
     about = about_model(args, data)
     free = {"max_length", "labels"}  # which open_data() has believed
@@ -1008,7 +1018,7 @@ def load_weights(model, args, data):
     if "model_options" in saved:
         mine = {name: about[name] for name in MUST_FIT if about[name] and name not in free}
         if found := differing(saved, mine):
-            raise BadInput(f"{what} differs in {found}")
+            raise errors.BadInput(f"{what} differs in {found}")
     held = [name for name in WEIGHTS if isinstance(saved.get(name), dict) and saved[name]]
     found = saved[held[0]] if held else saved
     weights = {
@@ -1025,7 +1035,7 @@ def load_weights(model, args, data):
             if len(weights[name]) < len(own[name]):
                 most = args.max_length - len(own[name]) + len(weights[name])
                 longer = f"--max-length {args.max_length} exceeds its {most} positions"
-                raise BadInput(f"{what}: {longer}")
+                raise errors.BadInput(f"{what}: {longer}")
             weights[name] = weights[name][: len(own[name])]
     fitting = {name: weights[name] for name in own.keys() & weights.keys()}
     fitting = {name: each for name, each in fitting.items() if fits(each, own[name])}
@@ -1033,11 +1043,11 @@ def load_weights(model, args, data):
     line = f"{what}: {len(left)} weights do not fit"
     if len(own.keys() - fitting.keys()) >= len(own) / 2:
         holds = ", ".join(map(str, [*(weights or saved)][:4])) or "nothing by name"
-        raise BadInput(f"{line}: {', '.join(left[:4])}; the file holds {holds}")
+        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; the file holds {holds}")
     if left and args.evaluate:
-        raise BadInput(f"{line}: {', '.join(left[:4])}; without them the output is random")
+        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without them the output is random")
     if not all(weight.isfinite().all() for weight in fitting.values()):
-        raise BadInput(f"{what}: its weights are not all finite")
+        raise errors.BadInput(f"{what}: its weights are not all finite")
     model.load_state_dict(fitting, strict=False)
     if left:
         print_once(f"{line} and are left out: {', '.join(left[:4])}")
@@ -1055,7 +1065,7 @@ def fits(weight, own):
 def print_once(line):
     """Prints a line on rank 0."""
     if os.environ.get("RANK", "0") == "0":
-        print_line(line)
+        errors.print_line(line)
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -1090,7 +1100,7 @@ def criterion(output, target, args=None):
         counts[1] = (guess == target).sum()
         if output.shape[1] == 2:
             counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
-    dtype = exact_dtype(target.device)
+    dtype = devices.exact_dtype(target.device)
     sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
     # All training sequences have the same number of targets, so the loss does not depend on how a
     # batch is split.
@@ -1177,7 +1187,7 @@ class Source(NamedTuple):
 def list_sources(args, place):
     """Returns (train, val) of DIR, or of a demo."""
     if not args.dir and place.rank == 0:
-        print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
+        errors.print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
     return list_blocks(args) if args.task == "lm" else list_rows(args, place)
 
 
@@ -1189,7 +1199,7 @@ def list_blocks(args):
     is_text = args.tokenizer not in (None, "bytes")
     as_array = functools.partial(np.array, dtype=np.int32)
     if args.dir:
-        kind = "bin" if not args.tokenizer and look_at(f"{args.dir}/train.bin") else "txt"
+        kind = "bin" if not args.tokenizer and errors.look_at(f"{args.dir}/train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
         arrays = [read_file(path, is_text) for path in paths]
     else:
@@ -1204,9 +1214,11 @@ def list_blocks(args):
     for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
         offset = length * np.arange(rounded((len(tokens) - 1) / length))
         if not len(offset):
-            raise BadInput(f"{path} has {len(tokens)} tokens, too few for --max-length {length}")
+            raise errors.BadInput(
+                f"{path} has {len(tokens)} tokens, too few for --max-length {length}"
+            )
         if words and (tokens[: 10**6] == 0).mean() > 0.5:
-            raise BadInput(f"{path}: more than half of its words do not occur in training")
+            raise errors.BadInput(f"{path}: more than half of its words do not occur in training")
         zeros = np.zeros(len(offset), np.int8)
         source = Source(
             str(path),
@@ -1235,7 +1247,7 @@ def view_bins(paths, raw):
         vocabulary, digest = int(about["vocabulary"]), about.get("tokenizer")
         size = np.dtype(dtype).itemsize
         if cut := [str(path) for path, each in zip(paths, raw, strict=True) if each.size % size]:
-            raise BadInput(f"{cut[0]} ends within a token")
+            raise errors.BadInput(f"{cut[0]} ends within a token")
         arrays = [array.view(dtype) for array in raw]
         if words and len(words) != vocabulary:
             raise ValueError(f"it has {len(words)} words, and a vocabulary of {vocabulary}")
@@ -1245,11 +1257,11 @@ def view_bins(paths, raw):
         if dtype == "<u2" and vocabulary > 1 and len(halves) > 64 and not halves.any():
             raise ValueError("every second token is 0: the files are of uint32, not of uint16")
         return words or None, vocabulary, digest, arrays
-    except BadInput:
+    except errors.BadInput:
         raise
     except Exception as error:  # the file may hold anything
         wanted = '; for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
-        raise storage_error(meta, error, typed=True, advice=wanted) from None
+        raise errors.storage_error(meta, error, typed=True, advice=wanted) from None
 
 
 def make_encoder(name, chunks):
@@ -1366,9 +1378,11 @@ def list_rows(args, place):
         )
         sources.append(source)
         if (full := (length == args.max_length).sum()) and place.rank == 0:
-            print_line(f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut")
+            errors.print_line(
+                f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut"
+            )
         if (tokens == tokenizer.unk_token_id).mean() > 0.5:
-            raise BadInput(f"{path}: more than half of it is unknown to the tokenizer")
+            raise errors.BadInput(f"{path}: more than half of it is unknown to the tokenizer")
     return sources
 
 
@@ -1380,9 +1394,11 @@ def read_rows(path, task, place):
     header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
     if missing := [name for name in (*columns, label) if name not in header]:
         given = ", ".join(header)[:200]
-        raise BadInput(f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)")
+        raise errors.BadInput(
+            f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)"
+        )
     if twice := [name for name in (*columns, label) if header.count(name) > 1]:
-        raise BadInput(f"{path} has the column {twice[0]!r} more than once")
+        raise errors.BadInput(f"{path} has the column {twice[0]!r} more than once")
     rows = []
     short = unlabeled = quoted = 0
     for number, line in enumerate(lines, 1 + (task != "cola")):
@@ -1391,25 +1407,29 @@ def read_rows(path, task, place):
         if not line or (task == "qqp" and len(cells) < len(header)):  # some of its rows are cut
             short += bool(line)
         elif len(cells) != len(header):
-            raise BadInput(f"{path}: line {number} has {len(cells)} columns, not {len(header)}")
+            raise errors.BadInput(
+                f"{path}: line {number} has {len(cells)} columns, not {len(header)}"
+            )
         elif row[label] == "-":  # in SNLI and MultiNLI, where annotators did not agree
             unlabeled += 1
         elif row[label] not in classes:
             given = f"line {number} has the label {row[label][:50]!r}"
-            raise BadInput(f"{path}: {given}, none of {', '.join(classes)}")
+            raise errors.BadInput(f"{path}: {given}, none of {', '.join(classes)}")
         else:
             rows.append((classes.index(row[label]), *(row[name] for name in columns)))
             quoted += any(re.fullmatch('".*"".*"', row[name]) is not None for name in columns)
     if place.rank == 0:
         if short:
-            print_line(f"{path}: {short} incomplete rows are left out")
+            errors.print_line(f"{path}: {short} incomplete rows are left out")
         if unlabeled:
-            print_line(f"{path}: {unlabeled} rows with the label - are left out")
+            errors.print_line(f"{path}: {unlabeled} rows with the label - are left out")
         if quoted:
             how = 'read as they stand, as in GLUE; to_csv(..., sep="\\t", quoting=3) writes none'
-            print_line(f"{path}: {quoted} sentences are in quotes, with quotes doubled: {how}")
+            errors.print_line(
+                f"{path}: {quoted} sentences are in quotes, with quotes doubled: {how}"
+            )
     if not rows:
-        raise BadInput(f"{path} has no rows")
+        raise errors.BadInput(f"{path} has no rows")
     return rows
 
 
@@ -1442,7 +1462,7 @@ def load_tokenizer(folder):
     library = transformers().AutoTokenizer
     names = "tokenizer_config.json", "tokenizer.json"
     try:
-        says, made = (look_at(f"{folder}/{name}") for name in names)
+        says, made = (errors.look_at(f"{folder}/{name}") for name in names)
         says = "do_lower_case" in Path(folder, names[0]).read_text("utf-8") if says else False
         tokenizer = library.from_pretrained(folder, trust_remote_code=False)
         if len(tokenizer) < len(tokenizer.all_special_ids) + 3:
@@ -1458,7 +1478,7 @@ def load_tokenizer(folder):
                 raise ValueError("its vocabulary has capitals, and it would not use them")
         return tokenizer
     except Exception as error:  # libraries may raise anything
-        raise storage_error(f"{folder} has no tokenizer", error, typed=True) from None
+        raise errors.storage_error(f"{folder} has no tokenizer", error, typed=True) from None
 
 
 def lowers_cased(tokenizer):
@@ -1506,9 +1526,9 @@ def transformers():
 def find_file(args, *names):
     """Returns the path of the first of these names in DIR, or in the task's folder in it."""
     folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
-    if found := [*filter(look_at, (path / name for path in folders for name in names))]:
+    if found := [*filter(errors.look_at, (path / name for path in folders for name in names))]:
         return found[0]
-    raise BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
+    raise errors.BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
 
 
 def read_file(path, text=False):
@@ -1517,7 +1537,7 @@ def read_file(path, text=False):
         raw = np.memmap(path, np.uint8, "r")
         return str(raw, "utf-8-sig") if text else raw
     except (OSError, ValueError) as error:  # also an empty file, or one not in UTF-8
-        raise storage_error(f"{path} cannot be read", error, typed=True) from None
+        raise errors.storage_error(f"{path} cannot be read", error, typed=True) from None
 
 
 class Data(NamedTuple):
@@ -1541,7 +1561,7 @@ def open_data(args, place, sources, batches, metadata=None):
     """Returns the Data for these options, with `batches` of split_batch()."""
     lines, about = [], metadata
     if args.weights and not metadata:
-        saved = load_file(args.weights) if place.rank == 0 else {}
+        saved = safe_files.load_file(args.weights) if place.rank == 0 else {}
         own = isinstance(saved, dict) and "model_options" in saved
         about = broadcast_object({"labels": saved.get("labels")} if own else None)
     if args.evaluate:
@@ -1580,7 +1600,7 @@ def name_labels(args, about, lines):
         found = [str(name) for _, name in sorted(config.id2label.items())]
         numbers = [str(name) for _, name in sorted((n, k) for k, n in config.label2id.items())]
     except Exception as error:  # libraries may raise anything
-        raise storage_error(f"-a {args.arch}", error, typed=True) from None
+        raise errors.storage_error(f"-a {args.arch}", error, typed=True) from None
 
     def numbered(some):
         return all(re.fullmatch(f"(label_)?{n}", name.lower()) for n, name in enumerate(some))
@@ -1588,7 +1608,7 @@ def name_labels(args, about, lines):
     if numbered(found):  # either may say it
         found = numbers
     elif numbers != found and not numbered(numbers):
-        raise BadInput(
+        raise errors.BadInput(
             f"-a {args.arch}: its config.json has one order in id2label, another in label2id"
         )
     plain = [re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in found]
@@ -1600,7 +1620,7 @@ def name_labels(args, about, lines):
     labels = f"{', '.join(found[:4])}, --task {args.task} {', '.join(names)}"
     line = f"-a {args.arch} has the classes {labels}"
     if args.evaluate and not args.weights:
-        raise BadInput(f"{line}: its answers would mean something else")
+        raise errors.BadInput(f"{line}: its answers would mean something else")
     if len(found) == len(names) and not args.weights:
         lines.append(f"{line}: its last layer starts from theirs")
     return names
@@ -1632,7 +1652,9 @@ def load_batches(args, place, data, schedule):
         at = np.where(within, source.offset[keys, None] + np.arange(width), 0)
         tokens = np.where(within, source.tokens[at].astype(np.int64), -1)
         if tokens.max(initial=0) >= source.vocabulary:
-            raise BadInput(f"{source.path} has a token {tokens.max()} of {source.vocabulary}")
+            raise errors.BadInput(
+                f"{source.path} has a token {tokens.max()} of {source.vocabulary}"
+            )
         if lm:
             inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
         else:
@@ -1767,14 +1789,14 @@ def check_task_options(args, parser):
     lm = args.task == "lm"
     task = f"--task {args.task}"
     known = args.arch in ARCHS
-    if not known and not (look_at(args.arch) and os.path.isdir(args.arch)):
+    if not known and not (errors.look_at(args.arch) and os.path.isdir(args.arch)):
         near = ", ".join(difflib.get_close_matches(args.arch, ARCHS, cutoff=0.4) or ARCHS)
         fetch = f"`hf download {args.arch} --local-dir FOLDER` fetches it, if it is Hugging Face's"
         parser.error(f"-a {args.arch}: no folder, no such model; similar names: {near}; {fetch}")
     width, heads = args.hidden_size, args.heads
     ours = (None, "words", "bytes") if lm else (None, "words")
     named = None if args.tokenizer in ours else args.tokenizer
-    lost = named and not (look_at(named) and os.path.isdir(named))
+    lost = named and not (errors.look_at(named) and os.path.isdir(named))
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
     random = known or args.from_scratch
@@ -1925,7 +1947,7 @@ def layer_scales(args, model):
         return [1.0 for _ in model.parameters()]
     if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")):
         what = f"--layer-decay: {args.arch} has no group_matcher()"
-        raise BadInput(f"{what}, which says what its layers are; timm's models need none")
+        raise errors.BadInput(f"{what}, which says what its layers are; timm's models need none")
     grouped = importlib.import_module("timm.optim").param_groups_layer_decay
     groups = grouped(model, layer_decay=args.layer_decay)
     shares = {weight: group["lr_scale"] for group in groups for weight in group["params"]}
@@ -1941,7 +1963,7 @@ def make_state(optimizer):
         weight.grad = torch.zeros_like(weight)
     optimizer.step()
     optimizer.zero_grad()
-    for _, moment in leaves(optimizer.state):
+    for _, moment in state_trees.leaves(optimizer.state):
         moment.zero_()
 
 
@@ -1949,7 +1971,7 @@ def clip_gradients(gradients, limit, over_all=lambda squares: squares):
     """Scales all gradients so that their total norm is at most `limit`. `over_all` adds up the
     squares of ranks that hold different gradients."""
     # In float32 the norm of millions depends on the order of summation in its fifth digit.
-    dtype = exact_dtype(gradients[0].device)
+    dtype = devices.exact_dtype(gradients[0].device)
     norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     norm = over_all(norms.square().sum()).sqrt()
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1).float())
@@ -1999,10 +2021,12 @@ def main():
         counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
         if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
             needs = "--output-dir FOLDER, on storage that all nodes share"
-            raise BadInput(f"ranks that are restarted would begin from scratch: give {needs}")
+            raise errors.BadInput(
+                f"ranks that are restarted would begin from scratch: give {needs}"
+            )
         launch(train_rank, args)
-    except (BadInput, Fault) as error:
-        sys.exit(report_error(error, tell_others))
+    except (errors.BadInput, errors.Fault) as error:
+        sys.exit(errors.report_error(error, tell_others))
     except KeyboardInterrupt:  # before training
         os._exit(130)  # a normal exit would wait for loader workers, which ignore it
 
@@ -2036,7 +2060,7 @@ def make_parser():
 
 def train_rank(args):
     """Runs one rank, from joining the others to leaving them; ends the process."""
-    allow_open_files()
+    endings.allow_open_files()
     status = 0
     try:
         run = build_run(args)
@@ -2047,14 +2071,16 @@ def train_rank(args):
             else:
                 val = validate(run)
                 if run.place.rank == 0:
-                    print_line(f"validation: {format_metrics(val, 3)}")
+                    errors.print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
             status = ended.code
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
             multiple = device_multiple(args)
-            advice = with_less_memory(args, run.data, multiple, run.folder) or first_line(error)
-            raise BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
+            advice = with_less_memory(args, run.data, multiple, run.folder) or errors.first_line(
+                error
+            )
+            raise errors.BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
         leave(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
         status = ended.code or 0
@@ -2062,8 +2088,8 @@ def train_rank(args):
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
         failed = error
-        status = report_error(failed, tell_others)
-    end_process(status)
+        status = errors.report_error(failed, tell_others)
+    endings.end_process(status)
 
 
 def leave(place):
@@ -2075,10 +2101,10 @@ def leave(place):
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    arm_timeout(args)
-    choose_kernels(args.deterministic)
+    endings.arm_timeout(args)
+    devices.choose_kernels(args.deterministic)
     place = init_distributed(args)
-    share_cores(place)
+    devices.share_cores(place)
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
@@ -2086,7 +2112,7 @@ def build_run(args):
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices.
-    arm_timeout(args)
+    endings.arm_timeout(args)
     loaded = load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
     metadata, tensors = broadcast_object(loaded[0]), loaded[1]
     trains = metadata and not args.evaluate
@@ -2096,9 +2122,11 @@ def build_run(args):
         typed, peak = not_default(options, make_parser()), peak_learning_rate(args, sizes[-1])
         changed = check_resumed(args, options, typed, MUST_FIT, metadata, sizes[-1], peak)
         if changed and place.rank == 0:
-            print_line(f"{metadata['path']} was trained with other options: {changed}")
+            errors.print_line(f"{metadata['path']} was trained with other options: {changed}")
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
-        raise BadInput(f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches")
+        raise errors.BadInput(
+            f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches"
+        )
 
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
@@ -2111,7 +2139,7 @@ def build_run(args):
         if found := differing(theirs, mine):
             arch = theirs.get("arch")
             advice = f": type -a {arch}" if arch != mine.get("arch") else ""
-            raise BadInput(f"{metadata['path']} differs in {found}{advice}")
+            raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
@@ -2122,16 +2150,16 @@ def build_run(args):
             done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
             weights = f"--weights {shlex.quote(str(metadata['path']))}"
             advice = f"raise --epochs, or {weights} starts from its weights"
-            raise BadInput(f"nothing is left to train: {done}; {advice}")
+            raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
         if trains and (why := why_over(args, run.epoch, run.step, data.steps, metadata)):
             if place.rank == 0:
-                print_line(f"{args.output_dir}: {why}: nothing is left to do")
+                errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
             sys.exit()
 
     # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
     #    says why.
-    arm_timeout(args)
+    endings.arm_timeout(args)
     try:
         begin = run.epoch, run.step
         schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
@@ -2144,8 +2172,10 @@ def build_run(args):
         torch.manual_seed(args.seed)
         run.model, run.optimizer, run.scaler = prepare(args, place, data)
     except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
-        raise BadInput(f"{args.arch}, {args.optimizer}: {first_line(error)}") from None
-    handle_signals(functools.partial(on_signal, run.signals))
+        raise errors.BadInput(
+            f"{args.arch}, {args.optimizer}: {errors.first_line(error)}"
+        ) from None
+    endings.handle_signals(functools.partial(endings.on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
     if metadata:
@@ -2168,14 +2198,14 @@ def defining_options(args, place, sources):
     data's digest, the same on all ranks."""
     parser = make_parser()
     train, val = (source.digest() for source in sources)
-    arm_timeout(args)
+    endings.arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type}
     if found := differing(broadcast_object(mine), mine):
-        raise BadInput(f"rank {place.rank} differs from rank 0 in {found}")
+        raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options
 
 
@@ -2189,7 +2219,9 @@ def open_log(run, metadata):
     args, data, place = run.args, run.data, run.place
     in_place = metadata and metadata["in_place"]
     if place.rank == 0:
-        run.folder = Path(args.output_dir) if args.output_dir else new_folder(name_of(run))
+        run.folder = (
+            Path(args.output_dir) if args.output_dir else run_folder.new_folder(name_of(run))
+        )
         # What was logged after the checkpoint is logged again; before the first one, all.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = start_log(run.folder, purge)
@@ -2211,9 +2243,9 @@ def name_of(run):
 def print_header(run, metadata):
     """Prints what is trained, on which devices, and where its logs are."""
     args, data, place = run.args, run.data, run.place
-    on = f"{place.ranks * place.devices} x {device_name(place.device)}"
+    on = f"{place.ranks * place.devices} x {devices.device_name(place.device)}"
     for line in f"{args.arch} ({run.options['precision']}) on {on}", *about_data(data):
-        print_line(line)
+        errors.print_line(line)
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
@@ -2221,10 +2253,12 @@ def print_header(run, metadata):
     if metadata:
         lines += about_resuming(args, run.epoch, run.step, data.steps, metadata)
     for line in lines:
-        print_line(line)
+        errors.print_line(line)
     if args.resume and not args.output_dir:
-        print_line(f"The same command again begins from {args.resume} again, in another folder")
-    print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(args, run.folder)}")
+        errors.print_line(
+            f"The same command again begins from {args.resume} again, in another folder"
+        )
+    errors.print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(args, run.folder)}")
 
 
 # ==== services: what loop and task call, to look up; equal in all scripts
@@ -2406,18 +2440,18 @@ def split_batch(args, place, global_batch=None, multiple=1):
     and that `multiple` divides."""
     # The global batch decides what is trained, and its split decides nothing. So it is kept, and
     # the batch of a device, which is limited by its memory, adapts.
-    devices = place.data_ranks * place.devices
+    sharing = place.data_ranks * place.devices
     batch = args.batch_size
     in_step = batch * args.accumulation  # samples of a device
     if global_batch:
-        in_step, remainder = divmod(global_batch, devices)
+        in_step, remainder = divmod(global_batch, sharing)
         if remainder:
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
-            raise BadInput(f"{cannot}; these numbers of devices can: {fits}")
+            cannot = f"{sharing} devices cannot share a global batch of {global_batch}"
+            raise errors.BadInput(f"{cannot}; these numbers of devices can: {fits}")
         sizes = range(min(batch, in_step), 0, -1)
         batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * devices
+    return batch, in_step // batch, in_step * sharing
 
 
 def to_device(batches, finish_batch, device, data_waits):
@@ -2498,7 +2532,7 @@ class Meter:
         if self.bar.disable:
             sums = self.sums
             seconds = time.perf_counter() - self.started
-            print_line(
+            errors.print_line(
                 f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
                 f"{means}  {sums[self.items] / seconds:,.0f} "
                 f"{self.items}/s  wait {100 * sums['waited'] / seconds:.0f} %"
@@ -2552,9 +2586,11 @@ TENSORS = {"state_dict", "optimizer", "ema"}
 def write_newest(folder, checkpoint, keep_every=None):
     """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
     so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
-    for _, tensor in leaves(checkpoint):
+    for _, tensor in state_trees.leaves(checkpoint):
         if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
-            raise BadInput("not all weights are finite: lower --lr; old checkpoints are intact")
+            raise errors.BadInput(
+                "not all weights are finite: lower --lr; old checkpoints are intact"
+            )
     newest, second, third, _ = (folder / name for name in CHECKPOINTS)
     # Links, not renames: after a kill at any time, the newest intact file still has its name; and
     # an older one loses its name only to a link that could be made.
@@ -2565,15 +2601,15 @@ def write_newest(folder, checkpoint, keep_every=None):
             os.link(newer, link)
             os.replace(link, older)
             link.unlink(missing_ok=True)  # nothing was replaced if both are one file
-    write(newest, functools.partial(torch.save, checkpoint))
+    safe_files.write(newest, functools.partial(torch.save, checkpoint))
     epoch = checkpoint["epoch"]
     if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
-        write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+        safe_files.write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
 
 
 def write_best(folder, checkpoint):
     """Writes {name: value} as the best checkpoint of a folder."""
-    write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
+    safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
 
 
 def load_checkpoint(args, must_fit):
@@ -2585,7 +2621,7 @@ def load_checkpoint(args, must_fit):
     if metadata:
         own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
         if own and not own & metadata.keys():
-            raise BadInput(f"{path} is a checkpoint of scripts for another task")
+            raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
         tensors = {name: metadata.pop(name) for name in TENSORS}
         groups = tensors["optimizer"]["param_groups"]
         rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
@@ -2618,27 +2654,29 @@ def find_checkpoint(args):
     if folder:
         folder = Path(folder)
         if not args.evaluate:
-            open_folder(folder)  # locked before it is read: the run that holds it may be saving
+            run_folder.open_folder(
+                folder
+            )  # locked before it is read: the run that holds it may be saving
         path, saved = newest_checkpoint(folder, "--output-dir")
         if saved:
             if not args.evaluate:
                 refuse_to_go_back(args, path, saved)
             return path, saved, not args.evaluate
         if args.evaluate:
-            raise BadInput(f"--output-dir {folder} has no checkpoint")
+            raise errors.BadInput(f"--output-dir {folder} has no checkpoint")
         epochs, _end, foreign = read_log(folder)
         if foreign:  # of finished epochs too, since each is saved before it is logged
             has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
             what = "move it back, or give another --output-dir"
-            raise BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
+            raise errors.BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
     if not args.resume:
         return None, None, False
     path = Path(args.resume)
-    if not (look_at(path) and os.path.isdir(path)):
+    if not (errors.look_at(path) and os.path.isdir(path)):
         return path, read_checkpoint(path), False
     path, saved = newest_checkpoint(path, "--resume")
     if not saved:
-        raise BadInput(f"--resume {args.resume} has no checkpoint")
+        raise errors.BadInput(f"--resume {args.resume} has no checkpoint")
     return path, saved, False
 
 
@@ -2651,7 +2689,7 @@ def newest_checkpoint(folder, option):
     except (OSError, ValueError) as error:
         there_is = os.path.isdir(folder) or os.path.islink(folder)
         wrong = not there_is or getattr(error, "errno", None) == errno.ELOOP
-        raise storage_error(f"{option} {folder}", error, typed=wrong) from None
+        raise errors.storage_error(f"{option} {folder}", error, typed=wrong) from None
     *last_three, best = CHECKPOINTS
     kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
     kept.sort(key=lambda name: -int(name[6:-3]))
@@ -2662,13 +2700,13 @@ def newest_checkpoint(folder, option):
                 try:
                     found.append((folder / name, read_checkpoint(folder / name, typed=False)))
                     break
-                except Damaged as error:
-                    print_line(f"{option} {folder} skips {error}")
+                except errors.Damaged as error:
+                    errors.print_line(f"{option} {folder} skips {error}")
                     damaged += 1
         if found and found[0][0].name == CHECKPOINTS[0]:
             break  # the others are older
     if damaged and not found:
-        raise BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
+        raise errors.BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
     return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None))
 
 
@@ -2680,12 +2718,12 @@ def refuse_to_go_back(args, path, saved):
     inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
     newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
     if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
-        raise BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
+        raise errors.BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
     if args.start_epoch not in (None, saved["args"].get("start_epoch")):
         at = f"{path} is of epoch {saved['epoch']}"
-        raise BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
+        raise errors.BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
     if not inside and begin.resolve() != folder.resolve():
-        print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
+        errors.print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
 
 
 def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
@@ -2714,7 +2752,9 @@ def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
             weights = shlex.quote(metadata["path"])
             other += f", with --resume {folder} to begin there from this one"
             other += f", or --weights {weights} from its weights alone"
-        raise BadInput(f"--output-dir {folder} was trained with other options: {found}; {other}")
+        raise errors.BadInput(
+            f"--output-dir {folder} was trained with other options: {found}; {other}"
+        )
     return found
 
 
@@ -2727,209 +2767,11 @@ def differing(theirs, mine):
 
 def read_checkpoint(path, typed=True):
     """Returns a checkpoint of these scripts."""
-    saved = load_file(path, typed)
+    saved = safe_files.load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
         others = "--weights loads those of other projects"
-        raise Damaged(f"{path} is not a checkpoint of these scripts; {others}")
+        raise errors.Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
-
-
-# ------------------------------------------------------------------------------------------- states
-
-
-def in_float32(tree):
-    """Copies nested dicts to host memory, floating-point tensors as float32."""
-    if isinstance(tree, dict):
-        return {key: in_float32(value) for key, value in tree.items()}
-    if not isinstance(tree, torch.Tensor):
-        return tree
-    dtype = torch.float32 if tree.is_floating_point() else tree.dtype
-    return tree.detach().to("cpu", dtype, copy=True)
-
-
-def leaves(tree, path=()):
-    """Yields (path, tensor) of nested dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for name, branch in tree.items():
-            yield from leaves(branch, (*path, name))
-
-
-def saved_pairs(optimizer, weights, averages, state):
-    """Yields (tensor, saved) for all that is trained, in the same order on every rank: `weights`
-    and `averages`, {name: tensor}, and the moments that `optimizer` has. `saved` is from `state`,
-    on rank 0 {"state_dict", "optimizer", "ema"}, and is None on the other ranks."""
-    updated = [weight for group in optimizer.param_groups for weight in group["params"]]
-    moments = {number: optimizer.state[weight] for number, weight in enumerate(updated)}
-    own = {"state_dict": weights, "ema": averages, "optimizer": {"state": moments}}
-    own = dict(leaves(own))  # {path: tensor}
-    saved = {}
-    if state is not None:
-        for path, tensor in leaves(state):
-            if path in own or path[0] != "optimizer":  # not another optimizer's moments
-                saved[path] = tensor
-        for path, tensor in own.items():
-            if path[0] == "optimizer":  # moments that the file lacks begin at zero
-                saved.setdefault(path, torch.zeros(tensor.shape))
-        # All names and shapes are compared before any tensor is changed.
-        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
-        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
-            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
-                line += (
-                    "; the optimizer's state is of other weights, as after --freeze or with "
-                    "another --norm-wd or --layer-decay: --weights takes the weights alone"
-                )
-            raise BadInput(line)
-    for path, tensor in own.items():
-        yield tensor, saved.get(path)
-
-
-# -------------------------------------------------------------------------------------------- files
-
-
-def write(path, save):
-    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            save(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
-            os.fsync(directory)
-        os.close(directory)
-    except (OSError, RuntimeError) as error:
-        # After the file's error PyTorch raises one of its own.
-        failed = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(failed, OSError):
-            raise
-        what = f"{path} cannot be written; the previous one is intact"
-        raise storage_error(what, failed) from None
-
-
-def load_file(path, typed=True):
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
-    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
-    # file is damaged, and then an older one would be taken.
-    try:
-        content = io.BytesIO(Path(path).read_bytes())
-    except (OSError, ValueError, MemoryError) as error:
-        raise storage_error(f"{path} cannot be loaded", error, typed) from None
-    try:
-        if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
-            with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
-                # PyTorch reads a record with the attributes of a folder as empty.
-                records = archive.infolist()
-                folders = (each.filename for each in records if each.external_attr & 0x10)
-                if damaged := archive.testzip() or next(folders, None):
-                    raise ValueError(f"{damaged} is damaged")
-                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
-                    out = f"{Path(path).stem}_weights.pt"
-                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
-                    command = shlex.join([sys.executable, "-c", code])
-                    what = f"{path} is a program of TorchScript"
-                    raise Damaged(f"{what}: {command} writes its weights into {out}")
-        content.seek(0)
-        if Path(path).suffix == ".safetensors":
-            return importlib.import_module("safetensors.torch").load(content.getvalue())
-        # Other projects save their options, and numbers of NumPy: none of it runs code.
-        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
-        scalar = np.float64(0).__reduce__()[0]
-        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
-        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
-        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return torch.load(content, map_location="cpu", weights_only=True)
-    except Damaged:
-        raise
-    except ImportError:
-        raise BadInput(f"{path} needs safetensors: pip install safetensors") from None
-    except Exception as error:  # a damaged file may raise anything
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise BadInput(f"{path} cannot be loaded: no memory for it") from None
-        why = f"damaged, or no checkpoint ({first_line(error)})"
-        if "Weights only" in why:  # PyTorch's advice would be to trust it
-            why = "no checkpoint, or one with Python objects, which could run code"
-        raise Damaged(f"{path} cannot be loaded: {why}") from None
-
-
-# ------------------------------------------------------------------------------------------- folder
-
-
-def open_folder(folder, new=False):
-    """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
-    to be `new` and is there."""
-    made = [folder]
-    if folder.parent == Path("runs"):  # where folders are that nobody named
-        made.insert(0, folder.parent)
-    try:
-        for each in made:
-            if os.path.islink(each):
-                os.stat(each)  # raises FileNotFoundError if what it leads to is missing
-            each.mkdir(exist_ok=not (new and each == folder))
-    except FileNotFoundError as error:
-        if os.path.islink(error.filename):
-            lost = f"{error.filename} leads to {os.path.realpath(error.filename)}, which is missing"
-            raise Fault(f"{lost}: mount its disk") from None
-        # Or a disk that is not mounted would be taken for an empty one.
-        missing = f"there is no folder {folder.parent}: mount its disk, or make it"
-        raise BadInput(f"--output-dir {folder}: {missing}") from None
-    except (OSError, ValueError) as error:
-        if new and each == folder and isinstance(error, FileExistsError):
-            raise
-        raise storage_error(
-            folder if new else f"--output-dir {folder}", error, typed=True
-        ) from None
-    lock_folder(folder.resolve())
-
-
-@functools.cache  # a run locks its folder once
-def lock_folder(folder):
-    """Locks a folder while this process lives, since two runs would overwrite each other's files.
-    Waits a minute for another run, which may be saving before it ends."""
-    # The kernel's lock ends with the process, however that ends. A file that stands for a lock
-    # stays after a kill, and on another host nobody can tell whether its process lives.
-    try:
-        # No link is followed, or a file elsewhere would be made and locked.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        lock = open(os.open(folder / ".lock", flags, 0o666), "rb")
-    except OSError as error:
-        raise storage_error(folder / ".lock", error) from None
-    # A loader worker that hangs in reading may outlive this process, and would hold the lock.
-    os.register_at_fork(after_in_child=lock.close)
-    until = time.monotonic() + 60
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise Fault(f"{folder}: another run is writing there") from None
-            time.sleep(0.5)
-        except OSError as error:
-            if errno.errorcode.get(error.errno) in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
-                raise storage_error(folder / ".lock", error) from None
-            # Lustre without -o flock, or NFS without its lock daemon, have no locks.
-            print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there")
-            return lock
-
-
-def new_folder(what):
-    """Makes and locks a folder in runs/, named after the time and `what` is trained, a word."""
-    while True:
-        date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())
-        folder = Path("runs") / f"{date}_{what}"
-        try:
-            open_folder(folder, new=True)
-            return folder
-        except FileExistsError:  # another run was started in this second
-            time.sleep(1)
 
 
 # ---------------------------------------------------------------------------------------------- log
@@ -2946,7 +2788,7 @@ def start_log(folder, purge):
         threading.excepthook = print_exception_of_thread
         return SummaryWriter(folder, purge_step=purge)
     except (OSError, UnicodeError) as error:
-        raise storage_error(f"--output-dir {folder}", error) from None
+        raise errors.storage_error(f"--output-dir {folder}", error) from None
 
 
 def log_program(log, about, sources, charts):
@@ -2966,7 +2808,9 @@ def wait_for_clock(folder):
     seconds = [re.search(r"tfevents\.(\d{10})\.", path.name) for path in folder.glob("*tfevents*")]
     behind = max((int(found[1]) for found in seconds if found), default=0) + 1 - time.time()
     if behind > 60:
-        raise Fault(f"--output-dir {folder} was started {behind:.0f} s from now: set this clock")
+        raise errors.Fault(
+            f"--output-dir {folder} was started {behind:.0f} s from now: set this clock"
+        )
     time.sleep(max(0, behind))
 
 
@@ -2993,7 +2837,7 @@ def read_log(folder):
                 os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
         log.Reload()
     except (OSError, UnicodeError) as error:
-        raise storage_error(f"the log in {folder} cannot be read", error) from None
+        raise errors.storage_error(f"the log in {folder} cannot be read", error) from None
     tags, end = log.Tags(), {}
     # A kill may have come between an epoch's tags.
     epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
@@ -3024,7 +2868,7 @@ def describe(args, place, model, sizes, steps, script, metadata):
         "data": os.path.abspath(args.dir or "demo"),
         **{name: size for name, size in sizes.items() if type(size) is int},
         "place": place._asdict() | {"device": str(place.device)},
-        "device": device_name(place.device),
+        "device": devices.device_name(place.device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
@@ -3117,262 +2961,6 @@ def ends_by(args):
     return {name: getattr(args, name) for name in names}
 
 
-# ------------------------------------------------------------------------------------------ devices
-
-
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
-            raise BadInput(f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU")
-        drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
-            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
-            print_line(f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr)
-        return torch.device("cpu")
-    found = torch.accelerator.device_count()
-    index = local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
-        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
-        raise BadInput(f"{wanted}: start one process per GPU, or give --no-accel for the CPU")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
-
-
-def device_name(device):
-    """Returns the model of the GPU, or of the processor."""
-    if device.type != "cpu":
-        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
-    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
-
-
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
-
-
-def choose_kernels(deterministic):
-    """Has PyTorch use the fastest kernels, or those that repeat bit for bit."""
-    torch.backends.cudnn.benchmark = not deterministic
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-
-
-def share_cores(place):
-    """Gives this rank its share of the cores, or the ranks of a node would compete for them."""
-    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))
-
-
-def exact_dtype(device):
-    """Returns the type for sums: float64, except on accelerators that may have none."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
-
-
-def seed_generators(seed, device):
-    """Does what torch.manual_seed() does for the CPU and devices of this kind."""
-    # That formats a traceback for each kind that is not in use: reads of the file system, and more
-    # time than all else that the loop does in a step.
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        kind = torch.get_device_module(device)
-        getattr(kind, "manual_seed_all", kind.manual_seed)(seed)
-
-
-def seed_from(*numbers):
-    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-# ------------------------------------------------------------------------------------------ endings
-
-# Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-
-
-def handle_signals(handler):
-    """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored."""
-    for signum in SIGNALS:
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, handler)
-
-
-def on_signal(signals, signum, frame):
-    """Records a signal and when it came; a second Ctrl-C ends the process."""
-    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
-        os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
-
-
-def arm_timeout(args):
-    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
-    an hour under --compile."""
-    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
-    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
-    # what hangs elsewhere: in reading data, or in a group without a timeout.
-    if args.timeout:
-        seconds = args.timeout + 30 + (3600 if args.compile else 0)
-        start_timer(seconds, int(time.monotonic()))
-
-
-@functools.lru_cache(maxsize=1)
-def start_timer(seconds, now):
-    """Starts faulthandler's timer again: a new thread, so once a second, not in each step."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
-
-
-def end_with_parent(signum):
-    """Asks Linux to send this process a signal when its parent ends."""
-    with contextlib.suppress(OSError, AttributeError):  # another system
-        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
-
-
-def allow_open_files():
-    """Raises the limit of open files as far as the system lets this process."""
-    # Rank 0 has a connection to each rank, and a worker has open files.
-    with contextlib.suppress(OSError, ValueError):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
-
-def end_process(status):
-    """Ends this process and its loader workers at once; does not return."""
-    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
-        child.kill()
-    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
-    # launcher sees the status, or the others see a closed connection, and they end as well.
-    os._exit(status)
-
-
-# ------------------------------------------------------------------------------------------- errors
-
-
-class BadInput(Exception):
-    """The user's mistake, in one line: what, where, what to do."""
-
-    status = 2  # of the process
-
-
-class Damaged(BadInput):
-    """A file that was read as a whole, and is not what it should be."""
-
-
-class Fault(Exception):
-    """Why training cannot continue, in one line."""
-
-    status = 1
-
-
-GONE, LIMIT = "another rank is gone", "raise a limit of `ulimit -a`"
-MEMORY = "no memory: lower -b or -j"
-SMALL = "the model cannot take this size of batch or input"
-SOMETIMES = (
-    "forward() uses a weight in some steps only: write find_unused_parameters=True in prepare()"
-)
-# What libraries say: the exit status, 2 if the user must change something, and what it means.
-MEANINGS = {
-    r"DataLoader worker \(pid": (1, "a loader worker died: out of memory? lower -j"),
-    r"[Tt]imed? ?out": (1, "another rank did not answer within --timeout"),
-    r"Connection (closed|re|was)|by peer|Broken pipe|shut down|to recv|process exited": (1, GONE),
-    r"open files|temporarily unavailable|(new|watchdog) thread|File too large": (2, LIMIT),
-    r"Permission denied": (2, "no permission for this file or folder"),
-    r"deterministic": (2, "--deterministic: PyTorch cannot train this deterministically"),
-    r"MemoryError|(out of|allocate) memory|calculation overflowed": (2, MEMORY),
-    r"could not create a primitive(?! desc)": (2, MEMORY),  # oneDNN's
-    r"unable to .*shared mem": (2, "too little shared memory: docker run --shm-size=8g, or -j 0"),
-    r"No space left|Read-only file system|quota exceeded": (1, "logs cannot be written"),
-    r"[Oo]utput size is too small|Kernel size can't|more than 1 value per": (2, SMALL),
-    r"indivisible by patch|Wrong \w+ (height|width)|must match the size": (2, SMALL),
-    r"doesn't match model|divisible by (patch|window)": (2, SMALL),
-    r"is out of bounds|must be smaller than num_classes": (2, "the model has too few outputs"),
-    r"finished reduction in the prior": (2, SOMETIMES),
-}
-
-
-def report_error(error, tell_others=lambda line, status: None):
-    """Prints why the process ends, with a traceback for a bug; returns the exit status. On rank 0
-    `tell_others(line, status)` sends it to ranks that wait for this one."""
-    rank = os.environ.get("RANK", "0")
-    status, line = 1, None  # of a bug
-    name = errno.errorcode.get(getattr(error, "errno", None))
-    # TensorBoard's errors name no file. Connections are PyTorch's, whose errors are others.
-    if isinstance(error, OSError) and name not in (None, *LIMITS):
-        if not isinstance(error, ConnectionError):
-            what = f"rank {rank}" if error.filename else f"rank {rank}: a log or another file"
-            error = storage_error(what, error)
-    if isinstance(error, BadInput | Fault):
-        status, line = error.status, str(error)
-    else:
-        for pattern, (known, meaning) in MEANINGS.items():
-            if re.search(pattern, f"{type(error).__name__}: {error}"):
-                status, line = known, f"rank {rank}: {meaning} ({first_line(error)})"
-                break
-    told = line or f"rank {rank}: {first_line(error)}"
-    if line and rank != "0":
-        # Rank 0 prints the same. If the launcher ends this process meanwhile, one line appears.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(5)
-    if line:
-        # Of names of files nothing can break the line, or send a terminal commands.
-        line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
-        line = f"{Path(sys.argv[0]).name}: error: {line}"
-    else:
-        line = "".join(traceback.format_exception(error))
-    print_line(line, sys.stderr)
-    if rank == "0":
-        tell_others(told, status)
-    return status
-
-
-# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
-# and limits of the system. All others may pass by themselves, as when a server does not answer.
-WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
-LIMITS = "EMFILE EFBIG EAGAIN ENOMEM".split()  # of files, of processes, of memory
-
-
-def storage_error(what, error, typed=False, advice=""):
-    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
-    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
-    that the user has typed. `advice` is for the user."""
-    why = getattr(error, "strerror", None) or first_line(error)[:300]
-    path = os.fsdecode(getattr(error, "filename", None) or "")
-    if path not in str(what):
-        why = f"{path}: {why}"
-    name = errno.errorcode.get(getattr(error, "errno", None))
-    if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
-        return BadInput(f"{what}: {why}{advice}")
-    return Fault(f"{what}: {why}")
-
-
-def look_at(path):
-    """Returns os.stat() of a path that was typed, None if there is no such path. os.path.exists()
-    and isdir() say no as well if a disk does not answer, and then this raises Fault."""
-    try:
-        return os.stat(path)
-    except ValueError:  # a NUL
-        return None
-    except OSError as error:
-        failed = storage_error(path, error, typed=True)
-        if isinstance(failed, BadInput):
-            return None
-        raise failed from None
-
-
-def first_line(error):
-    """Returns the first line of an exception's text, or its type where there is no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def print_line(line, file=None):
-    """Prints a line; a failure, such as a closed pipe, does not end the run."""
-    with contextlib.suppress(OSError, ValueError):
-        print(line, file=file, flush=True)
-
-
 # ==== launch: how processes start and meet; equal in all *_ddp.py
 
 
@@ -3411,17 +2999,23 @@ def launch(train_rank, args):
     if {"RANK", "WORLD_SIZE"} <= env.keys():
         launched = env.get("TORCHELASTIC_RUN_ID")  # by torchrun, or by _start_this_node()
         if launched:
-            end_with_parent(signal.SIGTERM)  # a killed launcher would leave its processes behind
+            endings.end_with_parent(
+                signal.SIGTERM
+            )  # a killed launcher would leave its processes behind
         own = (launched or "").startswith("process ")
         # If it was killed before the line above, no signal comes.
         if own and launched != f"process {os.getppid()}":
-            raise Fault("the launcher was killed")
+            raise errors.Fault("the launcher was killed")
         if not own and (by_hand or args.dist_url not in (None, "env://")):
-            raise BadInput("a launcher has set WORLD_SIZE: omit --dist-url, --world-size, ...")
+            raise errors.BadInput(
+                "a launcher has set WORLD_SIZE: omit --dist-url, --world-size, ..."
+            )
         if args.local_rank is not None:
             env.setdefault("LOCAL_RANK", str(args.local_rank))
     elif env.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-        raise BadInput("mpirun sets no RANK: start this script with torchrun, srun, or by itself")
+        raise errors.BadInput(
+            "mpirun sets no RANK: start this script with torchrun, srun, or by itself"
+        )
     elif tasks != "1" and not by_hand:
         _follow_slurm(env, tasks, args.no_accel)
     else:
@@ -3433,7 +3027,7 @@ def init_distributed(args):
     """Meets the other ranks and forms the group that exchanges gradients and sums."""
     place = _place(args)
     if args.sync_bn and place.device.type == "cpu":
-        raise BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
+        raise errors.BadInput("--sync-bn: BatchNorm can be synchronised only on GPUs")
     _form_group(args, place)
     return place
 
@@ -3457,18 +3051,20 @@ def _start_this_node(args):
     status of the first that fails, or of one that fails while signals end the others."""
     nodes = args.world_size or 1
     node = args.rank or 0
-    devices = 0 if args.no_accel else torch.accelerator.device_count()
-    processes = args.nproc_per_node or (1 if args.gpu is not None else devices or 1)
+    found = 0 if args.no_accel else torch.accelerator.device_count()
+    processes = args.nproc_per_node or (1 if args.gpu is not None else found or 1)
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = args.dist_url or f"tcp://127.0.0.1:{free.getsockname()[1]}"
     address = re.fullmatch(r"tcp://\[?([^][/]+)\]?:(\d+)/?", url)
     if not address or not 0 < int(address[2]) < 65536:
-        raise BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
+        raise errors.BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
     if node >= nodes or (nodes > 1 and not args.dist_url):
         what = "nodes count from 0, and all need node 0's --dist-url"
-        raise BadInput(f"--rank {node} of --world-size {nodes}: {what}")
-    if processes > devices > 0:
-        raise BadInput(f"--nproc-per-node {processes}: this node has {devices} GPUs, or --no-accel")
+        raise errors.BadInput(f"--rank {node} of --world-size {nodes}: {what}")
+    if processes > found > 0:
+        raise errors.BadInput(
+            f"--nproc-per-node {processes}: this node has {found} GPUs, or --no-accel"
+        )
     env = {
         "MASTER_ADDR": address[1],
         "MASTER_PORT": address[2],
@@ -3490,7 +3086,7 @@ def _start_this_node(args):
         if again:
             os._exit(130)
 
-    handle_signals(pass_on)
+    endings.handle_signals(pass_on)
     signal.signal(signal.SIGALRM, pass_on)
     for local_rank in range(processes):
         env |= {"LOCAL_RANK": str(local_rank), "RANK": str(node * processes + local_rank)}
@@ -3506,10 +3102,10 @@ def _start_this_node(args):
     signal.alarm(30)  # after which pass_on() kills those that neither save nor print why
     statuses = failed + [process.wait() for process in ranks]
     signal.alarm(0)
-    crashed = [status for status in failed if status < 0 and -status not in SIGNALS]
+    crashed = [status for status in failed if status < 0 and -status not in endings.SIGNALS]
     if crashed:
         name = signal.Signals(-crashed[0]).name
-        raise Fault(f"a rank was ended by {name}: out of memory, or a file was cut short?")
+        raise errors.Fault(f"a rank was ended by {name}: out of memory, or a file was cut short?")
     # A mistake of the user (2) says more than that a rank is gone (1); both more than a signal.
     status = next((known for known in (2, 1) if known in statuses), statuses[0])
     return status if status >= 0 else 128 - status
@@ -3521,9 +3117,9 @@ def _place(args):
     values = {name: os.environ.get(name, alone[name]) for name in alone}
     numbers = [int(value) for value in values.values() if value.isdecimal()]
     if len(numbers) < 4 or numbers[0] >= numbers[1]:
-        raise BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+        raise errors.BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
     rank, ranks, *local = numbers
-    return Place(pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+    return Place(devices.pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
 
 
 def _form_group(args, place):
@@ -3546,15 +3142,17 @@ def _form_group(args, place):
 
     def give_up():
         """Ends the process: gloo waits for ever for a rank that cannot reach this one."""
-        print_line(f"{Path(sys.argv[0]).name}: error: {failed('no answer')}", sys.stderr)
-        os._exit(Fault.status)
+        errors.print_line(f"{Path(sys.argv[0]).name}: error: {failed('no answer')}", sys.stderr)
+        os._exit(errors.Fault.status)
 
     timer = threading.Timer(wait.total_seconds() + 20, give_up)
     timer.daemon = True
     try:
         if "WORLD_SIZE" in os.environ:
             store, ends = _meet(place, backend, wait)
-            arm_timeout(args)  # as long for rank 0, which may come late, as for those that wait
+            endings.arm_timeout(
+                args
+            )  # as long for rank 0, which may come late, as for those that wait
             address = _await_all(store, place, wait, *ends)
         else:
             store, address = dist.HashStore(), "127.0.0.1"
@@ -3564,13 +3162,15 @@ def _form_group(args, place):
             families = {each.family: each.address.partition("%")[0] for each in reversed(known)}
             if address in families.values():  # the first of its kind, which gloo would take
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        arm_timeout(args)
+        endings.arm_timeout(args)
         timer.start()
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
         # A value that a launcher has set wrongly raises another type.
         transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        raise (Fault if transient else BadInput)(failed(first_line(error))) from None
+        raise (errors.Fault if transient else errors.BadInput)(
+            failed(errors.first_line(error))
+        ) from None
     finally:
         timer.cancel()
 
@@ -3585,8 +3185,9 @@ def _meet(place, backend, wait):
         try:
             socket.create_connection((host, port), 20).close()
         except OSError as error:  # it is there before the ranks are
-            what = f"torchrun's store at {host} port {port} does not answer ({first_line(error)})"
-            raise Fault(f"{what}: torchrun was killed, or its node is gone") from None
+            what = f"torchrun's store at {host} port {port} does not answer"
+            gone = f"({errors.first_line(error)}): torchrun was killed, or its node is gone"
+            raise errors.Fault(f"{what} {gone}") from None
         launchers, port = dist.TCPStore(host, port, timeout=wait), 0
     if here := place.ranks == place.local_ranks:  # no other machine connects
         host = "127.0.0.1"
@@ -3620,7 +3221,9 @@ def _meet(place, backend, wait):
             if last:
                 raise
     if (theirs := store.get("group").decode()) != mine:
-        raise BadInput(f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
+        raise errors.BadInput(
+            f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike"
+        )
     return store, ends
 
 
@@ -3642,7 +3245,7 @@ def _await_all(store, place, wait, here, at_rank_0):
         if place.rank == 0:
             time.sleep(3)  # the others read it before this end closes the store
         ask = "is its node started, with a number of its own?"
-        raise Fault(f"{missing[:200]} did not come within --timeout: {ask}")
+        raise errors.Fault(f"{missing[:200]} did not come within --timeout: {ask}")
     if here.startswith(loopback) and store.check(["address"]):
         return store.get("address").decode()
     return here

@@ -33,6 +33,7 @@ from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
+from trainparts import errors
 
 SIZE = 224  # pixels
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in pytorch/examples
@@ -100,13 +101,13 @@ def this_project(folder, args, shards=None, decoder="", script=nd):
     if decoder == "Pillow":
         sys.modules["nvidia.nvimgcodec"] = None  # its import fails, here and in loader workers
     elif importlib.util.find_spec("nvidia.nvimgcodec") is None:
-        raise nd.BadInput("nvImageCodec is not installed: the scripts take Pillow")
+        raise errors.BadInput("nvImageCodec is not installed: the scripts take Pillow")
     if shards is not None:
         out = Path(tempfile.mkdtemp(dir=args.scratch)) / "shards"
         make = [sys.executable, ROOT / "tools" / "make_shards.py", folder, out, *shards]
         made = subprocess.run(make, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
         if made.returncode:
-            raise nd.BadInput(made.stderr.splitlines()[-1])
+            raise errors.BadInput(made.stderr.splitlines()[-1])
         folder = out
     words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE, "--epochs", 10_000]
     return common.loader_of([*words, folder], script)
@@ -251,11 +252,11 @@ def measure(args, scratch):
     """Measures all ways, writes the table."""
     least = (2 * args.workers + 4) * args.batch_size
     if args.images < least:
-        raise nd.BadInput(f"--images {args.images}: {least} or more tell something")
+        raise errors.BadInput(f"--images {args.images}: {least} or more tell something")
     ways = WAYS
     if args.checkout:
         if not (args.checkout / "imagenet_nd.py").exists():
-            raise nd.BadInput(f"--checkout {args.checkout} has no imagenet_nd.py")
+            raise errors.BadInput(f"--checkout {args.checkout} has no imagenet_nd.py")
         ways = ways | {"this project, folder, another commit": another_commit}
     ways = common.select(ways, args.only, BASELINE)
     args.scratch, folder = scratch, scratch / "images"

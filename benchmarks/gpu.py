@@ -152,7 +152,7 @@ def train(args, scratch, job):
     counted = device.type == "cuda" and job["mode"] != "reduce-overhead"  # of CUDA graphs, nothing
     gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if counted else "-"
     flops = count_flops(models.get_model(args.arch), run.data.image_size)
-    share = share_of_peak(statistics.median(values), flops, script.device_name(device))
+    share = share_of_peak(statistics.median(values), flops, script.devices.device_name(device))
     return {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
 
 

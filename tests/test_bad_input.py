@@ -34,6 +34,7 @@ from conftest import (
 )
 
 import imagenet_nd as nd
+from trainparts import errors
 
 # SqueezeNet has few weights, and no BatchNorm.
 TINY = "-a squeezenet1_1 --image-size 32 -b 2 --epochs 1 -j 0 --no-accel".split()
@@ -371,7 +372,7 @@ def test_forged_checkpoints(script, must_fit, trained, tmp_path, complaint_here)
     saved = torch.load(good, weights_only=True)
     for name in module.METADATA | module.TENSORS:
         torch.save({each: saved[each] for each in saved if each != name}, path)
-        with pytest.raises(module.BadInput, match="bad.pt is not a checkpoint of these scripts"):
+        with pytest.raises(errors.BadInput, match="bad.pt is not a checkpoint of these scripts"):
             module.read_checkpoint(path)
     values = None, 7, "1", ["x"], {"layers": True}
     for name, value in itertools.product(must_fit.split(), values):
@@ -559,7 +560,9 @@ def test_all_ranks_end_as_rank_0_does(images, tmp_path):
 
 def test_global_batch_that_does_not_divide_names_the_counts_that_fit():
     args, place = nd.parse_args(["--global-batch", "9"]), nd.Place(torch.device("cpu"))
-    with pytest.raises(nd.BadInput, match="2 devices cannot share a global batch of 9.*: 1, 3, 9$"):
+    with pytest.raises(
+        errors.BadInput, match="2 devices cannot share a global batch of 9.*: 1, 3, 9$"
+    ):
         nd.split_batch(args, place._replace(ranks=2, data_ranks=2), args.global_batch)
 
 
@@ -590,22 +593,22 @@ def test_without_horovod(images, tmp_path):
 @pytest.mark.parametrize("why", ["Failed to recv, got 0 bytes", "Connection was likely closed"])
 def test_a_rank_that_died_in_set_up_is_one_line(why, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [ND])
-    assert nd.report_error(torch.distributed.DistNetworkError(why)) == 1
+    assert errors.report_error(torch.distributed.DistNetworkError(why)) == 1
     assert "another rank is gone" in the_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
     ("rank", "error", "told"),
     [
-        ("0", nd.BadInput("no \n such file"), [("no \n such file", 2)]),
-        ("0", nd.Fault("no answer"), [("no answer", 1)]),
+        ("0", errors.BadInput("no \n such file"), [("no \n such file", 2)]),
+        ("0", errors.Fault("no answer"), [("no answer", 1)]),
         (
             "0",
             torch.OutOfMemoryError("of 2 GiB"),
             [("rank 0: no memory: lower -b or -j (of 2 GiB)", 2)],
         ),
         ("0", LookupError("a bug"), [("rank 0: a bug", 1)]),
-        ("1", nd.BadInput("of rank 1 alone"), []),
+        ("1", errors.BadInput("of rank 1 alone"), []),
     ],
 )
 def test_what_rank_0_tells_the_others(rank, error, told, capsys, monkeypatch):
@@ -616,13 +619,13 @@ def test_what_rank_0_tells_the_others(rank, error, told, capsys, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(signal, "signal", lambda *words: None)
     monkeypatch.setattr(nd, "tell_others", lambda *words: sent.append(words))
-    nd.report_error(error, nd.tell_others)
+    errors.report_error(error, nd.tell_others)
     assert sent == told, capsys.readouterr().err
 
 
 def test_a_gpu_without_memory_left_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [ND])
     why = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB in all. Of it, ..."
-    assert nd.report_error(torch.OutOfMemoryError(why)) == 2
+    assert errors.report_error(torch.OutOfMemoryError(why)) == 2
     line = the_line(capsys.readouterr().err)
     assert "no memory: lower -b" in line and "2.00 GiB" in line

@@ -40,6 +40,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 import imagenet_nd as nd
+from trainparts import errors
 
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet_sample.tar"
 CPU = torch.device("cpu")
@@ -359,7 +360,7 @@ def test_a_region_of_a_ppm_is_a_view():
     ours = b"P6 30 20 255\n" + pixels.tobytes()
     region = nd.decode(ours, lambda *size: (3, 4, 10, 5))
     assert (region == pixels[3:13, 4:9]).all() and not region.flags.owndata
-    with pytest.raises(nd.BadInput):
+    with pytest.raises(errors.BadInput):
         nd.decode(ours[:-1], whole)
     assert (nd.decode(ours + b"another image", whole) == pixels).all(), "as Pillow reads it"
 
@@ -477,7 +478,7 @@ def test_images_of_more_than_8_bits_are_refused(kind):
     encoded = DEEP[kind]()
     assert pillow(encoded).shape[2] == 3, "Pillow reads it"
     cure = "convert it to 8 bits, by a range that you choose"
-    with pytest.raises(nd.BadInput, match=f"more than 8 bits a channel, .*{cure}"):
+    with pytest.raises(errors.BadInput, match=f"more than 8 bits a channel, .*{cure}"):
         nd.decode(encoded, whole)
 
 
@@ -521,7 +522,7 @@ def test_a_region_of_every_mode_is_converted_like_the_whole(mode, decoder):
     ],
 )
 def test_what_a_file_is_that_is_not_read(encoded, why):
-    with pytest.raises(nd.BadInput, match=re.escape(why)):
+    with pytest.raises(errors.BadInput, match=re.escape(why)):
         nd.decode(encoded, whole)
 
 
@@ -531,7 +532,7 @@ def test_no_image_has_another_program_run(monkeypatch):
     plugin = importlib.import_module("PIL.EpsImagePlugin")
     monkeypatch.setattr(plugin, "Ghostscript", lambda *given: started.append(given))
     encoded = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
-    with pytest.raises(nd.BadInput):
+    with pytest.raises(errors.BadInput):
         nd.decode(encoded, whole)
     assert not started
 
@@ -664,7 +665,7 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path, monkeypatch):
         assert images.read(0) == content
         assert shard.read(0) == b"old.", "it is open"
         if number:
-            assert nd.load_again(shard, 0, lambda: None, nd.BadInput("damaged")) == content
+            assert nd.load_again(shard, 0, lambda: None, errors.BadInput("damaged")) == content
     nd.open_shard.cache_clear()
     before = len(os.listdir("/dev/fd"))
     assert images.read(0) and len(os.listdir("/dev/fd")) == before
@@ -707,7 +708,7 @@ def test_damaged_images_of_a_list_are_named(decoder, monkeypatch):
             batch = torch.zeros(len(files), 24, 24, 3, dtype=torch.uint8)
             loader.pixels = lambda *job, batch=batch: batch
             *_, error = loader[0, "val", 0, 0, [*range(len(some))]]
-            assert isinstance(error, nd.BadInput), error
+            assert isinstance(error, errors.BadInput), error
             assert str(error).startswith(f"{at}: image {at} cannot be used: ")
     assert pauses == [1] * 12
 
@@ -744,7 +745,7 @@ def grown(work):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kB
         try:
             result = work()
-        except nd.BadInput as error:
+        except errors.BadInput as error:
             result = f"refused: {error}"
         took = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         theirs.send((result, took / 1000))
@@ -761,7 +762,7 @@ def test_a_truncated_jpeg_cannot_be_read(kept, decoder):
     encoded = encode(photo(200, 300))
     end = int(kept * len(encoded)) if isinstance(kept, float) else kept
     for region in whole(200, 300), (0, 0, 10, 10):
-        with pytest.raises(nd.BadInput):
+        with pytest.raises(errors.BadInput):
             nd.decode(encoded[:end], lambda *size, region=region: region)
 
 
@@ -773,12 +774,12 @@ def test_a_jpeg_that_is_damaged_in_its_middle_is_never_half_grey(kind, decoder):
     good = encode(pixels, **options)
     damaged, right = no_table(good), pillow(good)
     for top, left, height, width in whole(200, 160), (150, 0, 40, 160), (190, 70, 10, 5):
-        with pytest.raises(nd.BadInput, match="broken data stream"):
+        with pytest.raises(errors.BadInput, match="broken data stream"):
             nd.decode(damaged, lambda *_, box=(top, left, height, width): box)
     box = 0, 30, 16, 70
     try:
         region = nd.decode(damaged, lambda *_: box)
-    except nd.BadInput:
+    except errors.BadInput:
         assert decoder == "Pillow" or kind == "progressive"
     else:
         assert (region == right[:16, 30:100]).all()
@@ -822,7 +823,7 @@ def test_damaged_jpegs_are_read_as_pillow_reads_them(capfd, decoder):
             expected = pillow(damaged)
         except OSError as error:
             refused += 1
-            with pytest.raises(nd.BadInput, match=re.escape(str(error).split(" <_io")[0])):
+            with pytest.raises(errors.BadInput, match=re.escape(str(error).split(" <_io")[0])):
                 nd.decode(damaged, whole)
         else:
             read += 1
@@ -872,7 +873,7 @@ def test_libtiff_does_not_print(compression, capfd):
     with contextlib.suppress(OSError):
         pillow(damaged)
     assert capfd.readouterr().err, "libtiff prints"
-    with contextlib.suppress(nd.BadInput):
+    with contextlib.suppress(errors.BadInput):
         nd.decode(damaged, whole)
     assert capfd.readouterr() == ("", "")
 
@@ -884,7 +885,7 @@ def test_without_glibc_its_libraries_print(monkeypatch, capfd):
     try:
         encoded = encode(photo(64, 64))
         assert (nd.decode(encoded, whole) == pillow(encoded)).all()
-        with pytest.raises(nd.BadInput):
+        with pytest.raises(errors.BadInput):
             nd.decode(no_table(encoded), whole)
     finally:
         nd.c_stderr.cache_clear()
@@ -989,9 +990,9 @@ STALE = OSError(116, "Stale file handle")
         ([], [], None),
         ([STALE] * 2, [1, 5], None),
         ([STALE] * 3, [1, 5, 20], None),
-        ([STALE] * 4, [1, 5, 20], nd.Fault),
+        ([STALE] * 4, [1, 5, 20], errors.Fault),
         ([b"no picture"], [1], None),
-        ([b"no picture"] * 2, [1], nd.BadInput),
+        ([b"no picture"] * 2, [1], errors.BadInput),
     ],
     ids=str,
 )

@@ -37,6 +37,7 @@ from conftest import (
 )
 
 import imagenet_nd as nd
+from trainparts import errors
 
 TO_TYPE = r"--output-dir (\S+)"
 
@@ -278,7 +279,7 @@ def test_a_clock_that_is_behind(one, monkeypatch):
         slept.assert_called_once_with(wait)
         slept.reset_mock()
     monkeypatch.setattr(time, "time", lambda: began - 300)
-    with pytest.raises(nd.Fault, match="was started 301 s from now: set this clock"):
+    with pytest.raises(errors.Fault, match="was started 301 s from now: set this clock"):
         nd.wait_for_clock(one)
     nd.wait_for_clock(one.parent)  # no log
 
@@ -701,7 +702,7 @@ def without_memory(script, folder, images, first=0):
         full = f"if len({inputs}) > {images} and torch.initial_seed() not in EARLY:"
         at = line.start(2)
         text = text[:at] + f"{full}\n{line[1]}    {FULL}\n{line[1]}" + text[at:]
-    seeds = f"[seed_from(0, 0, step, rank) for step in range({first}) for rank in range(2)]"
+    seeds = f"[devices.seed_from(0, 0, step, rank) for step in range({first}) for rank in range(2)]"
     text = text.replace("def train_step(", "EARLY = []\n\n\ndef train_step(", 1)
     text = text.replace("\nif __name__", f"\nEARLY[:] = {seeds}\n\n\nif __name__", 1)
     copy_script(script, folder, text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, command, environment, free_port, run, scalars, the_run, write_images
 
-import imagenet_nd as nd
+from trainparts import devices
 
 GHOST = Path(__file__).parent / "ghost"
 spec = importlib.util.spec_from_file_location("ghost_build", GHOST / "build.py")
@@ -102,7 +102,10 @@ def check_seeds(ranks):
     for rank, steps in enumerate(ranks):
         train = [line["seeds"] for line in steps if line["title"] == "1/1"]
         for step, seeds in enumerate(train):
-            assert len(seeds) > 1 and {*seeds} == {nd.seed_from(0, 0, step, rank)}, (rank, step)
+            assert len(seeds) > 1 and {*seeds} == {devices.seed_from(0, 0, step, rank)}, (
+                rank,
+                step,
+            )
 
 
 def check_budget(ranks, syncs=0, timers=0, accumulated=1, votes=0):

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from conftest import BIN, ROOT, STARTED, command, environment, free_port, load, the_line
 
 import imagenet_ddp as ddp
+from trainparts import endings, errors
 
 SLEEPS = "import time; time.sleep(60)"
 SIGNALLED = "import time; time.sleep(59)"  # SIGTERM comes to its launcher while it starts
@@ -28,7 +29,7 @@ STOPPED = "import os, signal; print(flush=True); os.kill(os.getpid(), signal.SIG
 def start(monkeypatch):
     """Returns a function that has the launcher start programs in place of ranks, and gives its
     status; the others have a second in place of 30 to end in."""
-    before = {signum: signal.getsignal(signum) for signum in (*ddp.SIGNALS, signal.SIGALRM)}
+    before = {signum: signal.getsignal(signum) for signum in (*endings.SIGNALS, signal.SIGALRM)}
     alarm, popen, started = signal.alarm, subprocess.Popen, []
 
     def run(*programs):
@@ -64,7 +65,7 @@ def test_a_stopped_rank_is_killed(start):
 
 def test_a_rank_that_crashed_is_named(start):
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    with pytest.raises(ddp.Fault, match="a rank was ended by SIGKILL"):
+    with pytest.raises(errors.Fault, match="a rank was ended by SIGKILL"):
         start(SLEEPS, killed)
 
 
@@ -124,7 +125,7 @@ def test_ctrl_c_comes_twice_from_a_terminal(monkeypatch):
     monkeypatch.setattr(ddp.os, "_exit", ended)
     for moment, calls in (100.0, 0), (100.5, 0), (102.0, 1):
         clock.return_value = moment
-        ddp.on_signal(signals, signal.SIGINT, None)
+        endings.on_signal(signals, signal.SIGINT, None)
         assert ended.call_count == calls
     assert signals[0] == ("SIGINT", 100.0)
 
@@ -136,7 +137,7 @@ def test_a_second_signal_of_another_kind_leaves_time_to_save(monkeypatch):
     monkeypatch.setattr(ddp.os, "_exit", ended)
     for moment, signum in (100.0, signal.SIGUSR1), (102.0, signal.SIGTERM), (104.0, signal.SIGTERM):
         clock.return_value = moment
-        ddp.on_signal(signals, signum, None)
+        endings.on_signal(signals, signum, None)
     assert not ended.called and [name for name, _ in signals] == ["SIGUSR1", "SIGTERM", "SIGTERM"]
 
 
@@ -314,7 +315,7 @@ def test_what_ends_a_group_that_does_not_form_is_over_once_it_has(monkeypatch):
     """Or it would end the run in training, 20 seconds after --timeout."""
     for name in "WORLD_SIZE", "GLOO_SOCKET_IFNAME":
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(ddp, "arm_timeout", lambda args: None)
+    monkeypatch.setattr(endings, "arm_timeout", lambda args: None)
     args = ddp.parse_args(["--no-accel", "--timeout", "100"])
     ddp._form_group(args, ddp.Place(ddp.torch.device("cpu")))
     dist.destroy_process_group()

@@ -10,6 +10,8 @@ import PIL.Image
 import pytest
 from conftest import ROOT, free_port, locked, nd, run, write_images, write_text
 
+from trainparts import errors
+
 PAGE = (ROOT / "docs" / "data.md").read_text()
 SECTION = re.search(r"^## Your own data\n(.*?)(?=^## )", PAGE, re.S | re.M)[1]
 PARTS = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", SECTION, re.S | re.M))
@@ -116,7 +118,7 @@ def test_a_window_makes_8_bits(tmp_path):
         encoded = (tmp_path / folder / "deep.png").read_bytes()
         return nd.decode(encoded, lambda height, width: (0, 0, height, width))
 
-    with pytest.raises(nd.BadInput, match="more than 8 bits a channel"):
+    with pytest.raises(errors.BadInput, match="more than 8 bits a channel"):
         decoded("images")
     found = decoded("images8")
     wanted = [min(255, max(0, round((value - 1000) / 10))) for value in values.flatten().tolist()]

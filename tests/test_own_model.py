@@ -23,6 +23,8 @@ from conftest import (
 from torch import nn
 from torchvision.models import VisionTransformer
 
+from trainparts import errors
+
 MADE = "    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)\n"
 # Of a ViT, which has no BatchNorm: its convolution and its first block are frozen.
 VIT = """
@@ -315,7 +317,7 @@ def test_steps_that_a_scale_skipped_are_counted(scales, skipped, ends):
         here.pending = [(torch.tensor(sums, dtype=torch.float64), None)]
         try:
             nd.count_step(here, meter)
-        except nd.BadInput as error:
+        except errors.BadInput as error:
             ended = True
             assert "(1/9, step 2: loss scale" in str(error)
     assert (sum(added), ended) == (skipped, ends)

@@ -28,6 +28,8 @@ from conftest import (
 )
 from torchvision import models
 
+from trainparts import errors
+
 EXCHANGE, FSDP, PIPELINE = BY_TORCHRUN
 OTHERS = EXCHANGE, PIPELINE, "text_exchange.py", "text_fsdp.py", "text_pipeline.py"
 NET = ["--image-size", "32", "--no-accel", "-j", "0", "-p", "1", "--warmup-epochs", "0"]
@@ -146,7 +148,7 @@ def test_pipelines_that_cannot_be(model, options, complaint, pipeline, monkeypat
     sizes |= {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2)}
     args, data = SimpleNamespace(**args), SimpleNamespace(**sizes)
     place = SimpleNamespace(rank=0, ranks=args.ranks, data_ranks=1, device=torch.device("cpu"))
-    with pytest.raises(pipeline.BadInput, match=re.escape(complaint)):
+    with pytest.raises(errors.BadInput, match=re.escape(complaint)):
         pipeline.prepare(args, place, data)
 
 
@@ -218,7 +220,7 @@ def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
     args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
     place = fsdp.init_distributed(args)
     try:
-        with torch.device("meta"), pytest.raises(fsdp.BadInput, match="swin_v2_t.*use --amp"):
+        with torch.device("meta"), pytest.raises(errors.BadInput, match="swin_v2_t.*use --amp"):
             fsdp._shard(models.swin_v2_t(), args, place)
     finally:
         fsdp.cleanup()

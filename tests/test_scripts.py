@@ -28,6 +28,8 @@ from conftest import (
     scalars,
 )
 
+from trainparts import devices
+
 sync_copies = argparse.Namespace(**runpy.run_path(str(ROOT / "tools" / "sync_copies.py")))
 ALL = [*SCRIPTS, *TEXT_SCRIPTS]
 TEXTS = {name: (ROOT / name).read_text() for name in ALL}
@@ -463,5 +465,5 @@ def test_a_gpu_that_pytorch_cannot_use_is_named(monkeypatch, capsys):
     ):
         monkeypatch.setattr(nd.os.path, "exists", lambda path, found=found: found)
         args = nd.argparse.Namespace(no_accel=bool(words), gpu=None)
-        assert nd.pick_device(args).type == "cpu"
+        assert devices.pick_device(args).type == "cpu"
         assert ("cannot use this machine's GPU" in capsys.readouterr().err) == printed

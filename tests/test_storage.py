@@ -14,6 +14,8 @@ import pytest
 from conftest import ALIKE, EARLY, ND, ROOT, RUN, command, load, locked, nd, points, refused, run
 
 import text_nd
+from trainparts import errors
+from trainparts.runs import run_folder
 
 PASSES = ["EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"]
 
@@ -80,7 +82,7 @@ def test_too_many_open_files_are_no_damage(one, typed):
     assert "skips" not in output
     for error in MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"):
         full = mock.Mock(side_effect=error)
-        with mock.patch.object(nd.torch, "load", full), pytest.raises(nd.BadInput) as refusal:
+        with mock.patch.object(nd.torch, "load", full), pytest.raises(errors.BadInput) as refusal:
             nd.newest_checkpoint(one, "--output-dir")
         assert "one/checkpoint.pt cannot be loaded: no memory for it" in str(refusal.value)
 
@@ -218,17 +220,17 @@ def test_text_that_cannot_be_looked_at_does_not_answer(tmp_path, monkeypatch):
     """Or DIR would be said to have no such file."""
     looked = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
     args = text_nd.parse_args([str(tmp_path)])
-    with pytest.raises(text_nd.BadInput, match="has no train.txt"):
+    with pytest.raises(errors.BadInput, match="has no train.txt"):
         text_nd.list_blocks(args)
     monkeypatch.setattr(text_nd.os, "stat", looked)
-    with pytest.raises(text_nd.Fault, match="train.bin: Input/output error"):
+    with pytest.raises(errors.Fault, match="train.bin: Input/output error"):
         text_nd.list_blocks(args)
-    with pytest.raises(text_nd.Fault, match="model: Input/output error"):
+    with pytest.raises(errors.Fault, match="model: Input/output error"):
         text_nd.parse_args(["-a", "model", "--task", "cola"])
-    with pytest.raises(text_nd.Fault, match="tokens: Input/output error"):
+    with pytest.raises(errors.Fault, match="tokens: Input/output error"):
         text_nd.parse_args(["--tokenizer", "tokens"])
     args.resume = "run"
-    with pytest.raises(text_nd.Fault, match="run: Input/output error"):
+    with pytest.raises(errors.Fault, match="run: Input/output error"):
         text_nd.find_checkpoint(args)
 
 
@@ -281,13 +283,14 @@ def test_a_full_disk_fails_in_training_within_a_file(tmp_path):
 
 LIMITED = """
 import functools, os, resource, sys
-import imagenet_nd as nd
+import torch
 from pathlib import Path
+from trainparts import safe_files
 os.chdir(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 try:
-    save = functools.partial(nd.torch.save, {"weight": nd.torch.zeros(100_000)})
-    nd.write(Path("checkpoint.pt"), save)
+    save = functools.partial(torch.save, {"weight": torch.zeros(100_000)})
+    safe_files.write(Path("checkpoint.pt"), save)
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -318,12 +321,15 @@ def test_a_folder_that_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(nd.time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
     for name in "EIO", "ESTALE":  # a disk that fails has locks
         fails = mock.Mock(side_effect=OSError(getattr(errno, name), os.strerror(5)))
-        with mock.patch.object(nd.fcntl, "flock", fails), pytest.raises(nd.Fault, match=".lock: "):
-            nd.lock_folder.__wrapped__(tmp_path)
-    with locked(tmp_path), pytest.raises(nd.Fault, match="another run is writing there"):
-        nd.lock_folder.__wrapped__(tmp_path)
+        with (
+            mock.patch.object(fcntl, "flock", fails),
+            pytest.raises(errors.Fault, match=".lock: "),
+        ):
+            run_folder.lock_folder.__wrapped__(tmp_path)
+    with locked(tmp_path), pytest.raises(errors.Fault, match="another run is writing there"):
+        run_folder.lock_folder.__wrapped__(tmp_path)
     assert 1060 < clock[0] < 1061
-    lock = nd.lock_folder.__wrapped__(tmp_path)
+    lock = run_folder.lock_folder.__wrapped__(tmp_path)
     with open(tmp_path / ".lock") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     lock.close()
@@ -345,8 +351,8 @@ def test_a_file_system_without_locks(error, typed, tmp_path):
 FORKS = """
 import os, sys, time
 from pathlib import Path
-import imagenet_nd as nd
-nd.lock_folder(Path(sys.argv[1]))
+from trainparts.runs import run_folder
+run_folder.lock_folder(Path(sys.argv[1]))
 if not os.fork():
     time.sleep(100)
 print("locked", flush=True)

@@ -17,6 +17,7 @@ from conftest import ROOT, command, load, run
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 import text_nd as nd
+from trainparts import errors
 
 ND = command("text_nd.py")
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -405,13 +406,13 @@ def test_dropout_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
     hidden = lambda self, *given: nd.nn.functional.dropout(forward(self, *given), 0.25)  # noqa: E731
     monkeypatch.setattr(attention, "forward", hidden)
     with pytest.raises(
-        nd.BadInput, match=r"--dropout 0.5 does not reach all .*: 0.25 is in its code"
+        errors.BadInput, match=r"--dropout 0.5 does not reach all .*: 0.25 is in its code"
     ):
         nd.build_model(args, data)
     monkeypatch.setattr(attention, "forward", forward)
     nd.build_model(args, data)
     none = mock_dropout(monkeypatch)
-    with pytest.raises(nd.BadInput, match=r"--dropout 0.5: -a .* has no dropout"):
+    with pytest.raises(errors.BadInput, match=r"--dropout 0.5: -a .* has no dropout"):
         nd.build_model(args, data)
     assert none
 
@@ -472,7 +473,7 @@ def test_all_positions_run_or_are_refused(kind, spare, tmp_path):
         assert nd.build_model(args, data)(torch.full((1, used + 1), 7)).shape == (1, 3)
         return
     told = f"--max-length {used + spare} is more than its {used} positions"
-    with pytest.raises(nd.BadInput, match=told):
+    with pytest.raises(errors.BadInput, match=told):
         nd.build_model(args, data)
 
 
@@ -517,7 +518,7 @@ def test_padding_that_changes_the_output_is_said(tmp_path, capfd):
         shutil.rmtree(tmp_path / "model")
     args, data = classify("xlnet", tmp_path, "--max-length", "32")
     data = data._replace(train=data.train._replace(pads_left=True))
-    with pytest.raises(nd.BadInput, match="needs padding on the left, which is not done here"):
+    with pytest.raises(errors.BadInput, match="needs padding on the left, which is not done here"):
         nd.build_model(args, data)
     path = tmp_path / "model" / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"padding_side": "left"}))

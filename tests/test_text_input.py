@@ -13,6 +13,7 @@ import torch
 from conftest import ROOT, Hostile, command, damage, flip, run, start_ranks, the_line, the_run
 
 import text_nd
+from trainparts import errors
 
 ND = "text_nd.py"
 TRAIN = ["--no-accel", "-b", "4", "--epochs", "1"]
@@ -529,7 +530,7 @@ def test_layers_that_config_json_does_not_have_are_not_left_out(bert, pairs, tmp
     )
     transformers.BertForSequenceClassification(deeper).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(text_nd.BadInput, match="weights are of layers that config.json does not"):
+    with pytest.raises(errors.BadInput, match="weights are of layers that config.json does not"):
         text_nd.build_model(*prepared(*RTE, folder, "-e", pairs))
     text_nd.build_model(*prepared(*RTE, folder, pairs))  # to train, as some shorten a model
     transformers.BertForPreTraining(transformers.BertConfig(**config)).save_pretrained(folder)
@@ -542,9 +543,7 @@ def test_a_folder_with_python_objects_is_one_line(bert, pairs, tmp_path):
     for path in folder.glob("*.safetensors"):
         path.unlink()
     torch.save({"a": Hostile(tmp_path / "ran")}, folder / "pytorch_model.bin")
-    with pytest.raises(
-        text_nd.BadInput, match="Python objects beside its weights, which could run"
-    ):
+    with pytest.raises(errors.BadInput, match="Python objects beside its weights, which could run"):
         text_nd.build_model(*prepared(*RTE, folder, pairs))
     assert not (tmp_path / "ran").exists()
 

@@ -16,6 +16,7 @@ from conftest import ROOT, checkpoint, damage, environment, interrupted, run, to
 from pyarrow import parquet
 
 import text_nd as nd
+from trainparts import safe_files
 
 TEXT = ROOT / "tools" / "prepare_text.py"
 
@@ -365,7 +366,7 @@ def test_a_trained_model_goes_on(tmp_path, tool):
     words = "--layers 1 --hidden-size 32 --heads 2 --max-length 12 --lr 0.01 --epochs 3 -b 16"
     words = [*words.split(), "--ema", "0.9", "--dropout", "0.1", "--no-accel"]
     run([sys.executable, ROOT / "text_nd.py", *words, tmp_path], tmp_path)
-    saved = nd.load_file(checkpoint(tmp_path / "runs"))
+    saved = safe_files.load_file(checkpoint(tmp_path / "runs"))
     saved["state_dict"] = {name: 0 * weight for name, weight in saved["state_dict"].items()}
     torch.save(saved, tmp_path / "no weights.pt")
     words = "sample", tmp_path / "no weights.pt", "--prompt", "xyzab", "--length", 60

@@ -39,6 +39,7 @@ from conftest import (
 
 import imagenet_nd as nd
 from reporting import logs
+from trainparts import errors
 
 
 def write_set(folder, names=("b", "a"), train=5, val=2, sizes=(60, 45)):
@@ -614,7 +615,7 @@ def test_tools_end_with_the_status_of_storage(tmp_path, tool, monkeypatch):
     mistakes = importlib.import_module("commandline").MISTAKES
     for program in "look", "make_shards":  # before reading fails
         importlib.import_module(program)
-    assert {*mistakes} == {*nd.WRONG_PATH, *nd.LIMITS}
+    assert {*mistakes} == {*errors.WRONG_PATH, *errors.LIMITS}
     (tmp_path / "a.pt").touch()
     for name, status in ("EIO", 1), ("EACCES", 2), ("ENOSPC", 1), ("EMFILE", 2):
         number = getattr(errno, name)

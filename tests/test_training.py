@@ -1,6 +1,7 @@
 """The scripts as users run them: resuming, evaluating, logs, stopping. Few starts, many checks."""
 
 import errno
+import faulthandler
 import gc
 import importlib
 import json
@@ -41,6 +42,8 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 import imagenet_nd as nd
 import imagenet_pipeline as pipeline
 import text_nd as text
+from trainparts import devices, endings, errors, safe_files
+from trainparts.runs import run_folder, state_trees
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -250,7 +253,7 @@ def test_two_starts_in_one_second(tmp_path, monkeypatch):
     here.place = nd.Place(torch.device("cpu"))
     here.data = types.SimpleNamespace(device_batch=16, workers=0)
     monkeypatch.setattr(nd, "about_model", lambda args, data: {"arch": "timm/vit"})
-    folders = [nd.new_folder(nd.name_of(here)) for _ in range(3)]
+    folders = [run_folder.new_folder(nd.name_of(here)) for _ in range(3)]
     assert len(set(folders)) == 3 and all(path.parent == Path("runs") for path in folders)
     assert all("_timm-vit_gpux1_b16_cpu0_optfloat32" in path.name for path in folders)
 
@@ -404,7 +407,7 @@ def test_flags_of_a_step(monkeypatch):
     """The seconds that a rank of four waited are its share of the mean; the first clock by which it
     is time saves or ends the budget for all, and any rank that has a signal ends all. In
     validation, where all is saved, only saving is not due."""
-    monkeypatch.setattr(nd, "arm_timeout", lambda *args, **options: None)
+    monkeypatch.setattr(endings, "arm_timeout", lambda *args, **options: None)
     now = time.monotonic()
     for rank, age, signals, training, expected in (
         (0, 179, [], True, [0, 0, 0]),
@@ -429,9 +432,10 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     """Also the stages of a replica, which have the same slice of the data: what one drops is not
     what the next one drops."""
     seeds = []
-    for name in "arm_timeout", "finish_step", "flush", "train_step", "Meter", "measured":
+    for name in "finish_step", "flush", "train_step", "Meter", "measured":
         monkeypatch.setattr(nd, name, mock.MagicMock())
-    monkeypatch.setattr(nd, "seed_generators", lambda seed, device: seeds.append(seed))
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
+    monkeypatch.setattr(devices, "seed_generators", lambda seed, device: seeds.append(seed))
     data = types.SimpleNamespace(global_batch=8, steps=3, accumulation_steps=1)
     for rank in 0, 1:
         place = nd.Place("cpu", rank, ranks=2, data_rank=0, data_ranks=1)
@@ -446,20 +450,20 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
 def test_a_step_is_seeded_as_by_pytorch(monkeypatch):
     """Without the traceback that it formats, in reads of the file system, for each kind of device
     that is not in use; on CUDA, tests/test_ghost.py sees it."""
-    for seed in nd.seed_from(0, 3, 5, 1), 0, 2**64 - 1:
+    for seed in devices.seed_from(0, 3, 5, 1), 0, 2**64 - 1:
         torch.manual_seed(seed)
         expected = torch.initial_seed(), torch.rand(3)
         torch.manual_seed(7)
         with monkeypatch.context() as patch:
             patch.setattr(traceback, "format_stack", None)
             patch.setattr(traceback, "extract_stack", None)
-            nd.seed_generators(seed, torch.device("cpu"))
+            devices.seed_generators(seed, torch.device("cpu"))
         assert torch.initial_seed() == expected[0] and torch.equal(torch.rand(3), expected[1])
     for kind in "xpu", "mps", "cuda":  # Apple's has one device, and manual_seed() alone
         name = "manual_seed" if kind == "mps" else "manual_seed_all"
         called = mock.Mock()
         monkeypatch.setattr(getattr(torch, kind), name, called)
-        nd.seed_generators(7, torch.device(kind, 0))
+        devices.seed_generators(7, torch.device(kind, 0))
         called.assert_called_once_with(7)
         assert torch.initial_seed() == 7
 
@@ -467,23 +471,23 @@ def test_a_step_is_seeded_as_by_pytorch(monkeypatch):
 def test_the_timer_starts_again_once_a_second(monkeypatch):
     """It is a thread: in each step it would take longer than the rest of the loop."""
     started, now = [], [100.0]
-    monkeypatch.setattr(nd.faulthandler, "dump_traceback_later", lambda *a, **b: started.append(a))
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *a, **b: started.append(a))
     monkeypatch.setattr(nd.time, "monotonic", lambda: now[0])
-    nd.start_timer.cache_clear()
+    endings.start_timer.cache_clear()
     args = nd.parse_args(["--timeout", "40"])
     for now[0] in 100.0, 100.4, 100.9, 101.0, 101.5, 102.2, 130.0:
-        nd.arm_timeout(args)
+        endings.arm_timeout(args)
     assert started == [(70,)] * 4
-    nd.arm_timeout(nd.parse_args(["--timeout", "50"]))
-    nd.arm_timeout(nd.parse_args(["--timeout", "0"]))
+    endings.arm_timeout(nd.parse_args(["--timeout", "50"]))
+    endings.arm_timeout(nd.parse_args(["--timeout", "0"]))
     assert started[4:] == [(80,)]
-    nd.start_timer.cache_clear()
+    endings.start_timer.cache_clear()
 
 
 @pytest.mark.parametrize("words", [[], ["--ema", "0.9"]])
 def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_path, monkeypatch):
     """No checkpoint is kept in memory during validation; none is loaded to be written."""
-    copies, in_float32, validate = [], nd.in_float32, nd.validate
+    copies, in_float32, validate = [], state_trees.in_float32, nd.validate
 
     def keep_track(tree):
         copied = in_float32(tree)
@@ -498,10 +502,10 @@ def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_p
             patch.setattr(nd, "full_state", None)
             return validate(run)
 
-    monkeypatch.setattr(nd, "arm_timeout", lambda args: None)
-    monkeypatch.setattr(nd, "in_float32", keep_track)
+    monkeypatch.setattr(endings, "arm_timeout", lambda args: None)
+    monkeypatch.setattr(state_trees, "in_float32", keep_track)
     monkeypatch.setattr(nd, "validate", check)
-    monkeypatch.setattr(nd, "load_file", None)
+    monkeypatch.setattr(safe_files, "load_file", None)
     monkeypatch.chdir(tmp_path)
     words = ["-a", "squeezenet1_1", "--image-size", "32", "-b", "4", "--no-accel", *words]
     made = nd.build_run(nd.parse_args([*words, "--dummy", "--epochs", "2", "--output-dir", "run"]))
@@ -527,7 +531,7 @@ def test_finite_weights_are_saved_and_no_others(values, saved, tmp_path, monkeyp
         found = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state_dict"]["weight"]
         assert torch.equal(found, state["state_dict"]["weight"])
     else:
-        with pytest.raises(nd.BadInput, match="not all weights are finite"):
+        with pytest.raises(errors.BadInput, match="not all weights are finite"):
             nd.save_checkpoint(here)
         assert not [*tmp_path.iterdir()]
 
@@ -582,8 +586,9 @@ def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
     here.ema = {name: 3 * torch.ones_like(each) for name, each in model.state_dict().items()}
     here.place, here.data_waits = nd.Place("cpu", 1, ranks=2, data_rank=1, data_ranks=2), []
     here.data = types.SimpleNamespace(val=types.SimpleNamespace(target=[0, 1]))
-    for name in "arm_timeout", "finish_step", "flush", "measured":
+    for name in "finish_step", "flush", "measured":
         monkeypatch.setattr(nd, name, mock.Mock())
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     meter = mock.Mock(sums={nd.ITEMS: 2})
     monkeypatch.setattr(nd, "Meter", lambda *of_run: meter)
     monkeypatch.setattr(nd, "val_steps", lambda *of_run: 1)
@@ -621,7 +626,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     done, counted = [], []
     monkeypatch.setattr(nd, "save_checkpoint", lambda run: done.append(("save", counted.copy())))
     monkeypatch.setattr(nd, "end_early", lambda run: done.append(("stop", counted.copy())))
-    monkeypatch.setattr(nd, "arm_timeout", mock.Mock())
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     here = types.SimpleNamespace(args=nd.parse_args(["--checkpoint-minutes", "1"]), log=None)
     here.place, here.data_waits, here.pending = nd.Place(torch.device("cpu")), [], []
     here.scaler, here.scale = torch.amp.GradScaler("cpu", enabled=False), 1.0
@@ -644,7 +649,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     assert done == expected[wish]
     assert behind == {None: [0, 1, 2, 3], "save": [0, 1, 3, 3], "stop": [0, 1, 3]}[wish]
     assert here.save is False
-    assert nd.arm_timeout.call_count == len(behind)
+    assert endings.arm_timeout.call_count == len(behind)
     nd.flush(here, here.meter)
     assert counted == [1, 2, 3, 4][: 3 if wish == "stop" else 4]
 
@@ -653,7 +658,7 @@ def test_a_save_begins_the_minutes_anew(monkeypatch):
     """Or after the first --checkpoint-minutes, each step would be saved."""
     for name in "about_model", "full_state", "peak_learning_rate":
         monkeypatch.setattr(nd, name, lambda *of_run: {})
-    monkeypatch.setattr(nd, "arm_timeout", mock.Mock())
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     here = types.SimpleNamespace(args=nd.parse_args([]), data=mock.Mock(steps=5), epoch=0, step=3)
     here.meter, here.scaler, here.options = mock.Mock(), mock.Mock(), {}
     here.best, here.stale_epochs, here.started = dict.fromkeys(nd.BEST, 0.0), 0, 0.0
@@ -672,7 +677,7 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch)
     monkeypatch.setattr(os, "link", os.link if number is None else refused)
     for name in nd.CHECKPOINTS[:3]:
         (tmp_path / name).write_text(name)
-    monkeypatch.setattr(nd, "write", mock.Mock())  # nothing takes the newest one's place
+    monkeypatch.setattr(safe_files, "write", mock.Mock())  # nothing takes the newest one's place
     for _ in range(2):
         nd.save_checkpoint(here)
     held = [(tmp_path / name).read_text() for name in nd.CHECKPOINTS[:3]]
@@ -690,12 +695,12 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch)
     ],
 )
 def test_too_little_memory_is_the_user_s_to_mend(error, status, capfd):
-    assert nd.report_error(error) == status
+    assert errors.report_error(error) == status
     assert ("no memory: lower -b or -j" in capfd.readouterr().err) == (status == 2)
 
 
 def test_a_name_can_neither_break_the_line_nor_send_commands(capfd):
-    assert nd.report_error(nd.BadInput("\udcff\n\x1b[31m\x9b0.png is bad\r")) == 2
+    assert errors.report_error(errors.BadInput("\udcff\n\x1b[31m\x9b0.png is bad\r")) == 2
     line = capfd.readouterr().err
     assert line.endswith(r"error: ?\n\x1b[31m\x9b0.png is bad\r" + "\n"), line
 
@@ -729,7 +734,7 @@ def test_without_stderr(demo, tmp_path):
 
 def test_only_ends_of_epochs_are_kept_by_their_number(tmp_path, monkeypatch):
     """epoch-N.pt is where epoch N ends, not a step of the next."""
-    monkeypatch.setattr(nd, "write", lambda path, save: path.touch())
+    monkeypatch.setattr(safe_files, "write", lambda path, save: path.touch())
     here = types.SimpleNamespace(args=nd.parse_args(["--keep-every", "2"]), folder=tmp_path)
     here.log = mock.Mock()
     for epoch, step in (1, 0), (1, 2), (2, 0), (2, 1), (3, 0):
@@ -745,7 +750,7 @@ def test_signals_that_are_promised_are_handled():
     promised = re.search(r"^7\. (.*?) save at the current step", text, re.MULTILINE)[1]
     names = set(re.findall("SIG[A-Z0-9]+", promised))
     assert names == {"SIGTERM", "SIGUSR1", "SIGINT"}
-    assert names <= {each.name for each in nd.SIGNALS}
+    assert names <= {each.name for each in endings.SIGNALS}
 
 
 def test_traffic_is_what_the_kernel_counts(monkeypatch):
@@ -770,7 +775,7 @@ def test_traffic_is_what_the_kernel_counts(monkeypatch):
 def test_the_ranks_of_a_node_share_its_cores(cores, here, share, monkeypatch):
     """Not those of all nodes."""
     monkeypatch.setattr(nd.os, "sched_getaffinity", lambda pid: range(cores), raising=False)
-    assert nd.cores_per_rank(nd.Place("cpu", ranks=8, local_ranks=here)) == share
+    assert devices.cores_per_rank(nd.Place("cpu", ranks=8, local_ranks=here)) == share
 
 
 def test_moments_begin_at_zero_and_counts_go_on(monkeypatch):
@@ -807,7 +812,7 @@ def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch)
         nd.os, "fsync", lambda fd: sizes.append((os.fstat(fd).st_size, path.exists())) or fsync(fd)
     )
     path = tmp_path / "checkpoint.pt"
-    nd.write(path, lambda file: file.write(b"whole"))
+    safe_files.write(path, lambda file: file.write(b"whole"))
     assert sizes[0] == (5, False) and len(sizes) == 2 and sizes[1][1], "then the folder"
 
 

@@ -28,6 +28,7 @@ from torchvision import models
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
+from trainparts import endings, errors, safe_files
 
 CLASSES = ["bird", "cat", "dog"]
 IDS = (ROOT / "tools" / "imagenet_classes.txt").read_text().split()
@@ -116,7 +117,7 @@ def complaint(words, cwd, only=True, **options):
     words = [str(word) for word in words]
     if words[: len(ND)] != ND or "-e" not in words:
         return conftest.complaint(words, cwd, only, **options)
-    with pytest.raises(nd.BadInput) as raised:
+    with pytest.raises(errors.BadInput) as raised:
         evaluated(words[len(ND) :], cwd, **options)
     assert "\n" not in str(raised.value)
     return f"imagenet_nd.py: error: {raised.value}"
@@ -131,7 +132,7 @@ def evaluated(words, cwd, env=()):
     here, printed = os.getcwd(), io.StringIO()
     os.chdir(cwd)
     try:
-        untimed = mock.patch.object(nd, "arm_timeout")  # it needs a stderr with a number
+        untimed = mock.patch.object(endings, "arm_timeout")  # it needs a stderr with a number
         with untimed, contextlib.redirect_stdout(printed):
             started = nd.build_run(nd.parse_args(words))
             print(f"validation: {nd.format_metrics(nd.validate(started), 3)}")
@@ -361,7 +362,7 @@ def test_another_project_s_numbers_are_not_believed(tmp_path):
         {"mean": ["a"] * 3},
         {"image_size": "x"},
     ):
-        with pytest.raises(nd.BadInput, match="x.pth cannot be used: its "):
+        with pytest.raises(errors.BadInput, match="x.pth cannot be used: its "):
             nd.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
 
 
@@ -446,7 +447,7 @@ def test_a_missing_weight_that_the_output_needs_ends(tmp_path):
     state = model.state_dict()
     for name in "fc.weight", "layer4.1.bn2.running_var", "conv1.weight":
         few = {each: state[each] for each in state if each != name}
-        with pytest.raises(nd.BadInput, match=f"x.pth: 1 weights do not fit: {name}"):
+        with pytest.raises(errors.BadInput, match=f"x.pth: 1 weights do not fit: {name}"):
             nd.load_weights(make("resnet18", seed=2), few, "x.pth", 64)
         nd.load_weights(make("resnet18", seed=2), few, "x.pth")  # training goes on
     counters = [name for name in state if "num_batches_tracked" in name]
@@ -454,7 +455,7 @@ def test_a_missing_weight_that_the_output_needs_ends(tmp_path):
     compare(model, make("resnet18", seed=2), {n: state[n] for n in state if n not in counters})
     vit = models.VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=3)
     larger = models.VisionTransformer(48, 16, 2, 2, 16, 32, num_classes=3)
-    with pytest.raises(nd.BadInput, match="1 weights do not fit: encoder.pos_embedding"):
+    with pytest.raises(errors.BadInput, match="1 weights do not fit: encoder.pos_embedding"):
         nd.load_weights(larger, vit.state_dict(), "x.pth", 48)
 
 
@@ -721,7 +722,7 @@ def test_published_weights_are_of_imagenet_s_classes():
         assert nd.order_classes(found, about) == found
     assert nd.order_classes(sorted(numbers), about) == numbers
     for found in *others, sorted(models.ResNet18_Weights.DEFAULT.meta["categories"]):
-        with pytest.raises(nd.BadInput, match="ImageNet's 1,000 classes: their folders"):
+        with pytest.raises(errors.BadInput, match="ImageNet's 1,000 classes: their folders"):
             nd.order_classes(found, about)
         assert nd.order_classes(found, {"published": False}) == found
         assert nd.order_classes(found, about | {"classes": CLASSES}) == CLASSES
@@ -853,7 +854,7 @@ def test_two_models_in_a_file(tmp_path):
     one, two = (make("resnet18", seed=seed).state_dict() for seed in (1, 2))
     both = {f"model.{n}": one[n] for n in one} | {f"net.{n}": two[n] for n in two}
     with pytest.raises(
-        nd.BadInput, match="^x.pth has two models that fit, both with a conv1.weight"
+        errors.BadInput, match="^x.pth has two models that fit, both with a conv1.weight"
     ):
         nd.load_weights(make("resnet18"), {"state_dict": both}, "x.pth")
     both = {f"model.{n}": one[n] for n in one} | {f"teacher.{n}": two[n] for n in two}
@@ -912,7 +913,9 @@ def test_weights_that_are_no_real_numbers(dtype, images, tmp_path, capfd):
     state["fc.bias"] = state["fc.bias"].to(dtype)
     nd.load_weights(other, state, "x.pth")
     assert "1 weights do not fit and are left out: fc.bias" in capfd.readouterr().out
-    with pytest.raises(nd.BadInput, match="do not fit: fc.bias; without them the output is rand"):
+    with pytest.raises(
+        errors.BadInput, match="do not fit: fc.bias; without them the output is rand"
+    ):
         nd.load_weights(other, state, "x.pth", 64)
 
 
@@ -947,7 +950,7 @@ def test_a_checkpoint_of_text_is_none_of_images(text, tmp_path, look):
     )
     path = tmp_path / "run" / "checkpoint.pt"
     says_so = f"{path} is a checkpoint of scripts for another task"
-    with pytest.raises(nd.BadInput, match=re.escape(says_so)):
+    with pytest.raises(nd.errors.BadInput, match=re.escape(says_so)):
         nd.about_file(path, load(path))
     errors = look("predict", path, "x.png", status=2)[1]
     assert errors.count("\n") == 1 and says_so in errors
@@ -986,7 +989,7 @@ def test_numbers_of_numpy_are_no_code(tmp_path):
     """As home-made loops save their best accuracy."""
     saved = {"best": np.float64(91.2), "low": np.float32(0.5), "state_dict": {}}
     torch.save(saved, tmp_path / "w.pth")
-    assert nd.load_file(tmp_path / "w.pth") == saved
+    assert safe_files.load_file(tmp_path / "w.pth") == saved
 
 
 def test_a_program_is_one_line(images, tmp_path, look):
@@ -1051,7 +1054,7 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
         if arch is None:
             nd.read_about(args, nd.Place(torch.device("cpu")), None)
         else:
-            with pytest.raises(nd.BadInput, match=f"type -a {arch}$"):
+            with pytest.raises(errors.BadInput, match=f"type -a {arch}$"):
                 nd.read_about(args, nd.Place(torch.device("cpu")), None)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
     with mock.patch.object(importlib.util, "find_spec", lambda name: None):  # it may be any of them

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import make_parser, one_line
 
 import imagenet_nd as nd
+from trainparts import devices, errors
 
 WARM_UP = 3  # steps in which kernels are chosen and compiled
 
@@ -32,7 +33,7 @@ def start(script, words):
     they do in every program."""
     args = script.parse_args([*map(str, words), "--timeout", "0"])
     if args.evaluate:
-        raise nd.BadInput("--evaluate trains no steps")
+        raise errors.BadInput("--evaluate trains no steps")
     with contextlib.redirect_stdout(io.StringIO()):
         run = script.build_run(args)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -40,7 +41,7 @@ def start(script, words):
     # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
     first = next(run.batches, None)
     if first is None:
-        raise nd.BadInput("there is no step to train")
+        raise errors.BadInput("there is no step to train")
     run.batches = itertools.chain([first], run.batches)
     return run
 
@@ -89,7 +90,9 @@ def measure(words, steps, folder):
         fewer = workers if there // 2 > WARM_UP + 2 * workers else 0
         most = there // 2 - WARM_UP - 2 * fewer
         cure = f"give --steps {most} -j {fewer}" if most > 0 else "lower -b, or give more images"
-        raise nd.BadInput(f"an epoch has {there} steps, fewer than are needed, {needed}: {cure}")
+        raise errors.BadInput(
+            f"an epoch has {there} steps, fewer than are needed, {needed}: {cure}"
+        )
     both, loader = (images_per_second(work, run, steps) for work in (train, load))
     kill_workers()
     run = start(nd, [*words, "--dummy", "--output-dir", f"{folder}/dummy"])
@@ -120,10 +123,10 @@ def main():
         with one_line(parser), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             loader, model, both, workers = measure(words, args.steps, folder)
     except Exception as error:  # as the script reports it: one line, but of a bug all
-        sys.exit(nd.report_error(error))
+        sys.exit(errors.report_error(error))
     finally:
         kill_workers()
-    cores = nd.cores_per_rank(nd.Place(None))
+    cores = devices.cores_per_rank(nd.Place(None))
     print(f"images/s: loader {loader:,.0f} (-j {workers}), model {model:,.0f}, both {both:,.0f}")
     print(advice(loader, model, workers, cores))
     if not nd.torch.accelerator.is_available():

@@ -83,13 +83,13 @@ class Trained(NamedTuple):
 
 def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
-    saved = nd.load_file(path)
+    saved = nd.safe_files.load_file(path)
     try:
         if not nd.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
         about = nd.about_file(path, saved, arch)
         if "model_options" in saved and (line := other_script(path)):
-            nd.print_line(line, sys.stderr)
+            nd.errors.print_line(line, sys.stderr)
         arch = arch or about.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
@@ -112,16 +112,16 @@ def open_checkpoint(path, arch=None):
         trained = Trained(path, about, args, arch, options, None, classes, size, resize, *pixels)
         model = nd.build_model(args, trained.data(), load=False).eval()
         for line in nd.assumptions(path, arch, options, about):
-            nd.print_line(line, sys.stderr)
+            nd.errors.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
             nd.load_weights(model, saved, str(path), size)
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
-        line = nd.first_line(error)
+        line = nd.errors.first_line(error)
         if not line.startswith(str(path)):
             line = f"{path} cannot be used: {line}"
-        raise nd.BadInput(line) from None
+        raise nd.errors.BadInput(line) from None
     return trained._replace(model=model)
 
 
@@ -146,19 +146,19 @@ def load_script(path):
     name = "script_of_the_user"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     if not (spec and path.is_file()):
-        raise nd.BadInput(f"--script {path} is no file that ends in .py")
+        raise nd.errors.BadInput(f"--script {path} is no file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where its dataclasses look for it
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a script does
-        why = f"{type(error).__name__}: {nd.first_line(error)}"
-        raise nd.BadInput(f"--script {path} cannot be imported: {why}") from None
+        why = f"{type(error).__name__}: {nd.errors.first_line(error)}"
+        raise nd.errors.BadInput(f"--script {path} cannot be imported: {why}") from None
     used = {*re.findall(r"\bnd\.(\w+)", Path(__file__).read_text())}
     if missing := sorted(name for name in used if not hasattr(module, name)):
         what = f"it lacks {len(missing)} names, as {', '.join(missing[:3])}"
-        raise nd.BadInput(f"--script {path} is no imagenet_*.py: {what}")
+        raise nd.errors.BadInput(f"--script {path} is no imagenet_*.py: {what}")
     return module
 
 
@@ -228,7 +228,7 @@ def open_table(path):
         yield None
         return
     if path.suffix.lower() in (*CHECKPOINTS, *IMAGES):  # a forgotten FILE would be its victim
-        raise nd.BadInput(f"--csv {path} is no name for a table: give FILE.csv")
+        raise nd.errors.BadInput(f"--csv {path} is no name for a table: give FILE.csv")
     target = Path(os.path.realpath(path))  # a link stays one
     at_once = os.path.exists(path) and not os.path.isfile(path)
     out = path if at_once else target.with_name(f"{target.name}.tmp")
@@ -237,18 +237,18 @@ def open_table(path):
             open(path, "ab").close()
         file = open(out, "w", newline="", encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise nd.BadInput(f"--csv {path} cannot be written: {error.strerror}") from None
+        raise nd.errors.BadInput(f"--csv {path} cannot be written: {error.strerror}") from None
     try:
         with file:
             yield csv.writer(file, lineterminator="\n")
         if not at_once:
             os.replace(out, target)
-            nd.print_line(f"table: {shown(str(path))}")
+            nd.errors.print_line(f"table: {shown(str(path))}")
     except BaseException as error:
         if not at_once:
             out.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise nd.storage_error(f"--csv {path} cannot be written", error) from None
+            raise nd.errors.storage_error(f"--csv {path} cannot be written", error) from None
         raise
 
 
@@ -275,7 +275,7 @@ def images_in(path):
     pairs = ((folder, name) for folder, names in walked for name in sorted(names))
     found = [os.path.join(*pair) for pair in pairs if pair[1].lower().endswith(IMAGES)]
     if not found:
-        raise nd.BadInput(f"{path} has no image (*{', *'.join(IMAGES)}) at any depth")
+        raise nd.errors.BadInput(f"{path} has no image (*{', *'.join(IMAGES)}) at any depth")
     return found
 
 
@@ -299,9 +299,11 @@ class Pictures(torch.utils.data.Dataset):
         crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
         try:
             nd.load_alone(self.read(index), self.crop(crop))
-        except (OSError, nd.BadInput) as error:
+        except (OSError, nd.errors.BadInput) as error:
             why = getattr(error, "strerror", None) or error
-            nd.print_line(f"{shown(str(self.paths[index]))} cannot be read: {why}", sys.stderr)
+            nd.errors.print_line(
+                f"{shown(str(self.paths[index]))} cannot be read: {why}", sys.stderr
+            )
             return crop, -1
         return crop, index
 
@@ -333,7 +335,7 @@ def finite(trained, logits):
     """Returns a model's outputs. Raises BadInput if they are not finite, as of finite weights that
     are too large."""
     if not logits.isfinite().all():
-        raise nd.BadInput(f"{trained.path} cannot be used: its outputs are not finite")
+        raise nd.errors.BadInput(f"{trained.path} cannot be used: its outputs are not finite")
     return logits
 
 
@@ -366,7 +368,7 @@ def predict(args):
                     name = trained.classes[chances.argmax()]
                     table.writerow([paths[number], name, *chances.numpy()])
                 else:
-                    nd.print_line(f"{shown(paths[number])}: {likeliest(trained, chances)}")
+                    nd.errors.print_line(f"{shown(paths[number])}: {likeliest(trained, chances)}")
     return odd
 
 
@@ -385,7 +387,7 @@ def classes(args):
     draws the confusion matrix, and writes its counts with --csv. The balanced accuracy is the mean
     of the classes' top-1. With --save the accuracy of all is written beside the checkpoint."""
     if args.save and args.part != "test":  # the only part that make_results.py reads
-        raise nd.BadInput("--save writes test.json: it goes with --part test alone")
+        raise nd.errors.BadInput("--save writes test.json: it goes with --part test alone")
     with open_table(args.csv) as table:
         trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
         source = open_part(args, trained)
@@ -403,8 +405,8 @@ def classes(args):
     if args.save:
         out = args.checkpoint.with_name(f"{args.part}.json")
         text = json.dumps({"checkpoint": args.checkpoint.name, **found}, indent=1, allow_nan=False)
-        nd.write(out, lambda file: file.write(f"{text}\n".encode()))
-        nd.print_line(f"accuracy: {out}")
+        nd.safe_files.write(out, lambda file: file.write(f"{text}\n".encode()))
+        nd.errors.print_line(f"accuracy: {out}")
     return len(source.target) - found["count"]
 
 
@@ -412,7 +414,7 @@ def open_part(args, trained):
     """Returns the Source of DIR/PART, its targets in the order of the model's classes."""
     folder = args.dir / args.part
     if not folder.is_dir():
-        raise nd.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
+        raise nd.errors.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
     source = nd.open_source(folder, allow_empty=True)
     # As in -e: the file says its classes, or DIR has a folder for each.
     named = nd.open_source(args.dir / "train", names_only=True) or source.classes
@@ -422,7 +424,7 @@ def open_part(args, trained):
         raise nd.unnamed(args.checkpoint, outputs, known, args.dir, args.part)
     source = nd.in_classes(source, known, args.checkpoint)
     for line in (*nd.order_of_numbers(known), *source.gaps()):
-        nd.print_line(line)
+        nd.errors.print_line(line)
     return source
 
 
@@ -442,7 +444,7 @@ def measure(trained, source):
     matrix = count.compute().numpy()[several, several]
     loss, top1, top5, total = sums.tolist()
     if not total:
-        raise nd.BadInput(f"{source.folder} has no picture that can be read")
+        raise nd.errors.BadInput(f"{source.folder} has no picture that can be read")
     images = matrix.sum(axis=1)
     there = images > 0
     balanced = float((matrix.diagonal()[there] / images[there]).mean())
@@ -457,20 +459,24 @@ def print_classes(folder, names, matrix, found):
     if len(names) > 5:  # of five it is 100 % always
         accuracy += ", top-5 {top5:.3f} %".format(**found)
     images, right = matrix.sum(axis=1), matrix.diagonal()
-    nd.print_line(f"{folder}: {accuracy}, loss {found['loss']:.4f}; images: {found['count']:,}")
+    nd.errors.print_line(
+        f"{folder}: {accuracy}, loss {found['loss']:.4f}; images: {found['count']:,}"
+    )
     wide = max(len(name) for name in names)
-    nd.print_line(f"{'class':{wide}}  images  top-1, %")
+    nd.errors.print_line(f"{'class':{wide}}  images  top-1, %")
     there = images.nonzero()[0]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
         share = 100 * right[label] / images[label]
-        nd.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
+        nd.errors.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
     if wrong.any():
-        nd.print_line("most often confused:")
+        nd.errors.print_line("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:
-            nd.print_line(f"  {names[label]} taken for {names[other]}: {number} of {images[label]}")
+            nd.errors.print_line(
+                f"  {names[label]} taken for {names[other]}: {number} of {images[label]}"
+            )
 
 
 def draw_matrix(out, names, matrix, found):
@@ -493,7 +499,7 @@ def draw_matrix(out, names, matrix, found):
     axes.set_title(f"top-1 {found['top1']:.2f} %; images: {found['count']:,}")
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(out, dpi=150)
-    nd.print_line(f"confusion matrix: {out}")
+    nd.errors.print_line(f"confusion matrix: {out}")
 
 
 @torch.no_grad()
@@ -530,7 +536,7 @@ def activation_maps(trained, images):
         if trained.size < nd.preset_of(trained.arch).crop_size[0]:
             why += f"; it may have some at --size {max(64, 4 * trained.size)}"
         what = f"{trained.arch} at {trained.size} pixels"
-        raise nd.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")
+        raise nd.errors.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")
     return logits, torch.einsum("nkhw,ck->nchw", found, last.weight) if linear else found
 
 
@@ -559,8 +565,8 @@ def resized(trained, size):
         with torch.no_grad():
             trained.model(torch.zeros(1, 3, size, size))
     except Exception as error:  # whatever a model does with what it is not made for
-        why = f"{trained.arch} takes no such crops: {nd.first_line(error)}"
-        raise nd.BadInput(f"--size {size}: {why}") from None
+        why = f"{trained.arch} takes no such crops: {nd.errors.first_line(error)}"
+        raise nd.errors.BadInput(f"--size {size}: {why}") from None
     return trained
 
 
@@ -569,7 +575,7 @@ def cam(args):
     paths = [path for path in args.files if path.suffix in CHECKPOINTS]
     pictures = [path for path in dict.fromkeys(args.files) if path.suffix not in CHECKPOINTS]
     if not (paths and pictures):
-        raise nd.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
+        raise nd.errors.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
     models, rows = [open_checkpoint(path, args.arch) for path in paths], {}
     names = [trained.arch for trained in models]
     if len({*names}) < len(names):  # by file, less the folders that all are in
@@ -582,7 +588,7 @@ def cam(args):
     lines = 1 + max(name.count("\n") + 1 for name in names)  # of titles
     for trained in models:
         if args.label and args.label not in trained.classes:
-            raise nd.BadInput(f"{trained.path} has no class {args.label}")
+            raise nd.errors.BadInput(f"{trained.path} has no class {args.label}")
         for path, *cell in cells(trained, [*rows] or pictures, args.label):
             rows.setdefault(path, []).append(cell)
     if rows:
@@ -601,7 +607,7 @@ def cam(args):
         bright = "bright: what speaks most for the class named above; dark: least; map by map"
         figure.supxlabel(bright, fontsize=9)
         figure.savefig(args.out, dpi=150)
-        nd.print_line(f"class activation maps: {args.out}")
+        nd.errors.print_line(f"class activation maps: {args.out}")
     return len(pictures) - len(rows)
 
 
@@ -609,7 +615,7 @@ def export(args):
     """Writes the model as torch.export's program or as ONNX, for batches of any size, and compares
     what it then answers with the model itself."""
     if args.out.suffix not in (".pt2", ".onnx"):
-        raise nd.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
+        raise nd.errors.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
     trained = open_checkpoint(args.checkpoint, args.arch)
     about = {"classes": trained.classes, "image_size": trained.size, "val_resize": trained.resize}
     about |= {"arch": trained.arch, "mean": trained.mean, "std": trained.std}
@@ -626,7 +632,7 @@ def export(args):
             runtime = importlib.import_module("onnxruntime")
             importlib.import_module("onnxscript")
         except ImportError as error:
-            raise nd.BadInput(f"{error}: pip install onnx onnxscript onnxruntime") from None
+            raise nd.errors.BadInput(f"{error}: pip install onnx onnxscript onnxruntime") from None
         program = torch.onnx.export(
             trained.model, example, dynamo=True, dynamic_shapes=dynamic, verbose=False
         )
@@ -644,11 +650,13 @@ def export(args):
             error = ((found - wanted).abs().max() / wanted.abs().max()).item()
             if not error < 1e-4:
                 why = f"relative error {error:.1g}"
-                raise nd.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
+                raise nd.errors.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
     os.replace(unproven, args.out)
     size = f"(N, 3, {trained.size}, {trained.size})"
-    nd.print_line(f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}")
-    nd.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
+    nd.errors.print_line(
+        f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}"
+    )
+    nd.errors.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0
 
 
@@ -656,16 +664,16 @@ def average(args):
     """Writes the mean of several checkpoints' weights and running statistics (model soups,
     Wortsman et al. 2022)."""
     if len(args.checkpoints) < 2:
-        raise nd.BadInput("average takes two checkpoints or more, and the file to write")
+        raise nd.errors.BadInput("average takes two checkpoints or more, and the file to write")
     if args.out.exists():  # where OUT was forgotten it is a checkpoint
-        raise nd.BadInput(f"{args.out} is there already: the last file is the one to write")
+        raise nd.errors.BadInput(f"{args.out} is there already: the last file is the one to write")
     first, *others = [open_checkpoint(path, args.arch) for path in args.checkpoints]
     total = first.model.state_dict()
     for other in others:
         alike = ("arch", "classes", "size", "resize", "interpolation", "mean", "std", "options")
         odd = [name for name in alike if getattr(other, name) != getattr(first, name)]
         if odd:
-            raise nd.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
+            raise nd.errors.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
     states = [each.model.state_dict() for each in (first, *others)]
     for name, tensor in total.items():
         if tensor.is_floating_point():  # and counts are the first's
@@ -674,9 +682,9 @@ def average(args):
     what |= {"classes": first.about.get("classes", []), "model_options": first.options}
     what |= {"image_size": first.size, "val_resize": first.resize}
     what |= {"interpolation": first.interpolation, "mean": first.mean, "std": first.std}
-    nd.write(args.out, functools.partial(torch.save, what))
+    nd.safe_files.write(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
-    nd.print_line(f"{args.out}: {what}")
+    nd.errors.print_line(f"{args.out}: {what}")
     return 0
 
 
@@ -725,14 +733,14 @@ def main():
     args = parser.parse_args()
     matplotlib.rcParams["text.parse_math"] = False  # names may have a $
     if args.script:
-        with one_line(parser, nd.BadInput, OSError):
+        with one_line(parser, nd.errors.BadInput, OSError):
             nd = load_script(args.script)
-    with one_line(parser, nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError):
+    with one_line(parser, nd.errors.BadInput, nd.errors.Fault, OSError, RuntimeError, ValueError):
         out = getattr(args, "out", Path("."))
         if not out.parent.is_dir():
-            raise nd.BadInput(f"{out}: there is no folder {out.parent}")
+            raise nd.errors.BadInput(f"{out}: there is no folder {out.parent}")
         if args.way in (classes, cam) and out.suffix[1:] not in PICTURES:
-            raise nd.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
+            raise nd.errors.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
         odd = args.way(args)
     sys.exit(2 if odd else 0)
 

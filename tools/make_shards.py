@@ -40,6 +40,7 @@ import tarfiles
 from commandline import end, make_parser
 
 import imagenet_nd as nd
+from trainparts import endings, errors
 
 PARTS = ("train", "val")
 PER_IMAGE = ("offset", "length", "target")  # arrays of index.npz; the others are per tar file
@@ -81,9 +82,9 @@ def changed(first, source, change):
         suffix, content = Path(source.path(index)).suffix.lower(), source.read(index)
         try:
             suffix, content = change(content) if change else (suffix, content)
-        except nd.BadInput as error:  # training ends at it, as it would in DIR
+        except errors.BadInput as error:  # training ends at it, as it would in DIR
             why = f"is written as it is, though it cannot be decoded: {error}"
-            nd.print_line(f"{source.path(index)} {why}", sys.stderr)
+            errors.print_line(f"{source.path(index)} {why}", sys.stderr)
         yield f"{first + index:08}", suffix, content, target
 
 
@@ -133,24 +134,28 @@ def read_tar(path):
                     raise tarfiles.Odd(f"{path}: {member.name} is sparse: pack it without --sparse")
                 found = targets if suffix == ".cls" else images
                 if named[1] in found:
-                    raise nd.BadInput(f"{path}: there are two of {named[1]}")
+                    raise errors.BadInput(f"{path}: there are two of {named[1]}")
                 entry = member.offset_data, member.size
                 if found is targets:
                     entry = tar.extractfile(member).read().strip()
                     if not re.fullmatch(rb"0*\d{1,6}", entry):  # up to MOST_CLASSES
                         why = f"holds no class, a number from 0 to {MOST_CLASSES - 1}"
-                        raise nd.BadInput(f"{path}: {member.name} {why}")
+                        raise errors.BadInput(f"{path}: {member.name} {why}")
                 found[named[1]] = entry
     except tarfiles.Odd as error:
-        raise nd.BadInput(str(error)) from None
+        raise errors.BadInput(str(error)) from None
     except (tarfile.TarError, ValueError, EOFError) as error:
-        raise nd.BadInput(f"{path} is no uncompressed, whole tar file of images: {error}") from None
+        raise errors.BadInput(
+            f"{path} is no uncompressed, whole tar file of images: {error}"
+        ) from None
     if dotted := sorted(other.keys() - images.keys()):
-        raise nd.BadInput(f"{path}: {len(dotted)} have a dot in their key, as {other[dotted[0]]}")
+        raise errors.BadInput(
+            f"{path}: {len(dotted)} have a dot in their key, as {other[dotted[0]]}"
+        )
     if alone := sorted(images.keys() ^ targets.keys()):
         what = f"{len(alone)} without an image or a .cls, as {alone[0]}"
         has = f"which has {', '.join(suffixes[alone[0]])}; images are {', '.join(IMG_EXTENSIONS)}"
-        raise nd.BadInput(f"{path}: {what}, {has}")
+        raise errors.BadInput(f"{path}: {what}, {has}")
     targets = {key: int(target) for key, target in targets.items()}
     rows = np.array([[*images[key], targets[key]] for key in images], np.int64).reshape(-1, 3)
     named = {key: {*WORDNET_ID.findall(words.get(key, key))} for key in images}
@@ -181,7 +186,7 @@ def class_names(out, parts):
     ImageNet's, if there are as many; else numbers."""
     for part, tars in parts.items():
         if not sum(len(tar["target"]) for tar in tars):
-            raise nd.BadInput(f"there is no image in the files of {part}")
+            raise errors.BadInput(f"there is no image in the files of {part}")
     tars = [tar for each in parts.values() for tar in each]
     count = 1 + max(tar["target"].max() for tar in tars if len(tar["target"]))
     pairs = set().union(*(tar["ids"] for tar in tars))
@@ -191,7 +196,7 @@ def class_names(out, parts):
             known = [*map(str, range(len(names)))]
             if len(names) < count or names != known and any(names[n] != name for n, name in pairs):
                 why = f"has other classes than {', '.join(parts)}: make both in one run"
-                raise nd.BadInput(f"{out / part} {why}")
+                raise errors.BadInput(f"{out / part} {why}")
             return names
     ids, imagenet = dict(pairs), IMAGENET.read_text().split()
     if len(pairs) == len(ids) == len({*ids.values()}) == count:
@@ -234,7 +239,7 @@ def open_parts(folder):
     sources = dict(zip(PARTS, nd.open_sources(folder), strict=True))
     for source in sources.values():
         for line in source.gaps():
-            nd.print_line(line)
+            errors.print_line(line)
     return sources
 
 
@@ -243,15 +248,17 @@ def make(args, pool):
     sources = open_parts(args.dir)
     classes = sources["train"].classes
     if (args.dir / "train" / "index.npz").exists():
-        raise nd.BadInput(f"{args.dir} holds shards: give the folder that they were made of")
+        raise errors.BadInput(f"{args.dir} holds shards: give the folder that they were made of")
     # Renamed at the end: what a killed run leaves behind does not look whole.
     unfinished, written, change = args.out.with_name(f"{args.out.name}.unfinished"), {}, None
     for there in args.out, unfinished:
         if there.exists():
-            raise nd.BadInput(f"{there} is there already: nothing is overwritten; remove it first")
+            raise errors.BadInput(
+                f"{there} is there already: nothing is overwritten; remove it first"
+            )
     for part in PARTS:  # where it would be a class
         if args.out.resolve().is_relative_to((args.dir / part).resolve()):
-            raise nd.BadInput(f"{args.out} lies in {args.dir / part}: give a folder beside it")
+            raise errors.BadInput(f"{args.out} lies in {args.dir / part}: give a folder beside it")
     if args.raw or args.resize:
         size = args.raw or args.resize
         change = functools.partial(convert, size=size, quality=args.quality, raw=args.raw)
@@ -282,11 +289,11 @@ def make_index(args, pool, parts=PARTS):
         try:
             tarfiles.refuse_others((args.out / part).rglob("*"), named)
         except tarfiles.Odd as error:
-            raise nd.BadInput(str(error)) from None
+            raise errors.BadInput(str(error)) from None
         paths = sorted({path.resolve(): path for path in named}.values())  # a link counts once
         if not paths or (args.out / part / "index.npz").exists():
             why = "has an index.npz already: remove it first" if paths else "has no *.tar"
-            raise nd.BadInput(f"{args.out / part} {why}")
+            raise errors.BadInput(f"{args.out / part} {why}")
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
         if not_read := sum((tar["not_read"] for tar in tars), collections.Counter()):
@@ -299,9 +306,9 @@ def make_index(args, pool, parts=PARTS):
             # Lines end as in text files alone: str.splitlines() would divide names, too.
             classes = args.classes.read_text("utf-8-sig").rstrip().split("\n")
         except UnicodeDecodeError:
-            raise nd.BadInput(f"{args.classes} is no text in UTF-8") from None
+            raise errors.BadInput(f"{args.classes} is no text in UTF-8") from None
         if len(set(classes)) < len(classes) or len(classes) < count or not all(classes):
-            raise nd.BadInput(f"{args.classes} needs {count} names or more, no two alike")
+            raise errors.BadInput(f"{args.classes} needs {count} names or more, no two alike")
     for part, (paths, tars) in found.items():
         write_index(args.out / part, classes, paths, tars)
         for line in nd.open_source(args.out / part).gaps():
@@ -318,7 +325,7 @@ def count_from(args, found):
     lowest, path = min((tar["target"].min(initial=MOST_CLASSES), path) for path, tar in pairs)
     if args.first_class:
         if lowest == 0:
-            raise nd.BadInput(f"--first-class 1: {path} has an image of class 0")
+            raise errors.BadInput(f"--first-class 1: {path} has an image of class 0")
         for _, tar in pairs:
             tar["target"] -= 1
             tar["ids"] = {(label - 1, name) for label, name in tar["ids"]}
@@ -333,14 +340,14 @@ def check(out):
     """Compares the tar files with the index; returns what was compared."""
     for part in PARTS:
         if not (out / part / "index.npz").exists():
-            raise nd.BadInput(f"{out / part} has no index.npz")
+            raise errors.BadInput(f"{out / part} has no index.npz")
         nd.open_source(out / part)  # compares the sizes
         with np.load(out / part / "index.npz") as index:
             names, sums = index["names"], index["sha256"] if "sha256" in index else []
         for name, right in zip(names, sums, strict=False):
             path = out / part / os.fsdecode(name)
             if checksum(path) != right:
-                raise nd.BadInput(f"{path} is not what was written: its checksum differs")
+                raise errors.BadInput(f"{path} is not what was written: its checksum differs")
     return "sizes and checksums" if len(sums) else "sizes (of checksums, --index keeps none)"
 
 
@@ -351,7 +358,7 @@ def decode_all(first, source):
     for index in range(len(source.target)):
         try:
             nd.decode_by_pillow(source.read(index), whole)
-        except (OSError, nd.BadInput) as error:
+        except (OSError, errors.BadInput) as error:
             lines.append(f"{source.path(index)}: image {first + index} cannot be used: {error}")
     return lines
 
@@ -382,7 +389,7 @@ def start_worker():
     """Leaves Ctrl-C to the process that started this one, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    nd.end_with_parent(signal.SIGKILL)
+    endings.end_with_parent(signal.SIGKILL)
 
 
 def main():
@@ -425,7 +432,7 @@ def main():
             images, bad = (make_index if args.index else make)(args, pool), 0
             print(f"{args.out}: {images} images")
         pool.shutdown()
-    except (nd.BadInput, nd.Fault, OSError, RuntimeError) as error:
+    except (errors.BadInput, errors.Fault, OSError, RuntimeError) as error:
         end(parser, error)
     except SystemExit as ended:  # of stop()
         name = signal.Signals(ended.code - 128).name

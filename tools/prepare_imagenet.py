@@ -394,7 +394,7 @@ def link_tars(source, folder, parts, shards):
     pool = concurrent.futures.ThreadPoolExecutor()
     try:
         shards.make_index(SimpleNamespace(out=folder, classes=None, first_class=0), pool, parts)
-    except shards.nd.BadInput:
+    except shards.errors.BadInput:
         for path in links:
             path.unlink()
         raise
@@ -416,7 +416,7 @@ def from_shards(source, folder, parts):
             if part == parts[0]:
                 print(f"{folder}: classes {made.classes[0]} to {made.classes[-1]}")
             report(part, folder / part, len(made.target), len(made.classes))
-    except shards.nd.BadInput as error:
+    except shards.errors.BadInput as error:
         raise BadInput(str(error)) from None
 
 

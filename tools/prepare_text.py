@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import make_parser, one_line
 
 import text_nd as nd
+from trainparts import errors, safe_files
 
 PIECE = 1 << 20  # bytes of a text at a time
 # Where the columns of text are called otherwise than GLUE's.
@@ -44,7 +45,7 @@ def new_folder(out):
     for folder in out, out.parent / f"{out.name}.unfinished":
         if folder.exists():
             why = "nothing is overwritten; remove it, or name another folder"
-            raise nd.BadInput(f"{folder} is there already: {why}")
+            raise errors.BadInput(f"{folder} is there already: {why}")
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -61,7 +62,7 @@ def list_shards(folder, split):
     last = max(folder.glob(f"{split}-?????-of-?????.parquet"), default=Path("of-00001")).stem[-5:]
     names = [f"{split}-{number:05}-of-{last}.parquet" for number in range(int(last))]
     if missing := [name for name in names if not (folder / name).exists()]:
-        raise nd.BadInput(f"{folder} has no {missing[0]}")
+        raise errors.BadInput(f"{folder} has no {missing[0]}")
     return [folder / name for name in names]
 
 
@@ -70,12 +71,12 @@ def read_parquet(path, columns):
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise nd.BadInput("GLUE's files are parquet: pip install pyarrow") from None
+        raise errors.BadInput("GLUE's files are parquet: pip install pyarrow") from None
     try:
         for batch in ParquetFile(path).iter_batches(4096, columns=columns):
             yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
     except Exception as error:  # whatever a library makes of a damaged file
-        raise nd.BadInput(f"{path} cannot be read: {nd.first_line(error)}") from None
+        raise errors.BadInput(f"{path} cannot be read: {errors.first_line(error)}") from None
 
 
 def write_table(task, paths, name, file):
@@ -88,7 +89,7 @@ def write_table(task, paths, name, file):
         for number, *texts in read_parquet(path, ["label", *PARQUET.get(task, columns)]):
             if number not in range(len(classes)) or None in texts:
                 wrong = f"label {number}, none of 0 to {len(classes) - 1}, or a sentence is missing"
-                raise nd.BadInput(f"{path}: row {count} of {name}: {wrong}")
+                raise errors.BadInput(f"{path}: row {count} of {name}: {wrong}")
             clean = [re.sub("[\t\r\n]", " ", text) for text in texts]
             changed += clean != texts
             if task == "cola":  # the source, and by its own mark what is no sentence
@@ -98,7 +99,7 @@ def write_table(task, paths, name, file):
             file.write("\t".join(cells).encode() + b"\n")
             count += 1
     blanks = f", in {changed} of which tabs or ends of lines became blanks" if changed else ""
-    nd.print_line(f"{name}: {count} rows{blanks}")
+    errors.print_line(f"{name}: {count} rows{blanks}")
 
 
 def prepare_glue(args):
@@ -106,7 +107,7 @@ def prepare_glue(args):
     tasks = {task: args.input / task.replace("-", "") for task in nd.GLUE}
     if not any(map(Path.is_dir, tasks.values())):
         names = ", ".join(path.name for path in tasks.values())
-        raise nd.BadInput(f"{args.input} has none of the folders {names}")
+        raise errors.BadInput(f"{args.input} has none of the folders {names}")
     with new_folder(args.out) as out:
         for task, folder in tasks.items():
             for kind in ("_matched", "_mismatched") if task == "mnli" else ("",):
@@ -115,7 +116,7 @@ def prepare_glue(args):
                     if folder.is_dir() and not path.exists():
                         path.parent.mkdir(exist_ok=True)
                         words = task, list_shards(folder, split), path.relative_to(out)
-                        nd.write(path, functools.partial(write_table, *words))
+                        safe_files.write(path, functools.partial(write_table, *words))
 
 
 # ------------------------------------------------------------------------------------------ a text
@@ -133,7 +134,7 @@ def split_text(path, share):
     train, *vals = (path / name for name in ("train.txt", "val.txt", "valid.txt"))
     if any(map(Path.exists, (train, *vals))):
         if share:
-            raise nd.BadInput(f"{path} has a part for validation: --val is for one text")
+            raise errors.BadInput(f"{path} has a part for validation: --val is for one text")
         val = next(filter(Path.exists, vals), vals[0])
         return {"train": [(train, open_text(train))], "val": [(val, open_text(val))]}
     paths = sorted(path.glob("*.txt")) if path.is_dir() else [path]
@@ -167,7 +168,7 @@ def read_text(parts, part):
                     yield decode(raw[start:end].tobytes(), final=end >= len(raw))
                     bar.update()
             except UnicodeError as error:
-                raise nd.BadInput(f"{path} is no UTF-8: {nd.first_line(error)}") from None
+                raise errors.BadInput(f"{path} is no UTF-8: {errors.first_line(error)}") from None
 
 
 def prepare_lm(args):
@@ -175,12 +176,14 @@ def prepare_lm(args):
     parts = split_text(args.input, args.val)
     if args.tokenizer == "bytes":
         if (args.input / "train.txt").exists():
-            raise nd.BadInput(f"{args.input} is a DIR of the scripts as it is: give --tokenizer")
+            raise errors.BadInput(
+                f"{args.input} is a DIR of the scripts as it is: give --tokenizer"
+            )
         suffix, size, about = "txt", 1, {"vocabulary": 256}
         contents = {part: [raw for _, raw in texts] for part, texts in parts.items()}
     else:
         if args.tokenizer != "words" and not Path(args.tokenizer).is_dir():
-            raise nd.BadInput(f"--tokenizer {args.tokenizer}: no folder, nor words or bytes")
+            raise errors.BadInput(f"--tokenizer {args.tokenizer}: no folder, nor words or bytes")
         made = nd.make_encoder(args.tokenizer, read_text(parts, "train"))
         about = dict(zip(("words", "vocabulary", "tokenizer"), made[:3], strict=True))
         about = {name: value for name, value in about.items() if value}
@@ -194,15 +197,15 @@ def prepare_lm(args):
     with new_folder(args.out) as out:
         for part, content in contents.items():
             path = out / f"{part}.{suffix}"
-            nd.write(path, lambda file, content=content: file.writelines(content))
+            safe_files.write(path, lambda file, content=content: file.writelines(content))
             tokens[part] = path.stat().st_size // size
             if not tokens[part]:
-                raise nd.BadInput(f"{args.input} has no *.txt, or too little: {part} is empty")
+                raise errors.BadInput(f"{args.input} has no *.txt, or too little: {part} is empty")
         if suffix == "bin":
             content = json.dumps(about).encode()
-            nd.write(out / "meta.json", lambda file: file.write(content))
+            safe_files.write(out / "meta.json", lambda file: file.write(content))
     both = f"{tokens['train']} tokens to train on, {tokens['val']} to validate"
-    nd.print_line(f"{args.out}: {both}, of {about['vocabulary']} that there are")
+    errors.print_line(f"{args.out}: {both}, of {about['vocabulary']} that there are")
 
 
 def main():
@@ -220,7 +223,7 @@ def main():
     share = "share of a text that is for validation, at its end (0.1)"
     one.add_argument("--val", type=nd.fraction, help=share)
     args = parser.parse_args()
-    with one_line(parser, nd.BadInput, nd.Fault, OSError):
+    with one_line(parser, errors.BadInput, errors.Fault, OSError):
         args.way(args)
 
 

@@ -32,7 +32,7 @@ def profile(script, first, run):
     left = run.data.steps - begun if epoch < run.args.epochs else 0
     if not 1 <= first <= left - 10:
         there = f"{left} are left of this epoch, of which the first is not profiled"
-        raise script.BadInput(f"--from {first} needs ten steps: {there}; lower --from or -b")
+        raise script.errors.BadInput(f"--from {first} needs ten steps: {there}; lower --from or -b")
     if epoch != run.epoch:  # resumed at an epoch's end, which is validated first
         script.validate(run)
         run.epoch, run.step = epoch, begun
@@ -51,7 +51,7 @@ def profile(script, first, run):
         script.train_step = counted
         script.train_one_epoch(run)
     if run.step != begun + first + 10:
-        raise script.BadInput(f"the run's time was over after {run.step - begun} steps")
+        raise script.errors.BadInput(f"the run's time was over after {run.step - begun} steps")
     if run.place.rank == 0:
         folder = Path("runs") / time.strftime("profile_%b%d_%H-%M-%S")
         table = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15)
@@ -60,8 +60,8 @@ def profile(script, first, run):
             # Compressed, it is a tenth as large.
             profiler.export_chrome_trace(str(folder / "trace.json.gz"))
         except OSError as error:
-            raise script.storage_error(folder, error, typed=True) from None
-        script.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
+            raise script.errors.storage_error(folder, error, typed=True) from None
+        script.errors.print_line(f"{table}\nTrace of ten steps: {folder / 'trace.json.gz'}")
 
 
 def has_checkpoint(script, folder):
@@ -118,7 +118,7 @@ def main():
 
     def launch_profiled(train_rank, options):
         if options.evaluate:
-            raise script.BadInput("--evaluate trains no steps")
+            raise script.errors.BadInput("--evaluate trains no steps")
         launch(functools.partial(profile_rank, args.first, train_rank), options)
 
     script.launch = launch_profiled

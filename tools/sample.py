@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import CONTROL, make_parser, one_line
 
 import text_nd as nd
+from trainparts import devices, errors, safe_files
 
 
 def open_checkpoint(path):
     """Returns (what the file holds, its model in evaluation mode, on the CPU)."""
-    saved = nd.load_file(path)
+    saved = safe_files.load_file(path)
     try:
         if saved["task"] != "lm":
             raise ValueError(f"its task is {saved['task']}")
@@ -34,8 +35,8 @@ def open_checkpoint(path):
             raise ValueError("its weights are not all finite")
         model.load_state_dict(weights, assign=True)
     except Exception as error:  # of a file that may hold anything
-        why = f"no language model of text_*.py: {nd.first_line(error)}"
-        raise nd.BadInput(f"{path} is {why}") from None
+        why = f"no language model of text_*.py: {errors.first_line(error)}"
+        raise errors.BadInput(f"{path} is {why}") from None
     return saved, model.float().eval()
 
 
@@ -44,13 +45,13 @@ def make_codec(saved, folder):
     size, words = saved["vocabulary"], saved["words"]
     if folder:
         if not Path(folder).is_dir():
-            raise nd.BadInput(f"--tokenizer {folder} is no folder")
+            raise errors.BadInput(f"--tokenizer {folder} is no folder")
         tokenizer = nd.load_tokenizer(folder)
         other = saved.get("tokenizer") not in (None, nd.digest_of(tokenizer))
         if len(tokenizer) != size or words or other:
             has = "another vocabulary" if other else f"{size} tokens, not {len(tokenizer)}"
             has = "words of its own" if words else has
-            raise nd.BadInput(f"--tokenizer {folder} is not the checkpoint's, which has {has}")
+            raise errors.BadInput(f"--tokenizer {folder} is not the checkpoint's, which has {has}")
         return (
             lambda text: tokenizer.encode(text, add_special_tokens=False),
             lambda tokens: tokenizer.decode(tokens, clean_up_tokenization_spaces=False),
@@ -62,7 +63,7 @@ def make_codec(saved, folder):
             lambda tokens: "".join("\n" if words[n] == "<eos>" else f"{words[n]} " for n in tokens),
         )
     if size != 256:
-        raise nd.BadInput(f"the checkpoint has {size} tokens of a tokenizer: give --tokenizer")
+        raise errors.BadInput(f"the checkpoint has {size} tokens of a tokenizer: give --tokenizer")
     return (
         lambda text: [*text.encode(errors="surrogateescape")],
         lambda tokens: bytes(tokens).decode(errors="replace"),
@@ -118,13 +119,13 @@ def main():
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     parser.set_defaults(gpu=None)
     args = parser.parse_args()
-    with one_line(parser, nd.BadInput, nd.Fault, OSError, RuntimeError, ValueError):
+    with one_line(parser, errors.BadInput, errors.Fault, OSError, RuntimeError, ValueError):
         saved, model = open_checkpoint(args.checkpoint)
         encode, decode = make_codec(saved, args.tokenizer)
         prompt = encode(args.prompt)
         if not prompt:
-            raise nd.BadInput("--prompt has no token")
-        device = nd.pick_device(args)
+            raise errors.BadInput("--prompt has no token")
+        device = devices.pick_device(args)
         new = draw(model.to(device), prompt, args, saved["max_length"], device)
         write(itertools.chain(prompt, new), decode)
 

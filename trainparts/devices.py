@@ -1,0 +1,88 @@
+"""Devices, their names and their share of the cores; seeds, and how exactly a device computes.
+
+Use it to choose the device of a rank, and to draw the same numbers on each kind of device.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+import numpy as np
+import torch
+
+from trainparts import errors
+
+
+def pick_device(args, local_rank=0, local_ranks=1):
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if args.no_accel or accelerator is None:
+        if args.gpu is not None:
+            raise errors.BadInput(
+                f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU"
+            )
+        drivers = "/dev/nvidiactl", "/dev/kfd"
+        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+            why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
+            errors.print_line(
+                f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr
+            )
+        return torch.device("cpu")
+    found = torch.accelerator.device_count()
+    index = local_rank if args.gpu is None else args.gpu
+    if index >= found or (args.gpu is not None and local_ranks > 1):
+        wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
+        raise errors.BadInput(
+            f"{wanted}: start one process per GPU, or give --no-accel for the CPU"
+        )
+    torch.accelerator.set_device_index(index)
+    return torch.device(accelerator.type, index)
+
+
+def device_name(device):
+    """Returns the model of the GPU, or of the processor."""
+    if device.type != "cpu":
+        return getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+
+
+def cores_per_rank(place):
+    """Returns this rank's share of the cores that the process may use, 1 or more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, cores // place.local_ranks)
+
+
+def choose_kernels(deterministic):
+    """Has PyTorch use the fastest kernels, or those that repeat bit for bit."""
+    torch.backends.cudnn.benchmark = not deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def share_cores(place):
+    """Gives this rank its share of the cores, or the ranks of a node would compete for them."""
+    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(place))
+
+
+def exact_dtype(device):
+    """Returns the type for sums: float64, except on accelerators that may have none."""
+    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+
+
+def seed_generators(seed, device):
+    """Does what torch.manual_seed() does for the CPU and devices of this kind."""
+    # That formats a traceback for each kind that is not in use: reads of the file system, and more
+    # time than all else that the loop does in a step.
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        kind = torch.get_device_module(device)
+        getattr(kind, "manual_seed_all", kind.manual_seed)(seed)
+
+
+def seed_from(*numbers):
+    """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

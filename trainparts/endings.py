@@ -1,0 +1,75 @@
+"""How a process ends: by signals, which a run handles between steps, by a timer, with its parent.
+
+Use it in a loop that must save before it ends, and in processes that must not outlive another. The
+functions change their process: its handlers, its timer, its limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import functools
+import multiprocessing
+import os
+import resource
+import signal
+import time
+
+# Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+def handle_signals(handler):
+    """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored."""
+    for signum in SIGNALS:
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, handler)
+
+
+def on_signal(signals, signum, frame):
+    """Records a signal and when it came; a second Ctrl-C ends the process."""
+    # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
+    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+        os._exit(130)
+    signals.append((signal.Signals(signum).name, time.monotonic()))
+
+
+def arm_timeout(args):
+    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
+    an hour under --compile."""
+    # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
+    # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
+    # what hangs elsewhere: in reading data, or in a group without a timeout.
+    if args.timeout:
+        seconds = args.timeout + 30 + (3600 if args.compile else 0)
+        start_timer(seconds, int(time.monotonic()))
+
+
+@functools.lru_cache(maxsize=1)
+def start_timer(seconds, now):
+    """Starts faulthandler's timer again: a new thread, so once a second, not in each step."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+def end_with_parent(signum):
+    """Asks Linux to send this process a signal when its parent ends."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
+
+
+def allow_open_files():
+    """Raises the limit of open files as far as the system lets this process."""
+    # Rank 0 has a connection to each rank, and a worker has open files.
+    with contextlib.suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def end_process(status):
+    """Ends this process and its loader workers at once; does not return."""
+    for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
+        child.kill()
+    # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
+    # launcher sees the status, or the others see a closed connection, and they end as well.
+    os._exit(status)

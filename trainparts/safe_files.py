@@ -1,0 +1,94 @@
+"""Files of tensors, written as a whole or not at all, and read only if they are intact.
+
+Use it to save and load what torch.save() writes. Nothing in a file that is loaded is executed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import os
+import shlex
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from trainparts import errors
+
+
+def write(path, save):
+    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            save(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # some file systems cannot fsync() a folder
+            os.fsync(directory)
+        os.close(directory)
+    except (OSError, RuntimeError) as error:
+        # After the file's error PyTorch raises one of its own.
+        failed = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(failed, OSError):
+            raise
+        what = f"{path} cannot be written; the previous one is intact"
+        raise errors.storage_error(what, failed) from None
+
+
+def load_file(path, typed=True):
+    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
+    # file is damaged, and then an older one would be taken.
+    try:
+        content = io.BytesIO(Path(path).read_bytes())
+    except (OSError, ValueError, MemoryError) as error:
+        raise errors.storage_error(f"{path} cannot be loaded", error, typed) from None
+    try:
+        if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
+            with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums
+                # PyTorch reads a record with the attributes of a folder as empty.
+                records = archive.infolist()
+                folders = (each.filename for each in records if each.external_attr & 0x10)
+                if damaged := archive.testzip() or next(folders, None):
+                    raise ValueError(f"{damaged} is damaged")
+                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                    weights = f"torch.jit.load({str(path)!r}, 'cpu').state_dict()"
+                    out = f"{Path(path).stem}_weights.pt"
+                    code = f"import torch; torch.save({weights}, open({out!r}, 'xb'))"
+                    command = shlex.join([sys.executable, "-c", code])
+                    what = f"{path} is a program of TorchScript"
+                    raise errors.Damaged(f"{what}: {command} writes its weights into {out}")
+        content.seek(0)
+        if Path(path).suffix == ".safetensors":
+            return importlib.import_module("safetensors.torch").load(content.getvalue())
+        # Other projects save their options, and numbers of NumPy: none of it runs code.
+        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
+        scalar = np.float64(0).__reduce__()[0]
+        numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
+        # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
+        with torch.serialization.safe_globals([argparse.Namespace, *numbers]):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.load(content, map_location="cpu", weights_only=True)
+    except errors.Damaged:
+        raise
+    except ImportError:
+        raise errors.BadInput(f"{path} needs safetensors: pip install safetensors") from None
+    except Exception as error:  # a damaged file may raise anything
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise errors.BadInput(f"{path} cannot be loaded: no memory for it") from None
+        why = f"damaged, or no checkpoint ({errors.first_line(error)})"
+        if "Weights only" in why:  # PyTorch's advice would be to trust it
+            why = "no checkpoint, or one with Python objects, which could run code"
+        raise errors.Damaged(f"{path} cannot be loaded: {why}") from None
