@@ -16,7 +16,8 @@ one of six ways, or like DistributedDataParallel. DIR holds train/<class>/* and 
 Measured: 4 ranks that train resnet18 send 135 MB a step over the busiest link by gather, 67 MB by
 bucket; 2 cores of AMD EPYC.
 
-Read it from the top: a step, the loop, the task; then services and launch, to look up.
+What is not training is in trainparts/, the folder beside this script: copy the two together.
+Read it from the top: a step, the loop, the task; then optimizer, start and launch, to look up.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ import ctypes
 import dataclasses
 import datetime
 import difflib
-import errno
 import fnmatch
 import functools
 import gc
@@ -38,7 +38,6 @@ import importlib.util
 import io
 import itertools
 import json
-import logging
 import math
 import os
 import platform
@@ -48,7 +47,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -65,13 +63,11 @@ import psutil
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
-from tqdm import tqdm
 
 if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
     if os.environ.get("LOCAL_RANK", "0") != "0":
@@ -83,8 +79,17 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
     )
     sys.exit(2)
 
-from trainparts import devices, endings, errors, safe_files
-from trainparts.runs import run_folder, state_trees
+from trainparts import (
+    batch_plan,
+    devices,
+    endings,
+    errors,
+    option_types,
+    progress_meter,
+    run_options,
+    safe_files,
+)
+from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
 # ==== step: how a step is trained and validated, exchanging by hand; equal in all *_exchange.py
 
@@ -410,7 +415,7 @@ class Run:
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
     pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
-    meter: Meter | None = None  # of the current epoch's training
+    meter: progress_meter.Meter | None = None  # of the current epoch's training
     resumed: dict | None = None  # sums and clock of an interrupted epoch, until its meter has them
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; only rank 0 writes there
@@ -499,7 +504,7 @@ def train_one_epoch(run):
     run.model.train()
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
-    run.meter = Meter(title, total, ITEMS, run.place, run.step, run.resumed)
+    run.meter = progress_meter.Meter(title, total, ITEMS, run.place, run.step, run.resumed)
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
@@ -609,7 +614,7 @@ def validate(run):
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    meter = Meter("val", len(run.data.val.target), ITEMS, run.place)
+    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, run.place)
     run.data_waits.clear()
     endings.arm_timeout(run.args)
     for _ in range(val_steps(run.place, run.data)):
@@ -738,7 +743,7 @@ def end_early(run):
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; {how_to_resume(run.args, run.folder)}"
+        saved = f" at step {run.step}, saved; {run_messages.how_to_resume(run.args, run.folder)}"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
@@ -752,7 +757,7 @@ def save_checkpoint(run):
     run.saved = time.monotonic()
     checkpoint = make_checkpoint(run)
     if run.log:  # only after all ranks have given what they hold
-        write_newest(run.folder, checkpoint, run.args.keep_every)
+        checkpointing.write_newest(run.folder, checkpoint, run.args.keep_every)
 
 
 def save_best(run):
@@ -766,7 +771,7 @@ def save_best(run):
     saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    write_best(run.folder, saved)
+    checkpointing.write_best(run.folder, saved)
 
 
 def make_checkpoint(run):
@@ -788,7 +793,7 @@ def make_checkpoint(run):
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "args": vars(run.args) | run.options,
-        "not_default": not_default(run.options, make_parser()),
+        "not_default": run_options.not_default(run.options, make_parser()),
         **full_state(run),
     }
 
@@ -838,7 +843,12 @@ def log_end(run, reason, done, val):
     """Logs and prints why a run ended after `done` epochs, and what it reached."""
     monitor = monitor_of(run.args)
     seconds = time.perf_counter() - run.started
-    end = {"reason": reason, "epochs": done, "seconds": seconds, "until": ends_by(run.args)}
+    end = {
+        "reason": reason,
+        "epochs": done,
+        "seconds": seconds,
+        "until": run_messages.ends_by(run.args),
+    }
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
     run.log.close()
@@ -851,7 +861,7 @@ def log_end(run, reason, done, val):
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
-        errors.print_line(f"{change}; {how_to_resume(run.args, run.folder)}")
+        errors.print_line(f"{change}; {run_messages.how_to_resume(run.args, run.folder)}")
 
 
 # ==== task: what is trained and measured; equal in all imagenet_*.py
@@ -2239,21 +2249,47 @@ def add_task_options(parser):
         default=os.environ.get("IMAGENET_DIR") or None,
         help="has train/, val/ (default: $IMAGENET_DIR, or a demo)",
     )
-    add("-j", "--workers", type=non_negative_int, help="loader processes (default: cores, max 16)")
-    add("--image-size", type=positive_int, help="crop in pixels (default: the architecture's)")
-    add("--start-size", type=positive_int, help="crop of the first epochs (default: --image-size)")
-    add("--val-size", type=positive_int, help="validation crop in pixels (default: --image-size)")
+    add(
+        "-j",
+        "--workers",
+        type=option_types.non_negative_int,
+        help="loader processes (default: cores, max 16)",
+    )
+    add(
+        "--image-size",
+        type=option_types.positive_int,
+        help="crop in pixels (default: the architecture's)",
+    )
+    add(
+        "--start-size",
+        type=option_types.positive_int,
+        help="crop of the first epochs (default: --image-size)",
+    )
+    add(
+        "--val-size",
+        type=option_types.positive_int,
+        help="validation crop in pixels (default: --image-size)",
+    )
     add(
         "--val-resize",
-        type=positive_int,
+        type=option_types.positive_int,
         help="shorter side before the validation crop, in pixels "
         "(default: in the model's proportion)",
     )
-    add("--num-classes", type=positive_int, help="outputs of the model (default: train/'s classes)")
+    add(
+        "--num-classes",
+        type=option_types.positive_int,
+        help="outputs of the model (default: train/'s classes)",
+    )
     add("--dummy", action="store_true", help="train on as many synthetic images as ImageNet has")
 
     add = parser.add_argument_group("augmentation").add_argument
-    add("--min-crop", type=fraction, default=0.08, help="smallest area of a crop, as a fraction")
+    add(
+        "--min-crop",
+        type=option_types.fraction,
+        default=0.08,
+        help="smallest area of a crop, as a fraction",
+    )
     add(
         "--flip",
         choices=["random", "alternate", "off"],
@@ -2263,33 +2299,38 @@ def add_task_options(parser):
     add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
     add(
         "--random-erase",
-        type=zero_to_1,
+        type=option_types.zero_to_1,
         default=0,
         metavar="P",
         help="erase a rectangle in this fraction of the images (Zhong et al. 2017); 0 = off",
     )
     add(
         "--repeated-aug",
-        type=positive_int,
+        type=option_types.positive_int,
         default=1,
         metavar="N",
         help="train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)",
     )
     add(
         "--mixup",
-        type=non_negative,
+        type=option_types.non_negative,
         default=0,
         metavar="ALPHA",
         help="mixup with Beta(ALPHA, ALPHA) (Zhang et al. 2017); 0 = off",
     )
     add(
         "--cutmix",
-        type=non_negative,
+        type=option_types.non_negative,
         default=0,
         metavar="ALPHA",
         help="CutMix with Beta(ALPHA, ALPHA) (Yun et al. 2019); 0 = off",
     )
-    add("--mix-group", type=positive_int, metavar="N", help="images mixed alike (default: all)")
+    add(
+        "--mix-group",
+        type=option_types.positive_int,
+        metavar="N",
+        help="images mixed alike (default: all)",
+    )
 
     add = parser.add_argument_group("model").add_argument
     add("-a", "--arch", default="resnet18", help="a model of torchvision, or timm/NAME")
@@ -2320,18 +2361,23 @@ def add_task_options(parser):
     )
     add(
         "--bce-threshold",
-        type=number(float, 0.01, 0.99),
+        type=option_types.number(float, 0.01, 0.99),
         metavar="SHARE",
         help="round mixed and smoothed targets above it to 1, others to 0 "
         "(timm: 0.2; default: off)",
     )
-    add("--label-smoothing", type=zero_to_1, default=0, help="label smoothing (Szegedy 2015)")
+    add(
+        "--label-smoothing",
+        type=option_types.zero_to_1,
+        default=0,
+        help="label smoothing (Szegedy 2015)",
+    )
     add(
         "--desired-acc",
         dest="desired",
         action="append",
         metavar="FRACTION",
-        type=lambda text: ["top1", round(100 * fraction(text), 9)],
+        type=lambda text: ["top1", round(100 * option_types.fraction(text), 9)],
         help="0.75: as --desired top1 75 (default: none)",
     )
     return ["weights"], ["channels_last", "dir", "workers"]
@@ -2377,29 +2423,42 @@ def add_optimization_options(parser):
     """Adds epochs, batch sizes, learning rate and optimizer; returns the names of free options and
     of each rank's own."""
     add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=number(int, 1, 10**6), help="number of epochs")
-    add("--start-epoch", type=non_negative_int, help="first epoch, from 0 (default: --resume's)")
-    add("-b", "--batch-size", "--b", type=positive_int, help="batch size per device")
+    add("--epochs", type=option_types.number(int, 1, 10**6), help="number of epochs")
+    add(
+        "--start-epoch",
+        type=option_types.non_negative_int,
+        help="first epoch, from 0 (default: --resume's)",
+    )
+    add("-b", "--batch-size", "--b", type=option_types.positive_int, help="batch size per device")
     add(
         "--accumulation",
         "--batches-per-allreduce",
-        type=positive_int,
+        type=option_types.positive_int,
         default=1,
         help="batches per device and step",
     )
     add(
         "--global-batch",
-        type=positive_int,
+        type=option_types.positive_int,
         help="batch size of all devices, in parts of up to -b "
         "(default: devices x -b x accumulation)",
     )
-    add("--lr", "--learning-rate", type=positive, help="peak learning rate, before --lr-scaling")
+    add(
+        "--lr",
+        "--learning-rate",
+        type=option_types.positive,
+        help="peak learning rate, before --lr-scaling",
+    )
     add(
         "--lr-scaling",
         choices=["linear", "sqrt", "none"],
         help="scale --lr by global batch / 256: linear (Goyal 2017), sqrt (Krizhevsky 2014)",
     )
-    add("--base-lr", type=positive, help="instead of --lr, for one device's batch (default: off)")
+    add(
+        "--base-lr",
+        type=option_types.positive,
+        help="instead of --lr, for one device's batch (default: off)",
+    )
     add(
         "--lr-schedule",
         choices=["step", "cosine", "linear"],
@@ -2407,7 +2466,7 @@ def add_optimization_options(parser):
     )
     add(
         "--warmup-epochs",
-        type=non_negative,
+        type=option_types.non_negative,
         help="epochs of linear warm-up from 0; 0 = off (default: {} of {})".format(*WARMUP),
     )
     add(
@@ -2415,17 +2474,17 @@ def add_optimization_options(parser):
         choices=["sgd", "nesterov", "adamw", "lamb", "lars", "muon"],
         help="lamb, lars and muon are timm's; muon takes the --lr of adamw",
     )
-    add("--momentum", type=non_negative, default=0.9, help="of SGD, LARS and Muon")
-    add("--wd", "--weight-decay", type=non_negative, help="weight decay")
-    add("--beta2", type=zero_to_1, default=0.999, help="of AdamW and Muon")
+    add("--momentum", type=option_types.non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add("--wd", "--weight-decay", type=option_types.non_negative, help="weight decay")
+    add("--beta2", type=option_types.zero_to_1, default=0.999, help="of AdamW and Muon")
     add(
         "--norm-wd",
-        type=non_negative,
+        type=option_types.non_negative,
         help=f"weight decay of norms and biases (default: {DEFAULTS.get('norm_wd', '--wd')})",
     )
     add(
         "--layer-decay",
-        type=number(float, 0.01, 1),
+        type=option_types.number(float, 0.01, 1),
         default=1,
         metavar="D",
         help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
@@ -2433,12 +2492,12 @@ def add_optimization_options(parser):
     )
     add(
         "--clip-grad",
-        type=non_negative,
+        type=option_types.non_negative,
         help=f"largest norm of gradients; 0 = off (default: {DEFAULTS.get('clip_grad', 'off')})",
     )
     add(
         "--ema",
-        type=number(float, 0, 0.999999),
+        type=option_types.number(float, 0, 0.999999),
         default=0,
         metavar="DECAY",
         help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
@@ -2579,11 +2638,11 @@ def main():
 def parse_args(argv=None):
     """Returns the options as typed; what is derived from them gets a name of its own."""
     parser = make_parser()
-    args = read_options(parser, BEST, argv)
+    args = run_options.read_options(parser, BEST, argv)
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    check_options(args, parser)
+    run_options.check_options(args, parser)
     return args
 
 
@@ -2591,15 +2650,15 @@ def make_parser():
     """Returns the parser. Most options define what is trained: a run is resumed only with the same.
     Its `free` ones may change when it is; its `own` ones may change too, and differ between ranks.
     """
-    parser = new_parser(__doc__)
+    parser = run_options.new_parser(__doc__)
     added = [
         add_task_options(parser),
         add_optimization_options(parser),
-        add_run_options(parser, [tag.lower() for tag in BEST]),
+        run_options.add_run_options(parser, [tag.lower() for tag in BEST]),
         add_parallel_options(parser),
     ]
     parser.free, parser.own = (sum(names, []) for names in zip(*added, strict=True))
-    set_defaults(parser, **DEFAULTS)
+    run_options.set_defaults(parser, **DEFAULTS)
     return parser
 
 
@@ -2622,9 +2681,9 @@ def train_rank(args):
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
             multiple = device_multiple(args)
-            advice = with_less_memory(args, run.data, multiple, run.folder) or errors.first_line(
-                error
-            )
+            advice = run_messages.with_less_memory(
+                args, run.data, multiple, run.folder
+            ) or errors.first_line(error)
             raise errors.BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
         leave(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
@@ -2658,14 +2717,19 @@ def build_run(args):
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices.
     endings.arm_timeout(args)
-    loaded = load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
+    loaded = checkpointing.load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
     metadata, tensors = broadcast_object(loaded[0]), loaded[1]
     trains = metadata and not args.evaluate
     whole = args.global_batch or (trains and metadata["global_batch"])
-    sizes = split_batch(args, place, whole, device_multiple(args))
+    sizes = batch_plan.split_batch(args, place, whole, device_multiple(args))
     if trains:
-        typed, peak = not_default(options, make_parser()), peak_learning_rate(args, sizes[-1])
-        changed = check_resumed(args, options, typed, MUST_FIT, metadata, sizes[-1], peak)
+        typed, peak = (
+            run_options.not_default(options, make_parser()),
+            peak_learning_rate(args, sizes[-1]),
+        )
+        changed = checkpointing.check_resumed(
+            args, options, typed, MUST_FIT, metadata, sizes[-1], peak
+        )
         if changed and place.rank == 0:
             errors.print_line(f"{metadata['path']} was trained with other options: {changed}")
     if args.compile and args.compile_mode != "default" and sizes[1] > 1:
@@ -2681,7 +2745,7 @@ def build_run(args):
         about = about_model(args, data)
         mine = {name: about[name] for name in MUST_FIT if about[name]}
         theirs = {name: metadata.get(name) for name in mine}
-        if found := differing(theirs, mine):
+        if found := checkpointing.differing(theirs, mine):
             arch = theirs.get("arch")
             advice = f": type -a {arch}" if arch != mine.get("arch") else ""
             raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
@@ -2696,7 +2760,9 @@ def build_run(args):
             weights = f"--weights {shlex.quote(str(metadata['path']))}"
             advice = f"raise --epochs, or {weights} starts from its weights"
             raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
-        if trains and (why := why_over(args, run.epoch, run.step, data.steps, metadata)):
+        if trains and (
+            why := run_messages.why_over(args, run.epoch, run.step, data.steps, metadata)
+        ):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
@@ -2710,7 +2776,7 @@ def build_run(args):
         schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
         batches = load_batches(args, place, data, schedule)
         finish = functools.partial(finish_batch, args=args, data=data)
-        run.batches = to_device(batches, finish, place.device, run.data_waits)
+        run.batches = batch_plan.to_device(batches, finish, place.device, run.data_waits)
 
         # 6. The seed is set right before the model, so that all scripts and ranks draw the same
         #    weights. Averages begin as copies of them, before a checkpoint is loaded into both.
@@ -2749,7 +2815,7 @@ def defining_options(args, place, sources):
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type}
-    if found := differing(broadcast_object(mine), mine):
+    if found := checkpointing.differing(broadcast_object(mine), mine):
         raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options
 
@@ -2769,11 +2835,11 @@ def open_log(run, metadata):
         )
         # What was logged after the checkpoint is logged again; before the first one, all.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
-        run.log = start_log(run.folder, purge)
+        run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
         sizes = about_model(args, data) | data._asdict()
-        about = describe(args, place, run.model, sizes, data.steps, __file__, metadata)
-        log_program(run.log, about, [__file__], LOGGED)
+        about = event_log.describe(args, place, run.model, sizes, data.steps, __file__, metadata)
+        event_log.log_program(run.log, about, [__file__], LOGGED)
     run.folder = Path(broadcast_object(str(run.folder)))
 
 
@@ -2794,716 +2860,18 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
-    lines = about_batches(args, place, data, ITEMS, peak, DEFAULTS, metadata)
+    lines = run_messages.about_batches(args, place, data, ITEMS, peak, DEFAULTS, metadata)
     if metadata:
-        lines += about_resuming(args, run.epoch, run.step, data.steps, metadata)
+        lines += run_messages.about_resuming(args, run.epoch, run.step, data.steps, metadata)
     for line in lines:
         errors.print_line(line)
     if args.resume and not args.output_dir:
         errors.print_line(
             f"The same command again begins from {args.resume} again, in another folder"
         )
-    errors.print_line(f"Logs and checkpoints: {run.folder}; {how_to_resume(args, run.folder)}")
-
-
-# ==== services: what loop and task call, to look up; equal in all scripts
-
-# ------------------------------------------------------------------------------------------ options
-
-
-def number(kind, least, most):
-    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
-
-    def parse(text):
-        with contextlib.suppress(ValueError):  # no number
-            if least <= kind(text) <= most:
-                return kind(text)
-        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
-
-    return parse
-
-
-non_negative_int = number(int, 0, 2**63 - 1)
-positive_int = number(int, 1, 2**63 - 1)
-non_negative = number(float, 0, 1e12)
-positive = number(float, 1e-12, 1e12)
-zero_to_1 = number(float, 0, 1)
-fraction = number(float, 1e-9, 1)
-
-
-def replaced(gone, advice, text):
-    """Returns an option's text, unless it is `gone`, or any is (None)."""
-    if text == gone or gone is None:
-        raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
-    return text
-
-
-def new_parser(doc):
-    """Returns a parser, without options, of a script with this docstring."""
-    parser = argparse.ArgumentParser(
-        description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
-        epilog="docs/recipes.md lists what options of other projects are called here.",
-        usage=argparse.SUPPRESS,  # or each error would print all of it
-        allow_abbrev=False,
-        fromfile_prefix_chars="@",
+    errors.print_line(
+        f"Logs and checkpoints: {run.folder}; {run_messages.how_to_resume(args, run.folder)}"
     )
-    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
-    return parser
-
-
-def add_run_options(parser, measures):
-    """Adds when a run ends, its folder and its device; returns the names of free options and of
-    each rank's own. `measures` are the names that --best and --desired take; the first selects the
-    best model by default."""
-    add = parser.add_argument_group("when to stop").add_argument
-    add("--steps-per-epoch", type=positive_int, help="end epochs after N steps (default: all)")
-    add(
-        "--budget-hours",
-        type=positive,
-        help="train for this many hours in all, then validate and end (default: no limit)",
-    )
-    add(
-        "--desired",
-        nargs=2,
-        metavar=("MEASURE", "VALUE"),
-        action="append",
-        help="end after an epoch that is this good in all given (default: none): "
-        + ", ".join(measures),
-    )
-    add(
-        "--patience",
-        type=positive_int,
-        metavar="EPOCHS",
-        help="early stopping: end after this many epochs without a better --best (default: off)",
-    )
-    add(
-        "--timeout",
-        type=number(float, 0, 1e8),
-        default=600,
-        help="end after this many seconds without a step; 0 = off",
-    )
-
-    add = parser.add_argument_group("checkpoints and logs").add_argument
-    add(
-        "--output-dir",
-        metavar="FOLDER",
-        help="the run: its checkpoints and logs; if it has a checkpoint, it is resumed "
-        "(default: a new folder in runs/)",
-    )
-    add(
-        "--resume",
-        metavar="PATH",
-        type=functools.partial(replaced, "auto", "give the run's folder, --output-dir FOLDER"),
-        help="begin another run from a checkpoint, or from a folder's newest (default: none)",
-    )
-    gone = "a run has a folder of its own: --output-dir FOLDER"
-    hidden = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    add("--log-dir", type=functools.partial(replaced, None, gone), **hidden)
-    add("--checkpoint-minutes", type=non_negative, default=15, help="also save this often; 0 = off")
-    add(
-        "--best",
-        choices=measures,
-        help=f"measure that selects model_best.pt (default: the first --desired, or {measures[0]})",
-    )
-    add(
-        "--keep-every",
-        type=positive_int,
-        metavar="EPOCHS",
-        help="also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)",
-    )
-    add("-e", "--evaluate", action="store_true", help="validate once and end")
-    add("-p", "--print-freq", type=positive_int, default=10, help="print and log every N steps")
-
-    add = parser.add_argument_group("device and reproducibility").add_argument
-    add("--compile", action="store_true", help="torch.compile; the first steps take minutes")
-    add(
-        "--compile-mode",
-        choices=["default", "reduce-overhead", "max-autotune"],
-        default="default",
-        help="reduce-overhead uses CUDA graphs",
-    )
-    add("--gpu", type=non_negative_int, help="use only this GPU, from 0 (default: all)")
-    add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
-    add("--seed", type=non_negative_int, default=0, help="seed of everything random")
-    add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
-    own = (
-        "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
-        "timeout"
-    )
-    return "best budget_hours desired evaluate patience print_freq resume".split(), own.split()
-
-
-def set_defaults(parser, **defaults):
-    """Sets defaults, and adds each to its option's help."""
-    parser.set_defaults(**defaults, desired=[])
-    for action in parser._actions:
-        if action.nargs != 0 and action.default is not None and "default" not in action.help:
-            action.help += " (default: %(default)s)"
-
-
-def read_options(parser, tags, argv=None):
-    """Returns the options as typed; exits with one line if one is wrong. `tags` are those that
-    --desired takes in lower case; it becomes [[tag, number]]."""
-    try:
-        args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
-        parser.error(f"an option file: {error}")
-    tags = {tag.lower(): tag for tag in tags}
-    value = number(float, -1e12, 1e12)
-    try:
-        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
-    except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    return args
-
-
-def check_options(args, parser):
-    """Exits with one line if options that all scripts have exclude each other."""
-    if (args.start_epoch or 0) >= args.epochs:
-        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
-    if "" in (args.resume, args.output_dir):
-        parser.error("--resume and --output-dir need a name")
-    # Not all scripts have all of these.
-    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
-        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
-            options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-            parser.error(f"{options} exclude each other")
-
-
-def not_default(options, parser):
-    """Returns those of {name: value} that are options of this parser, not at their defaults."""
-    defaults = vars(parser.parse_args([]))
-    return {name: each for name, each in options.items() if each != defaults.get(name, each)}
-
-
-# ------------------------------------------------------------------------------------------ batches
-
-
-def split_batch(args, place, global_batch=None, multiple=1):
-    """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step,
-    and that `multiple` divides."""
-    # The global batch decides what is trained, and its split decides nothing. So it is kept, and
-    # the batch of a device, which is limited by its memory, adapts.
-    sharing = place.data_ranks * place.devices
-    batch = args.batch_size
-    in_step = batch * args.accumulation  # samples of a device
-    if global_batch:
-        in_step, remainder = divmod(global_batch, sharing)
-        if remainder:
-            fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{sharing} devices cannot share a global batch of {global_batch}"
-            raise errors.BadInput(f"{cannot}; these numbers of devices can: {fits}")
-        sizes = range(min(batch, in_step), 0, -1)
-        batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * sharing
-
-
-def to_device(batches, finish_batch, device, data_waits):
-    """Yields (split, epoch, inputs, target) on the device, one batch ahead: inputs and target as
-    finish_batch(inputs, target, split=..., epoch=..., position=...) returns them. Adds the seconds
-    spent waiting for data to `data_waits`."""
-    # CUDA copies in a stream of its own: in the main stream, a copy would wait for the step that
-    # computes there (PyTorch, CUDA semantics: operations of one stream run in order). So for each
-    # batch: its copy is queued; the batch before is handed out, whose step is queued meanwhile; the
-    # main stream waits for the copy, and so does the host, before the loader reuses the buffer.
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
-    if side:
-        side.wait_stream(torch.cuda.current_stream(device))
-    ready = None
-    asked = time.perf_counter()
-    for *batch, split, epoch, position in batches:
-        data_waits.append(time.perf_counter() - asked)
-        with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            inputs, target = (tensor.to(device, non_blocking=bool(side)) for tensor in batch)
-            copied = side and side.record_event(torch.cuda.Event(blocking=True))
-            inputs, target = finish_batch(
-                inputs, target, split=split, epoch=epoch, position=position
-            )
-        if ready:
-            yield ready
-        if side:
-            main = torch.cuda.current_stream(device)
-            main.wait_stream(side)
-            inputs.record_stream(main)  # or the next batch would get their memory too soon
-            target.record_stream(main)
-            copied.synchronize()  # sync point, or the loader would write into what is being copied
-        ready = split, epoch, inputs, target
-        asked = time.perf_counter()
-    if ready:
-        yield ready
-
-
-# -------------------------------------------------------------------------------------------- meter
-
-
-class Meter:
-    """Counts, times and prints the steps of one epoch's training or validation."""
-
-    def __init__(self, title, total, items, place, steps=0, state=None):
-        """`total` items, called `items`, are to come. `steps` are counted already, as in `state`,
-        which is that of the meter that a checkpoint has kept."""
-        self.title, self.items, self.place = title, items, place
-        self.steps = steps  # counted so far
-        # What a checkpoint needs to resume here, as of the last read_clock().
-        self.state = state or {"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4}
-        self.started = time.perf_counter() - self.state["seconds"]
-        self.sums = collections.Counter(self.state["sums"])  # over all ranks
-        self.before = traffic(place) - np.array(self.state["traffic"])
-        self.bar = tqdm(
-            desc=title,
-            total=total,
-            initial=int(self.sums[items]),
-            disable=place.rank or not sys.stderr.isatty(),
-            unit=f" {items}",
-            ncols=79,
-            leave=False,
-            bar_format="{desc}: {percentage:3.0f}% |{bar}| {rate_fmt}, {remaining} left{postfix}",
-        )
-
-    def add(self, step):
-        """Adds a step's {name: sum}, over all ranks and on the host."""
-        self.sums.update(step)
-        self.steps += 1
-        self.bar.update(step[self.items])
-
-    def show(self, loss):
-        """Shows the loss of a step after the bar, on a terminal."""
-        self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-
-    def report(self, loss, means):
-        """Prints the progress as a line, if there is no bar: the loss of a step, and the `means` of
-        all, as text."""
-        if self.bar.disable:
-            sums = self.sums
-            seconds = time.perf_counter() - self.started
-            errors.print_line(
-                f"{self.title}  step {self.steps}  loss {loss:.4f}  mean: "
-                f"{means}  {sums[self.items] / seconds:,.0f} "
-                f"{self.items}/s  wait {100 * sums['waited'] / seconds:.0f} %"
-            )
-
-    def read_clock(self):
-        """Records time and traffic of the steps so far."""
-        self.state = {"sums": dict(self.sums), "seconds": time.perf_counter() - self.started}
-        self.state["traffic"] = (traffic(self.place) - self.before).tolist()
-
-    def rates(self):
-        """Returns {tag: value} of the steps up to read_clock(), per second or step."""
-        sums = self.sums
-        steps = max(1, self.steps)
-        seconds = self.state["seconds"]
-        read, calls, sent, received = self.state["traffic"]
-        return {
-            "Throughput": sums[self.items] / seconds,
-            "Time": seconds / steps,
-            "Data/wait": sums["waited"] / seconds,
-            "Steps/skipped": sums["skipped"],
-            "IO/read_MBps": read / 1e6 / seconds,
-            "IO/read_iops": calls / seconds,
-            "Network/sent_MB_per_step": sent / 1e6 / steps,
-            "Network/received_MB_per_step": received / 1e6 / steps,
-        }
-
-
-def traffic(place):
-    """Returns the bytes and calls that this process and its workers have read, the page cache's
-    included, and the bytes that its node has sent and received, by the kernel's counters."""
-    counts = np.full(4, np.nan)  # NaN where nothing is counted
-    with contextlib.suppress(AttributeError, TypeError, OSError, psutil.Error):
-        # These counters miss what GPUs exchange by NVLink or InfiniBand.
-        if place.device.type == "cpu" and not os.path.exists("/sys/class/infiniband"):
-            counts[2:] = psutil.net_io_counters()[:2]
-        processes = psutil.Process(), *psutil.Process().children()
-        read = [process.io_counters() for process in processes]
-        counts[:2] = np.sum([(one.read_chars, one.read_count) for one in read], axis=0)
-    return counts
-
-
-# -------------------------------------------------------------------------------------- checkpoints
-
-# The last three checkpoints, newest first, and the best one.
-CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
-METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".split())
-TENSORS = {"state_dict", "optimizer", "ema"}
-
-
-def write_newest(folder, checkpoint, keep_every=None):
-    """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
-    so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
-    for _, tensor in state_trees.leaves(checkpoint):
-        if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
-            raise errors.BadInput(
-                "not all weights are finite: lower --lr; old checkpoints are intact"
-            )
-    newest, second, third, _ = (folder / name for name in CHECKPOINTS)
-    # Links, not renames: after a kill at any time, the newest intact file still has its name; and
-    # an older one loses its name only to a link that could be made.
-    for older, newer in (third, second), (second, newest):
-        link = older.with_suffix(".tmp")
-        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
-            link.unlink(missing_ok=True)
-            os.link(newer, link)
-            os.replace(link, older)
-            link.unlink(missing_ok=True)  # nothing was replaced if both are one file
-    safe_files.write(newest, functools.partial(torch.save, checkpoint))
-    epoch = checkpoint["epoch"]
-    if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
-        safe_files.write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
-
-
-def write_best(folder, checkpoint):
-    """Writes {name: value} as the best checkpoint of a folder."""
-    safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
-
-
-def load_checkpoint(args, must_fit):
-    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Rank 0 calls it
-    alone, because other nodes may have other disks. `must_fit` are names of what a checkpoint of
-    this task says of its model."""
-    path, metadata, in_place = find_checkpoint(args)
-    tensors = None
-    if metadata:
-        own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
-        if own and not own & metadata.keys():
-            raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
-        tensors = {name: metadata.pop(name) for name in TENSORS}
-        groups = tensors["optimizer"]["param_groups"]
-        rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
-        # Evaluation needs no optimizer's state, and another optimizer cannot take it.
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
-            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change the rate, and the steps that timm's optimizers count.
-        steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
-        metadata["group"] = {"lr": float(rate), "step": float(steps)}
-        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
-        if args.ema and trained:
-            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        if args.evaluate and tensors["ema"]:  # as the run itself validates; counters stay integers
-            dtypes = {name: weight.dtype for name, weight in tensors["state_dict"].items()}
-            averages = tensors["ema"].items()
-            tensors["state_dict"] = {name: each.to(dtypes[name]) for name, each in averages}
-        # Without averages in the file, they begin at the weights.
-        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "in_place": in_place}
-        if in_place:
-            metadata["logged"], metadata["end"], _foreign = read_log(path.parent)
-    return metadata, tensors
-
-
-def find_checkpoint(args):
-    """Returns (path, checkpoint, whether it is of the run in --output-dir), or (None, None, False)
-    to begin from scratch. A checkpoint in --output-dir counts before --resume: so one command
-    begins a run from a file, and resumes it however often it is typed."""
-    folder = None if args.evaluate and args.resume else args.output_dir
-    if folder:
-        folder = Path(folder)
-        if not args.evaluate:
-            run_folder.open_folder(
-                folder
-            )  # locked before it is read: the run that holds it may be saving
-        path, saved = newest_checkpoint(folder, "--output-dir")
-        if saved:
-            if not args.evaluate:
-                refuse_to_go_back(args, path, saved)
-            return path, saved, not args.evaluate
-        if args.evaluate:
-            raise errors.BadInput(f"--output-dir {folder} has no checkpoint")
-        epochs, _end, foreign = read_log(folder)
-        if foreign:  # of finished epochs too, since each is saved before it is logged
-            has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
-            what = "move it back, or give another --output-dir"
-            raise errors.BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
-    if not args.resume:
-        return None, None, False
-    path = Path(args.resume)
-    if not (errors.look_at(path) and os.path.isdir(path)):
-        return path, read_checkpoint(path), False
-    path, saved = newest_checkpoint(path, "--resume")
-    if not saved:
-        raise errors.BadInput(f"--resume {args.resume} has no checkpoint")
-    return path, saved, False
-
-
-def newest_checkpoint(folder, option):
-    """Returns (path, checkpoint) of the newest intact one in a folder, (None, None) if there is
-    none. Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must
-    not go on from an older one, or begin anew, because a disk does not answer."""
-    try:
-        there = os.listdir(folder)
-    except (OSError, ValueError) as error:
-        there_is = os.path.isdir(folder) or os.path.islink(folder)
-        wrong = not there_is or getattr(error, "errno", None) == errno.ELOOP
-        raise errors.storage_error(f"{option} {folder}", error, typed=wrong) from None
-    *last_three, best = CHECKPOINTS
-    kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
-    kept.sort(key=lambda name: -int(name[6:-3]))
-    found, damaged = [], 0
-    for names in last_three, kept, [best]:  # of each kind the newest, by name: clocks may change
-        for name in names:
-            if name in there:
-                try:
-                    found.append((folder / name, read_checkpoint(folder / name, typed=False)))
-                    break
-                except errors.Damaged as error:
-                    errors.print_line(f"{option} {folder} skips {error}")
-                    damaged += 1
-        if found and found[0][0].name == CHECKPOINTS[0]:
-            break  # the others are older
-    if damaged and not found:
-        raise errors.BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
-    return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None))
-
-
-def refuse_to_go_back(args, path, saved):
-    """Raises BadInput if --resume or --start-epoch names an earlier state of the run in
-    --output-dir than its checkpoint `path`. What began the run may be typed again."""
-    folder, begin = path.parent, Path(args.resume or path)
-    back = "to go back, give another --output-dir, and an older checkpoint as --resume"
-    inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
-    newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
-    if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
-        raise errors.BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
-    if args.start_epoch not in (None, saved["args"].get("start_epoch")):
-        at = f"{path} is of epoch {saved['epoch']}"
-        raise errors.BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
-    if not inside and begin.resolve() != folder.resolve():
-        errors.print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
-
-
-def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
-    """Raises BadInput if a run is to go on with other options than its checkpoint's; returns how
-    they differ from those of another run's. `typed` are those of `options` that are not at their
-    defaults; `peak` is the peak learning rate."""
-    rate = "peak learning rate"
-    if math.isclose(peak, metadata["peak_lr"]):  # however it was typed
-        peak = metadata["peak_lr"]
-    mine = options | {"global_batch": global_batch, rate: peak}
-    theirs = metadata["args"] | {
-        "global_batch": metadata["global_batch"],
-        rate: metadata["peak_lr"],
-    }
-    # An option that another script lacks has its default there.
-    theirs |= dict.fromkeys(typed.keys() - theirs.keys())
-    mine |= dict.fromkeys(metadata.get("not_default", {}).keys() - mine.keys())
-    found = differing(theirs, mine)
-    if found and metadata["in_place"]:
-        folder = shlex.quote(str(Path(metadata["path"]).parent))
-        if args.base_lr and peak != metadata["peak_lr"]:
-            same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"]
-            found += f", which --base-lr {same!r} keeps"
-        other = "give another --output-dir"
-        if all(theirs.get(name) == mine[name] for name in must_fit if name in mine):
-            weights = shlex.quote(metadata["path"])
-            other += f", with --resume {folder} to begin there from this one"
-            other += f", or --weights {weights} from its weights alone"
-        raise errors.BadInput(
-            f"--output-dir {folder} was trained with other options: {found}; {other}"
-        )
-    return found
-
-
-def differing(theirs, mine):
-    """Returns how {name: value} of another run or rank differ from this one's, as text."""
-    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
-    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
-    return ", ".join(found)[:500]
-
-
-def read_checkpoint(path, typed=True):
-    """Returns a checkpoint of these scripts."""
-    saved = safe_files.load_file(path, typed)
-    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
-        others = "--weights loads those of other projects"
-        raise errors.Damaged(f"{path} is not a checkpoint of these scripts; {others}")
-    return saved
-
-
-# ---------------------------------------------------------------------------------------------- log
-
-
-def start_log(folder, purge):
-    """Returns the SummaryWriter of a run's folder, from which it removes what a killed run left.
-    TensorBoard drops what was logged from step `purge` on, since that is logged again."""
-    try:
-        for pattern in "checkpoint*.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
-            for left in folder.glob(pattern):
-                left.unlink(missing_ok=True)
-        wait_for_clock(folder)
-        threading.excepthook = print_exception_of_thread
-        return SummaryWriter(folder, purge_step=purge)
-    except (OSError, UnicodeError) as error:
-        raise errors.storage_error(f"--output-dir {folder}", error) from None
-
-
-def log_program(log, about, sources, charts):
-    """Logs what is trained: `about`, of describe(), and the text of each file in `sources`.
-    TensorBoard draws training and validation of each tag in `charts` in one chart."""
-    log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
-    texts = (f"```python\n{Path(path).read_text()}\n```" for path in sources)
-    log.add_text("script", "\n".join(texts))
-    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in charts}
-    log.add_custom_scalars({"train and val": charts})
-
-
-def wait_for_clock(folder):
-    """Waits until the clock is past the last start of a log. TensorBoard reads logs in the order of
-    their names, which have the second, and drops what a later one logs again. Raises Fault if that
-    would take more than a minute."""
-    seconds = [re.search(r"tfevents\.(\d{10})\.", path.name) for path in folder.glob("*tfevents*")]
-    behind = max((int(found[1]) for found in seconds if found), default=0) + 1 - time.time()
-    if behind > 60:
-        raise errors.Fault(
-            f"--output-dir {folder} was started {behind:.0f} s from now: set this clock"
-        )
-    time.sleep(max(0, behind))
-
-
-def print_exception_of_thread(failed):
-    """Prints a thread's traceback, but not of TensorBoard's: what that raises, add_scalar() raises
-    again, and it becomes one line."""
-    if type(failed.thread).__name__ != "_AsyncWriterThread":
-        threading.__excepthook__(failed)
-
-
-# The tag that a run logs last of an epoch.
-LAST = "Time/val"
-
-
-def read_log(folder):
-    """Returns of a folder's log: the epochs, from 1, that it has; what a run logged last as its
-    "end", or {}; and the tags that a run does not log in its first steps."""
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
-    # Of a name with "tfevents" in it TensorBoard would read a file.
-    log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})
-    try:
-        for name in os.listdir(folder):
-            if "tfevents" in name:
-                os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
-        log.Reload()
-    except (OSError, UnicodeError) as error:
-        raise errors.storage_error(f"the log in {folder} cannot be read", error) from None
-    tags, end = log.Tags(), {}
-    # A kill may have come between an epoch's tags.
-    epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
-    if "end/text_summary" in tags["tensors"]:
-        text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
-        with contextlib.suppress(ValueError):  # another program's
-            end = json.loads(text.strip("`json\n"))
-    texts = {f"{name}/text_summary" for name in ("about", "script", "end")}
-    first = texts | {"Loss/step", "custom_scalars__config__"}
-    return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
-
-
-def describe(args, place, model, sizes, steps, script, metadata):
-    """Returns what is needed to repeat a run of `script`, a path, and what make_results.py reads.
-    Of `sizes`, {name: value} of its model and data, it has the whole numbers."""
-    commit = ""
-    with contextlib.suppress(OSError):  # no git
-        folder = os.path.dirname(os.path.abspath(script))
-        git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    packages = (package.metadata for package in importlib.metadata.distributions())
-    return {
-        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
-        "options": vars(args),
-        "steps_per_epoch": steps,
-        "gradient_bytes": sum(w.nbytes for w in model.parameters() if w.requires_grad),
-        "data": os.path.abspath(args.dir or "demo"),
-        **{name: size for name, size in sizes.items() if type(size) is int},
-        "place": place._asdict() | {"device": str(place.device)},
-        "device": devices.device_name(place.device),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,  # with its build
-        "packages": {package["Name"]: package["Version"] for package in packages},
-        "commit": commit,
-    }
-
-
-# ----------------------------------------------------------------------------------------- messages
-
-
-def about_batches(args, place, data, items, peak, usual, metadata):
-    """Returns lines on batch sizes and the peak learning rate. `items` is the name of what is in a
-    batch; `usual` are the defaults of --optimizer and --lr."""
-    lines = []
-    family = ("sgd", "nesterov", "lars")  # whose rates are many times those of Adam
-    other = (usual["optimizer"] in family) != (args.optimizer in family)
-    if other and args.lr == usual["lr"] and not args.base_lr:
-        what = f"{usual['optimizer']}, not for {args.optimizer}: set --lr"
-        lines.append(f"--lr {args.lr} is meant for {what}")
-    typed = f"--base-lr {args.base_lr}" if args.base_lr else f"--lr {args.lr} {args.lr_scaling}"
-    sizes = f"{data.device_batch} x {place.data_ranks * place.devices} x {data.accumulation_steps}"
-    whose = ", the checkpoint's" if metadata and not args.global_batch else ""
-    lines.append(
-        f"{items} x devices x accumulated = {sizes} = global batch {data.global_batch}{whose}; "
-        f"{typed} -> peak learning rate {peak:g}"
-    )
-    return lines
-
-
-def about_resuming(args, epoch, step, steps, metadata):
-    """Returns lines on a run that goes on after `epoch` epochs and `step` of `steps`."""
-    lines, before = [], metadata["args"]["epochs"]
-    if before != args.epochs:
-        lines.append(
-            f"--epochs {args.epochs}, before {before}: the learning rate follows the new one"
-        )
-    done, rest = divmod(epoch * steps + step, steps)
-    after = f"{done} of {args.epochs} epochs" + f" and {rest} steps" * bool(rest)
-    lines.append(f"Resuming {metadata['path']} after {after}")
-    if metadata["in_place"] and max(metadata["logged"], default=0) > epoch + 1:
-        lines.append("The log has later epochs: they are trained again")
-    return lines
-
-
-def how_to_resume(args, folder):
-    """Returns what to type to resume the run in a folder, in words."""
-    if args.output_dir:
-        return "the same command again resumes it"
-    return f"to resume it, add to the command: --output-dir {shlex.quote(str(folder))}"
-
-
-def with_less_memory(args, data, multiple, folder):
-    """Returns what to add to the command to train the same curve in less memory, in words, or None
-    if there is no smaller batch. `multiple` must divide a device's batch."""
-    less = data.device_batch // 2 // multiple * multiple
-    if not less:
-        return None
-    if args.evaluate:
-        return f"add -b {less} to the command"
-    words = [f"-b {less} --global-batch {data.global_batch}"]
-    if args.accumulation != 1:  # it and --global-batch exclude each other
-        words.append("--accumulation 1")
-    if args.base_lr:  # of a batch of -b
-        words.append(f"--base-lr {args.base_lr * less / args.batch_size!r}")
-    if args.compile_mode != "default":  # the others cannot accumulate
-        words.append("--compile-mode default")
-    if folder:
-        words.append(f"--output-dir {shlex.quote(str(folder))}")
-    same = "the run resumes on the same curve, except for BatchNorm's statistics"
-    return f"add to the command: {' '.join(words)}: {same}"
-
-
-def why_over(args, epoch, step, steps, metadata):
-    """Returns why the run in --output-dir, after `epoch` epochs and `step` of `steps`, has no more
-    to train, and what to change to train longer, or None."""
-    done = epoch + step / steps
-    end = metadata.get("end") or {}  # without it, another run is begun
-    if end.get("until") == ends_by(args) and end["epochs"] == done:
-        ended = f"{end['reason']} after {round(done, 2):g}/{args.epochs} epochs"
-        return f"{ended}; to train longer, change what ended it"
-    if metadata["in_place"] and epoch >= args.epochs:
-        return f"{round(done, 2):g} epochs are done; to train longer, raise --epochs {args.epochs}"
-    return None
-
-
-def ends_by(args):
-    """Returns the options that decide when a run ends: if they are the same, it is over."""
-    names = "epochs", "desired", "patience", "budget_hours", "best"
-    return {name: getattr(args, name) for name in names}
 
 
 # ==== launch: how processes start and meet; equal in all *_exchange.py
@@ -3525,7 +2893,12 @@ def add_parallel_options(parser):
         default="bucket",
         help="how gradients are added up: see the functions with these names",
     )
-    add("--bucket-mb", type=number(float, 0.001, 1e5), default=25.0, help="size of buckets")
+    add(
+        "--bucket-mb",
+        type=option_types.number(float, 0.001, 1e5),
+        default=25.0,
+        help="size of buckets",
+    )
     add(
         "--exchange-dtype",
         choices=["float32", "bfloat16", "float16"],

@@ -31,8 +31,9 @@ import find_bottleneck  # noqa: E402
 from find_bottleneck import kill_workers, train_steps  # noqa: E402, F401
 
 import imagenet_nd as nd  # noqa: E402
-from imagenet_nd import BadInput, Place, cores_per_rank, device_name, first_line  # noqa: E402
+from imagenet_nd import Place  # noqa: E402
 from reporting.tables import benchmark_table  # noqa: E402
+from trainparts import batch_plan, devices, errors  # noqa: E402
 
 LOGS = ROOT / "logs" / "benchmarks"
 UNMEASURED, OUT_OF_TIME = "not measured", "out of time"
@@ -78,7 +79,7 @@ def main(doc, measure, file, options, added=""):
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             measure(args, Path(scratch))
-    except (BadInput, OSError) as error:
+    except (errors.BadInput, OSError) as error:
         parser.error(str(error))
 
 
@@ -89,7 +90,9 @@ def loader_of(words, nd=nd):
     """Returns a function of a pass's number that gives its training batches: images and targets,
     by the loader of imagenet_nd.py with these options; no model, no device."""
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(torch.device("cpu"))
-    data = nd.open_data(args, place, nd.list_sources(args, place), nd.split_batch(args, place))
+    data = nd.open_data(
+        args, place, nd.list_sources(args, place), batch_plan.split_batch(args, place)
+    )
     schedule = nd.schedule_batches(args, place, data, 0, 0, over=lambda: False)
     training = (job for job in schedule if job[0] == "train")
     batches = nd.load_batches(args, place, data, training)
@@ -122,7 +125,7 @@ def pick_images(folder, count):
     files = sorted((folder / "train").glob("*/*"))
     images = [path for path in files if path.suffix.lower() in IMG_EXTENSIONS]
     if not images:
-        raise BadInput(f"{folder} has no images in train/<class>/: give a DIR that has")
+        raise errors.BadInput(f"{folder} has no images in train/<class>/: give a DIR that has")
     random.Random(0).shuffle(images)
     return list(itertools.islice(itertools.cycle(images), count))
 
@@ -143,7 +146,7 @@ def select(ways, words, baseline):
     baseline."""
     for word in words or []:
         if not any(word in name for name in ways):
-            raise BadInput(f"--only {word}: no row has that in its name: {', '.join(ways)}")
+            raise errors.BadInput(f"--only {word}: no row has that in its name: {', '.join(ways)}")
     return {
         name: way
         for name, way in ways.items()
@@ -210,8 +213,8 @@ def reason(error):
     """Returns why something cannot be measured, in a line."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed"
-    kind = "" if isinstance(error, BadInput) else f"{type(error).__name__}: "
-    return kind + first_line(error)
+    kind = "" if isinstance(error, errors.BadInput) else f"{type(error).__name__}: "
+    return kind + errors.first_line(error)
 
 
 def measure_apart(makes, rounds):
@@ -222,7 +225,7 @@ def measure_apart(makes, rounds):
     def ask(name):
         value, why = servers[name].ask()
         if why:
-            raise BadInput(f"{name}: {why}")
+            raise errors.BadInput(f"{name}: {why}")
         return value
 
     try:
@@ -273,9 +276,9 @@ def about(*packages):
     return {
         "command": [Path(sys.executable).name, *map(portable, sys.argv)],
         "date": datetime.date.today().isoformat(),
-        "processor": device_name(torch.device("cpu")),
-        **({"accelerator": device_name(gpu)} if gpu else {}),
-        "cores": cores_per_rank(Place(None)),
+        "processor": devices.device_name(torch.device("cpu")),
+        **({"accelerator": devices.device_name(gpu)} if gpu else {}),
+        "cores": devices.cores_per_rank(Place(None)),
         "system": platform.platform(),
         "python": platform.python_version(),
         **versions("torch", "torchvision", "numpy", "pillow", *packages),

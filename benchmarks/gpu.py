@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
 from training import CLASSES, synchronize
 
-from imagenet_nd import BadInput
+from trainparts import devices, errors
 
 RECIPE = "--mixup 0.2 --cutmix 1 --label-smoothing 0.1 --norm-wd 0 --clip-grad 1 --ema 0.9989"
 PRECISIONS = {
@@ -152,7 +152,7 @@ def train(args, scratch, job):
     counted = device.type == "cuda" and job["mode"] != "reduce-overhead"  # of CUDA graphs, nothing
     gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if counted else "-"
     flops = count_flops(models.get_model(args.arch), run.data.image_size)
-    share = share_of_peak(statistics.median(values), flops, script.devices.device_name(device))
+    share = share_of_peak(statistics.median(values), flops, devices.device_name(device))
     return {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
 
 
@@ -165,7 +165,7 @@ def measure(args, scratch):
     """Measures until the time is up, writes what there is."""
     if not torch.cuda.is_available() and not (args.batch_size and args.image_size):
         small = "to try it on the CPU, add --arch resnet18 -b 4 --image-size 32 --minutes 1"
-        raise BadInput(f"PyTorch finds no CUDA GPU here; {small}")
+        raise errors.BadInput(f"PyTorch finds no CUDA GPU here; {small}")
     args.batch_size = args.batch_size or [256, 1024]
     # A process that is killed leaves semaphores to Python's tracker, which says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"

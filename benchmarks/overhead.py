@@ -35,6 +35,7 @@ from torch import nn
 from torchvision import datasets
 
 import imagenet_nd as nd
+from trainparts import progress_meter
 
 EXAMPLES, OURS = "pytorch/examples", "imagenet_nd.py"
 SIZE, CLASSES = 8, 1000  # pixels and outputs of the linear layer
@@ -145,7 +146,7 @@ def saving(args, scratch):
         words = ["-a", arch, "--dummy", "-b", "1", "--no-accel", "--timeout", "0"]
         run = nd.build_run(nd.parse_args([*words, "--output-dir", f"{folder}/{arch}"]))
         nd.make_state(run.optimizer)
-        run.meter = nd.Meter("", 1, nd.ITEMS, run.place)
+        run.meter = progress_meter.Meter("", 1, nd.ITEMS, run.place)
         nd.save_checkpoint(run)
         content = (run.folder / "checkpoint.pt").read_bytes()
         ways = {

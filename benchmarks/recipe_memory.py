@@ -17,6 +17,7 @@ from common import ROOT, count, option
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import imagenet_nd as nd
+from trainparts import batch_plan
 
 COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights, gradients, state
 
@@ -25,7 +26,9 @@ def memory(file, gpus):
     """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
     args = nd.parse_args([f"@{file}"])
     place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
-    batch, parts, _ = nd.split_batch(args, place, args.global_batch, nd.device_multiple(args))
+    batch, parts, _ = batch_plan.split_batch(
+        args, place, args.global_batch, nd.device_multiple(args)
+    )
     size = args.image_size or nd.preset_of(args.arch).crop_size[0]
     kept = {}  # each storage once; held, so that none is freed and its number given to another
 

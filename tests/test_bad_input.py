@@ -34,7 +34,8 @@ from conftest import (
 )
 
 import imagenet_nd as nd
-from trainparts import errors
+from trainparts import batch_plan, errors
+from trainparts.runs import checkpointing
 
 # SqueezeNet has few weights, and no BatchNorm.
 TINY = "-a squeezenet1_1 --image-size 32 -b 2 --epochs 1 -j 0 --no-accel".split()
@@ -368,12 +369,11 @@ def test_a_record_that_lies(lie, trained, images, tmp_path, complaint_here):
 def test_forged_checkpoints(script, must_fit, trained, tmp_path, complaint_here):
     """A name that is not there, or holds what is of another model, or of no model at all."""
     (words, good), path = trained[script], tmp_path / "bad.pt"
-    module = importlib.import_module(script.removesuffix(".py"))
     saved = torch.load(good, weights_only=True)
-    for name in module.METADATA | module.TENSORS:
+    for name in checkpointing.METADATA | checkpointing.TENSORS:
         torch.save({each: saved[each] for each in saved if each != name}, path)
         with pytest.raises(errors.BadInput, match="bad.pt is not a checkpoint of these scripts"):
-            module.read_checkpoint(path)
+            checkpointing.read_checkpoint(path)
     values = None, 7, "1", ["x"], {"layers": True}
     for name, value in itertools.product(must_fit.split(), values):
         forged = saved | {name: value}
@@ -563,7 +563,7 @@ def test_global_batch_that_does_not_divide_names_the_counts_that_fit():
     with pytest.raises(
         errors.BadInput, match="2 devices cannot share a global batch of 9.*: 1, 3, 9$"
     ):
-        nd.split_batch(args, place._replace(ranks=2, data_ranks=2), args.global_batch)
+        batch_plan.split_batch(args, place._replace(ranks=2, data_ranks=2), args.global_batch)
 
 
 @pytest.mark.slow

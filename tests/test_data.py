@@ -40,7 +40,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 import imagenet_nd as nd
-from trainparts import errors
+from trainparts import batch_plan, errors
 
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet_sample.tar"
 CPU = torch.device("cpu")
@@ -108,7 +108,7 @@ def whole(height, width):
 
 def open_data(args, place, global_batch=None):
     """Returns the Data of these options, as the scripts open it."""
-    batches = nd.split_batch(args, place, global_batch, nd.device_multiple(args))
+    batches = batch_plan.split_batch(args, place, global_batch, nd.device_multiple(args))
     return nd.open_data(args, place, nd.list_sources(args, place), batches)
 
 
@@ -301,7 +301,7 @@ def test_batches_on_the_device_are_normalised(layout, pictures):
     waits = []
     batch = images, target, "train", 0, 0
     finish = functools.partial(nd.finish_batch, args=args, data=SimpleNamespace(**SCALE))
-    ((*job, ready, same),) = nd.to_device([batch], finish, CPU, waits)
+    ((*job, ready, same),) = batch_plan.to_device([batch], finish, CPU, waits)
     assert job == ["train", 0]
     expected = functional.normalize(images.permute(0, 3, 1, 2).float() / 255, **SCALE)
     assert torch.allclose(ready, expected, atol=1e-5) and torch.equal(same, target)
@@ -315,7 +315,7 @@ def test_noise_is_like_the_batches_of_its_split(layout, pictures):
     args, data = nd.parse_args(layout), SimpleNamespace(image_size=24, val_size=32, **SCALE)
     batches = open_batches(pictures, words=["--epochs", 1, "--val-size", 32, *layout])[1]
     finish = functools.partial(nd.finish_batch, args=args, data=data)
-    for split, _, *batch in nd.to_device(batches, finish, CPU, []):
+    for split, _, *batch in batch_plan.to_device(batches, finish, CPU, []):
         noise = nd.dummy_batch(args, data, len(batch[0]), CPU, split)
         for one, other in zip(noise, batch, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype

@@ -10,7 +10,9 @@ PAGES += sorted((ROOT / "docs").glob("*.md"))
 # All that people read, docstrings and templates of pages included, but for tests.
 READ = [*PAGES, *ROOT.glob("logs/*/README.md"), *ROOT.glob("*/*.j2"), *ROOT.glob("*.py")]
 READ += [
-    path for folder in ("tools", "reporting", "benchmarks") for path in ROOT.glob(f"{folder}/*.py")
+    path
+    for folder in ("tools", "reporting", "benchmarks", "trainparts", "trainparts/runs")
+    for path in ROOT.glob(f"{folder}/*.py")
 ]
 OLD = (
     r"(?i)(earlier|older|previous) versions\b|ancestor|(runs|results) of 2020"
@@ -43,6 +45,7 @@ def test_links_lead_somewhere(page):
 def test_functions_that_are_named_exist():
     """Those in README's and CONTRIBUTING's tables of where things stand."""
     programs = [*ROOT.glob("*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("tests/*.py")]
+    programs += ROOT.glob("trainparts/**/*.py")
     texts = "".join(path.read_text() for path in programs)
     defined = {*re.findall(r"(?:def|class) (\w+)", texts)}
     named = [

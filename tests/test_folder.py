@@ -36,8 +36,8 @@ from conftest import (
     the_line,
 )
 
-import imagenet_nd as nd
 from trainparts import errors
+from trainparts.runs import event_log
 
 TO_TYPE = r"--output-dir (\S+)"
 
@@ -275,13 +275,13 @@ def test_a_clock_that_is_behind(one, monkeypatch):
     monkeypatch.setattr(time, "sleep", slept)
     for now, wait in (began + 1.5, 0), (began + 0.25, 0.75), (began - 50, 51):
         monkeypatch.setattr(time, "time", lambda now=now: now)
-        nd.wait_for_clock(one)
+        event_log.wait_for_clock(one)
         slept.assert_called_once_with(wait)
         slept.reset_mock()
     monkeypatch.setattr(time, "time", lambda: began - 300)
     with pytest.raises(errors.Fault, match="was started 301 s from now: set this clock"):
-        nd.wait_for_clock(one)
-    nd.wait_for_clock(one.parent)  # no log
+        event_log.wait_for_clock(one)
+    event_log.wait_for_clock(one.parent)  # no log
 
 
 def test_what_another_optimizer_s_groups_cannot_resume_begins_from_the_weights(typed, one):

@@ -24,6 +24,7 @@ from test_data import CPU, open_batches, pictures  # noqa: F401
 from torch import nn
 
 import imagenet_nd as nd
+from trainparts import batch_plan
 
 ALL = "--flip alternate --auto-augment trivial --random-erase 0.5 --repeated-aug 2 --mixup 0.4"
 ALL = f"{ALL} --cutmix 1 --min-crop 0.2 --start-size 16 --image-size 24 --val-size 32 --epochs 5"
@@ -39,7 +40,7 @@ def read_training(pictures, words, **more):  # noqa: F811
     finish = functools.partial(nd.finish_batch, args=args, data=data)
     return [
         (epoch, images.clone(), target.clone())
-        for split, epoch, images, target in nd.to_device(batches, finish, CPU, [])
+        for split, epoch, images, target in batch_plan.to_device(batches, finish, CPU, [])
         if split == "train"
     ]
 

@@ -15,7 +15,7 @@ from conftest import ALIKE, EARLY, ND, ROOT, RUN, command, load, locked, nd, poi
 
 import text_nd
 from trainparts import errors
-from trainparts.runs import run_folder
+from trainparts.runs import checkpointing, run_folder
 
 PASSES = ["EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"]
 
@@ -83,7 +83,7 @@ def test_too_many_open_files_are_no_damage(one, typed):
     for error in MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"):
         full = mock.Mock(side_effect=error)
         with mock.patch.object(nd.torch, "load", full), pytest.raises(errors.BadInput) as refusal:
-            nd.newest_checkpoint(one, "--output-dir")
+            checkpointing.newest_checkpoint(one, "--output-dir")
         assert "one/checkpoint.pt cannot be loaded: no memory for it" in str(refusal.value)
 
 
@@ -231,7 +231,7 @@ def test_text_that_cannot_be_looked_at_does_not_answer(tmp_path, monkeypatch):
         text_nd.parse_args(["--tokenizer", "tokens"])
     args.resume = "run"
     with pytest.raises(errors.Fault, match="run: Input/output error"):
-        text_nd.find_checkpoint(args)
+        checkpointing.find_checkpoint(args)
 
 
 # -------------------------------------------------------------------------------------- in training

@@ -87,7 +87,14 @@ def train():
 {defined(task, f"return {model}")}
 
 
-# ==== services: equal in all scripts
+# ==== optimizer: equal in all scripts
+
+
+def learning_rate():
+    """Decays."""
+
+
+# ==== start: equal in all scripts
 
 
 def main():
@@ -188,18 +195,18 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
 """
 
 CALL = "train_step(build_model)"
-MARKS = [f"# ==== {name}: " for name in ("step", "loop", "task", "services", "launch")]
-FIRST, SECOND, THIRD, FOURTH, FIFTH = MARKS
+MARKS = [f"# ==== {name}: " for name in sync_copies.SECTIONS]
+FIRST, *_, LAST = MARKS
 IMAGES = [f"names {word}:" for word in "image Image JPEGs IMAGENET top1 Top-5 DDP".split()]
 PRIVATE = [f"loop uses {name}, which is private to" for name in "_meet Scaler GPT _read".split()]
-TWICE = [f"{section} and services both define" for section in ("head", "step", "task")]
+TWICE = [f"{section} and start both define" for section in ("head", "step", "task")]
 WRONG = "text_fsdp.py: is no Python, or lacks a section's first line"
 DIFFERENT = [  # a case a rule: what stands in text_fsdp.py, what takes its place, what is reported
     ("return dist.barrier()\n\n\n# ==== loop", "return 0\n\n\n# ==== loop", "py: step fsdp"),
     ("args):\n    return dist", "args):\n    return hvd or dist", "+++ text_fsdp.py: launch fsdp"),
     ("a text model, equal", "a model, equal", "text_nd.py: task text"),
     ("Trains.", "Trains all.", "+++ text_fsdp.py: loop"),
-    ("Begins.", "Begins here.", "+++ text_fsdp.py: services"),
+    ("Begins.", "Begins here.", "+++ text_fsdp.py: start"),
     ("def _meet", "@torch.no_grad()\ndef _meet", "+++ text_fsdp.py: _meet"),
     ("def _sent", "@torch.no_grad()\ndef _sent", "+++ text_fsdp.py: _sent"),
     *((mark, f"# no {mark}", WRONG) for mark in MARKS),
@@ -215,8 +222,8 @@ DIFFERENT = [  # a case a rule: what stands in text_fsdp.py, what takes its plac
     ("# of", "# image_size ImageFolder JPEGs IMAGENET_DIR best_top1 Top-5 DDP", *IMAGES),
     ("Begins.", "Begins on images by torchrun.", "names images:", "names torchrun:"),
     (CALL, f"_meet() + Scaler + GPT + _read + {CALL}", *PRIVATE),
-    ("launch(train,", "launch(Scaler,", "services uses Scaler, which is private to step"),
-    ("SUMS = None", "SUMS = _tail", "task uses _tail, which is private to services"),
+    ("launch(train,", "launch(Scaler,", "start uses Scaler, which is private to step"),
+    ("SUMS = None", "SUMS = _tail", "task uses _tail, which is private to start"),
     (
         "return dist.barrier()\n\n\n# ==== loop",
         "return GPT\n\n\n# ==== loop",
@@ -244,7 +251,7 @@ def test_what_differs_is_reported(case):
     assert [each for each in expected if each not in found] == []
 
 
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", range(5))
 def test_sections_have_an_order(first):
     one, other = MARKS[first : first + 2]
     text = TEXTS["text_fsdp.py"].replace(one, "@").replace(other, one).replace("@", other)
@@ -264,8 +271,8 @@ def test_names_of_its_own_are_free():
 def test_line_endings_and_last_lines_are_compared():
     texts = TEXTS | {"text_fsdp.py": TEXTS["text_fsdp.py"] + "\n"}
     assert "+++ text_fsdp.py: launch fsdp" in "\n".join(check(texts))
-    before, _, last = TEXTS["text_fsdp.py"].partition(FIFTH)
-    texts = TEXTS | {"text_fsdp.py": before + FIFTH + last.replace("\n", "\r\n")}
+    before, _, last = TEXTS["text_fsdp.py"].partition(LAST)
+    texts = TEXTS | {"text_fsdp.py": before + LAST + last.replace("\n", "\r\n")}
     assert any("line endings" in each for each in check(texts))
 
 
@@ -287,11 +294,11 @@ def test_sections_go_where_they_belong(folder):
     (folder / "text_fsdp.py").write_text(new)
     printed = run(tool(folder, "--from", "text_fsdp.py"), folder)
     assert printed.splitlines() == [
-        "imagenet_fsdp.py: took step, loop, services, launch of text_fsdp.py",
-        "imagenet_nd.py: took loop, services of text_fsdp.py",
-        "imagenet_pipeline.py: took loop, services of text_fsdp.py",
-        "text_nd.py: took loop, task, services of text_fsdp.py",
-        "text_pipeline.py: took loop, task, services of text_fsdp.py",
+        "imagenet_fsdp.py: took step, loop, start, launch of text_fsdp.py",
+        "imagenet_nd.py: took loop, start of text_fsdp.py",
+        "imagenet_pipeline.py: took loop, start of text_fsdp.py",
+        "text_nd.py: took loop, task, start of text_fsdp.py",
+        "text_pipeline.py: took loop, task, start of text_fsdp.py",
         "6 scripts agree",
     ]
     for name in NAMES:
@@ -303,7 +310,7 @@ def test_sections_go_where_they_belong(folder):
         assert (folder / name).read_text() == (new if name == "text_fsdp.py" else wanted)
 
 
-@pytest.mark.parametrize(("broken", "lacks"), [("text_nd.py", FIRST), ("imagenet_nd.py", FOURTH)])
+@pytest.mark.parametrize(("broken", "lacks"), [("text_nd.py", FIRST), ("imagenet_nd.py", MARKS[3])])
 def test_nothing_is_written_where_a_section_lacks(folder, broken, lacks):
     path = folder / broken
     path.write_text(path.read_text().replace(lacks, "# ").replace("Trains.", "Trains all."))
@@ -404,15 +411,14 @@ def test_a_function_stands_below_the_first_that_uses_it(name):
 
 
 def test_pages_list_the_sections():
-    """In their order, with the parts of a task and of services."""
+    """In their order, with the parts of a task."""
     parts = sync_copies.split(SCRIPTS["imagenet_nd.py"])
     titles = {name: re.findall("^# -{9,} (.+)$", parts[name], re.MULTILINE) for name in parts}
-    assert len(titles["task"]) == 6 and len(titles["services"]) == 8
+    assert len(titles["task"]) == 6
     for page in "README.md", "CONTRIBUTING.md":
         rows = re.findall(r"^\| \*\*(\w+)\*\* \| (.+?) \|", (ROOT / page).read_text(), re.MULTILINE)
         assert [name for name, _ in rows] == list(sync_copies.SECTIONS), page
         assert dict(rows)["task"].endswith(": " + ", ".join(titles["task"])), page
-        assert dict(rows)["services"].endswith(": " + ", ".join(titles["services"])), page
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -16,6 +16,7 @@ from torch import nn
 from torchmetrics.functional import classification
 
 import text_nd as nd
+from trainparts import batch_plan
 
 LOOP = "--global-batch 24 --epochs 2 --steps-per-epoch 10 -p 1 --no-accel --warmup-epochs 0"
 TINY = "--layers 2 --hidden-size 64 --heads 2 --max-length 32".split()
@@ -199,7 +200,7 @@ def test_all_ways_train_the_same_classifier(script, ranks, options, logged, text
 def read(args, place=None):
     """Returns what a script reads of DIR."""
     place = place or nd.Place(torch.device("cpu"))
-    sizes = nd.split_batch(args, place, args.global_batch)
+    sizes = batch_plan.split_batch(args, place, args.global_batch)
     return nd.open_data(args, place, nd.list_sources(args, place), sizes)
 
 

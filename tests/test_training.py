@@ -42,8 +42,8 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 import imagenet_nd as nd
 import imagenet_pipeline as pipeline
 import text_nd as text
-from trainparts import devices, endings, errors, safe_files
-from trainparts.runs import run_folder, state_trees
+from trainparts import batch_plan, devices, endings, errors, progress_meter, safe_files
+from trainparts.runs import checkpointing, run_folder, run_messages, state_trees
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -262,7 +262,7 @@ def test_what_gpus_and_infiniband_send_is_not_counted(monkeypatch):
     """By NVLink and RDMA it passes the kernel's counters by: rather no number than a wrong one."""
     for device, infiniband in ("cpu", False), ("cpu", True), ("cuda", False):
         monkeypatch.setattr(nd.os.path, "exists", lambda path, found=infiniband: found)
-        sent = nd.traffic(nd.Place(torch.device(device)))[2:]
+        sent = progress_meter.traffic(nd.Place(torch.device(device)))[2:]
         counted = device == "cpu" and not infiniband
         assert all(sent >= 0) if counted else all(sent != sent)
 
@@ -573,9 +573,11 @@ def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
     saved = {"state_dict": "averages", "trained": "weights", "ema": "ema", "optimizer": state}
     saved |= {"args": {"optimizer": "sgd"}, "classes": []}
     for words, expected in ("--ema 0.9", ("weights", "averages")), ("", ("averages", None)):
-        monkeypatch.setattr(nd, "find_checkpoint", lambda *of_run: ("x", saved.copy(), False))
+        monkeypatch.setattr(
+            checkpointing, "find_checkpoint", lambda *of_run: ("x", saved.copy(), False)
+        )
         args = nd.parse_args(["--resume", "x", *words.split()])
-        _, tensors = nd.load_checkpoint(args, nd.MUST_FIT)
+        _, tensors = checkpointing.load_checkpoint(args, nd.MUST_FIT)
         assert (tensors["state_dict"], tensors["ema"]) == expected
 
 
@@ -590,7 +592,7 @@ def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
         monkeypatch.setattr(nd, name, mock.Mock())
     monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     meter = mock.Mock(sums={nd.ITEMS: 2})
-    monkeypatch.setattr(nd, "Meter", lambda *of_run: meter)
+    monkeypatch.setattr(progress_meter, "Meter", lambda *of_run: meter)
     monkeypatch.setattr(nd, "val_steps", lambda *of_run: 1)
     monkeypatch.setattr(nd, "next_batch", lambda *of_run: (torch.ones(1, 2), torch.zeros(1)))
     monkeypatch.setattr(nd, "all_reduce_sum", lambda tensor: tensor + 7)  # rank 0's
@@ -675,13 +677,15 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch)
     monkeypatch.setattr(nd, "make_checkpoint", lambda run: {"epoch": 3, "step": 2})
     refused = mock.Mock(side_effect=OSError(number, "refused"))
     monkeypatch.setattr(os, "link", os.link if number is None else refused)
-    for name in nd.CHECKPOINTS[:3]:
+    for name in checkpointing.CHECKPOINTS[:3]:
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(safe_files, "write", mock.Mock())  # nothing takes the newest one's place
     for _ in range(2):
         nd.save_checkpoint(here)
-    held = [(tmp_path / name).read_text() for name in nd.CHECKPOINTS[:3]]
-    assert held == [*nd.CHECKPOINTS[:3]] if number else [nd.CHECKPOINTS[0]] * 3
+    held = [(tmp_path / name).read_text() for name in checkpointing.CHECKPOINTS[:3]]
+    assert (
+        held == [*checkpointing.CHECKPOINTS[:3]] if number else [checkpointing.CHECKPOINTS[0]] * 3
+    )
     assert len([*tmp_path.iterdir()]) == 3
 
 
@@ -758,17 +762,17 @@ def test_traffic_is_what_the_kernel_counts(monkeypatch):
     kernel = types.SimpleNamespace(
         bytes_sent=5, bytes_recv=7, packets_sent=11, packets_recv=13, errin=0, errout=0
     )
-    net = type(nd.psutil.net_io_counters())
+    net = type(progress_meter.psutil.net_io_counters())
     counted = net(**{name: getattr(kernel, name, 0) for name in net._fields})
-    monkeypatch.setattr(nd.psutil, "net_io_counters", lambda: counted)
+    monkeypatch.setattr(progress_meter.psutil, "net_io_counters", lambda: counted)
     monkeypatch.setattr(nd.os.path, "exists", lambda path: False)
     processes = []
     for chars, calls in (100, 1), (20, 2), (3, 4):
         io = types.SimpleNamespace(read_chars=chars, read_count=calls, read_bytes=0, write_chars=9)
         processes.append(mock.Mock(io_counters=lambda io=io: io))
     processes[0].children.return_value = processes[1:]
-    monkeypatch.setattr(nd.psutil, "Process", lambda: processes[0])
-    assert nd.traffic(nd.Place(torch.device("cpu"))).tolist() == [123, 7, 5, 7]
+    monkeypatch.setattr(progress_meter.psutil, "Process", lambda: processes[0])
+    assert progress_meter.traffic(nd.Place(torch.device("cpu"))).tolist() == [123, 7, 5, 7]
 
 
 @pytest.mark.parametrize(("cores", "here", "share"), [(8, 2, 4), (8, 3, 2), (2, 4, 1), (1, 1, 1)])
@@ -945,10 +949,10 @@ def test_a_smaller_batch_of_a_pipeline_has_whole_micro_batches():
     """What is advised when memory is out, and what a kept global batch is divided into."""
     args = pipeline.parse_args("--microbatches 4 -b 6".split())
     data, multiple = mock.Mock(device_batch=12, global_batch=24), pipeline.device_multiple(args)
-    less = pipeline.with_less_memory(args, data, multiple, Path("runs/a b"))
+    less = run_messages.with_less_memory(args, data, multiple, Path("runs/a b"))
     words = "-b 4 --global-batch 24 --output-dir 'runs/a b': the run resumes on the same curve"
     assert f"add to the command: {words}" in less
-    assert pipeline.split_batch(args, pipeline.Place("cpu"), 24, multiple) == (4, 6, 24)
+    assert batch_plan.split_batch(args, pipeline.Place("cpu"), 24, multiple) == (4, 6, 24)
 
 
 # ------------------------------------------------------------------------------------- slow trials

@@ -28,7 +28,7 @@ from torchvision import models
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
-from trainparts import endings, errors, safe_files
+from trainparts import batch_plan, endings, errors, safe_files
 
 CLASSES = ["bird", "cat", "dog"]
 IDS = (ROOT / "tools" / "imagenet_classes.txt").read_text().split()
@@ -293,7 +293,7 @@ def opened(words, metadata=None):
     """Returns the Data of a command."""
     args, place = nd.parse_args([*map(str, words)]), nd.Place(torch.device("cpu"))
     sources = nd.list_sources(args, place)
-    return nd.open_data(args, place, sources, nd.split_batch(args, place), metadata)
+    return nd.open_data(args, place, sources, batch_plan.split_batch(args, place), metadata)
 
 
 def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):

@@ -196,9 +196,9 @@ def last_start(folder):
 
 
 def task_section(text):
-    """Returns a script's section between "# ==== task" and "# ==== services", which is equal in all
+    """Returns a script's section from "# ==== task" to the next one, which is equal in all
     imagenet_*.py; all of a text that has none."""
-    found = re.search(r"^# ==== task: .*?(?=^# ==== services: )", text, re.MULTILINE | re.DOTALL)
+    found = re.search(r"^# ==== task: .*?(?=^# ==== )", text, re.MULTILINE | re.DOTALL)
     return found[0] if found else text
 
 
@@ -724,7 +724,7 @@ def main():
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
     larger = "pixels of the crops; maps of more positions than at the size trained at (default)"
-    adds[cam]("--size", type=nd.number(int, 1, 1024), help=larger)
+    adds[cam]("--size", type=nd.option_types.number(int, 1, 1024), help=larger)
     adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     adds[export]("checkpoint", **checkpoint)
     adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import make_parser, one_line
 
 import text_nd as nd
-from trainparts import errors, safe_files
+from trainparts import errors, option_types, safe_files
 
 PIECE = 1 << 20  # bytes of a text at a time
 # Where the columns of text are called otherwise than GLUE's.
@@ -221,7 +221,7 @@ def main():
     names = "a FOLDER of Hugging Face's, words or bytes (%(default)s)"
     one.add_argument("--tokenizer", metavar="NAME", default="bytes", help=names)
     share = "share of a text that is for validation, at its end (0.1)"
-    one.add_argument("--val", type=nd.fraction, help=share)
+    one.add_argument("--val", type=option_types.fraction, help=share)
     args = parser.parse_args()
     with one_line(parser, errors.BadInput, errors.Fault, OSError):
         args.way(args)

@@ -66,7 +66,7 @@ def profile(script, first, run):
 
 def has_checkpoint(script, folder):
     """Returns whether there is a checkpoint in a folder, or in None."""
-    known = "|".join([*map(re.escape, script.CHECKPOINTS), r"epoch-\d+\.pt"])
+    known = "|".join([*map(re.escape, script.checkpointing.CHECKPOINTS), r"epoch-\d+\.pt"])
     names = os.listdir(folder) if folder and os.path.isdir(folder) else []
     return any(re.fullmatch(known, name) for name in names)
 
@@ -92,9 +92,11 @@ def profile_rank(first, train_rank, args):
     """What a rank does in its process: the script's train_rank, with the above for training."""
     script = sys.modules[train_rank.__module__]
     script.list_sources = functools.partial(list_sources, script, script.list_sources)
-    script.load_checkpoint = functools.partial(load_checkpoint, script, script.load_checkpoint)
+    script.checkpointing.load_checkpoint = functools.partial(
+        load_checkpoint, script, script.checkpointing.load_checkpoint
+    )
     script.open_log = lambda run, metadata: None  # run.log and run.folder stay None
-    script.how_to_resume = lambda args, folder: "a profile saves nothing"
+    script.run_messages.how_to_resume = lambda args, folder: "a profile saves nothing"
     script.train = functools.partial(profile, script, first)
     train_rank(args)
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import CONTROL, make_parser, one_line
 
 import text_nd as nd
-from trainparts import devices, errors, safe_files
+from trainparts import devices, errors, option_types, safe_files
 
 
 def open_checkpoint(path):
@@ -110,11 +110,27 @@ def main():
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of text_*.py --task lm")
     add("--prompt", default="\n", metavar="TEXT", help="what to go on with (the end of a line)")
-    add("--length", type=nd.non_negative_int, default=500, help="tokens to write (%(default)s)")
+    add(
+        "--length",
+        type=option_types.non_negative_int,
+        default=500,
+        help="tokens to write (%(default)s)",
+    )
     sharp = "0 = the likeliest token always, 1 = as likely as the model has it (%(default)s)"
-    add("--temperature", type=nd.number(float, 0, 1e3), default=0.8, metavar="T", help=sharp)
-    add("--top-k", type=nd.positive_int, metavar="N", help="the N likeliest tokens alone")
-    add("--seed", type=nd.non_negative_int, default=0, help="(%(default)s)")
+    add(
+        "--temperature",
+        type=option_types.number(float, 0, 1e3),
+        default=0.8,
+        metavar="T",
+        help=sharp,
+    )
+    add(
+        "--top-k",
+        type=option_types.positive_int,
+        metavar="N",
+        help="the N likeliest tokens alone",
+    )
+    add("--seed", type=option_types.non_negative_int, default=0, help="(%(default)s)")
     add("--tokenizer", metavar="FOLDER", help="Hugging Face's, if it was trained with one")
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     parser.set_defaults(gpu=None)

@@ -4,12 +4,12 @@
     python tools/sync_copies.py --from imagenet_ddp.py  # write its sections where they belong
     python tools/sync_copies.py --new text_fsdp.py      # put a script together from two others
 
-A script is docstring and imports, then sections: step (how one step is trained and validated: equal
-in all tasks of one way), loop (how steps become a run: equal everywhere), task (what is trained:
-equal in all ways of one task), optimizer (how gradients change weights), start (from the options to
-a run) and services (what these call), all three equal everywhere, and launch (how processes start
-and meet: equal in all tasks of one way). There is no original: edit a section in whichever script
-you are reading, then propagate it.
+A script is docstring and imports, then six sections: step (how one step is trained and validated:
+equal in all tasks of one way), loop (how steps become a run: equal everywhere), task (what is
+trained: equal in all ways of one task), optimizer (how gradients change weights: equal everywhere),
+start (from the options to a run: equal everywhere), launch (how processes start and meet: equal in
+all tasks of one way). There is no original: edit a section in whichever script you are reading,
+then propagate it.
 
 Checked as well: each way and each task defines what STEP, LAUNCH and TASK list, and the other
 sections use nothing else of it; helpers of one name are equal in all ways; no name is defined
@@ -74,7 +74,7 @@ TASK = {
 # The line that each section begins with; above the first are docstring and imports.
 SECTIONS = {
     section: re.compile(rf"^# ==== {section}: .*$", re.MULTILINE)
-    for section in ("step", "loop", "task", "optimizer", "start", "services", "launch")
+    for section in ("step", "loop", "task", "optimizer", "start", "launch")
 }
 OF_A_WAY = ("step", "launch")
 # A script of these names that has lost all its sections is still one.
@@ -91,7 +91,7 @@ IMAGES = re.compile(  # also as parts of names: image_size, ImageFolder, best_to
 )
 FORBIDDEN = {
     "task": [BACKENDS],
-    **dict.fromkeys(("loop", "optimizer", "start", "services"), [BACKENDS, IMAGES]),
+    **dict.fromkeys(("loop", "optimizer", "start"), [BACKENDS, IMAGES]),
 }
 
 

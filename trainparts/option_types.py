@@ -1,0 +1,36 @@
+"""Types of options for argparse: numbers from a range.
+
+Use it as `type=` of an option, so that a wrong value ends in a line with the range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+
+
+def number(kind, least, most):
+    """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
+
+    def parse(text):
+        with contextlib.suppress(ValueError):  # no number
+            if least <= kind(text) <= most:
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text} is no {kind.__name__} from {least} to {most}")
+
+    return parse
+
+
+non_negative_int = number(int, 0, 2**63 - 1)
+positive_int = number(int, 1, 2**63 - 1)
+non_negative = number(float, 0, 1e12)
+positive = number(float, 1e-12, 1e12)
+zero_to_1 = number(float, 0, 1)
+fraction = number(float, 1e-9, 1)
+
+
+def replaced(gone, advice, text):
+    """Returns an option's text, unless it is `gone`, or any is (None)."""
+    if text == gone or gone is None:
+        raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
+    return text

@@ -1,0 +1,169 @@
+"""The options of a run: when it ends, its folder, its device; and options in files, @FILE.
+
+Use it to give another script the options that these scripts have, with their help and their checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shlex
+
+from trainparts import option_types
+
+
+def new_parser(doc):
+    """Returns a parser, without options, of a script with this docstring."""
+    parser = argparse.ArgumentParser(
+        description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
+        epilog="docs/recipes.md lists what options of other projects are called here.",
+        usage=argparse.SUPPRESS,  # or each error would print all of it
+        allow_abbrev=False,
+        fromfile_prefix_chars="@",
+    )
+    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
+    return parser
+
+
+def add_run_options(parser, measures):
+    """Adds when a run ends, its folder and its device; returns the names of free options and of
+    each rank's own. `measures` are the names that --best and --desired take; the first selects the
+    best model by default."""
+    add = parser.add_argument_group("when to stop").add_argument
+    add(
+        "--steps-per-epoch",
+        type=option_types.positive_int,
+        help="end epochs after N steps (default: all)",
+    )
+    add(
+        "--budget-hours",
+        type=option_types.positive,
+        help="train for this many hours in all, then validate and end (default: no limit)",
+    )
+    add(
+        "--desired",
+        nargs=2,
+        metavar=("MEASURE", "VALUE"),
+        action="append",
+        help="end after an epoch that is this good in all given (default: none): "
+        + ", ".join(measures),
+    )
+    add(
+        "--patience",
+        type=option_types.positive_int,
+        metavar="EPOCHS",
+        help="early stopping: end after this many epochs without a better --best (default: off)",
+    )
+    add(
+        "--timeout",
+        type=option_types.number(float, 0, 1e8),
+        default=600,
+        help="end after this many seconds without a step; 0 = off",
+    )
+
+    add = parser.add_argument_group("checkpoints and logs").add_argument
+    add(
+        "--output-dir",
+        metavar="FOLDER",
+        help="the run: its checkpoints and logs; if it has a checkpoint, it is resumed "
+        "(default: a new folder in runs/)",
+    )
+    add(
+        "--resume",
+        metavar="PATH",
+        type=functools.partial(
+            option_types.replaced, "auto", "give the run's folder, --output-dir FOLDER"
+        ),
+        help="begin another run from a checkpoint, or from a folder's newest (default: none)",
+    )
+    gone = "a run has a folder of its own: --output-dir FOLDER"
+    hidden = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    add("--log-dir", type=functools.partial(option_types.replaced, None, gone), **hidden)
+    add(
+        "--checkpoint-minutes",
+        type=option_types.non_negative,
+        default=15,
+        help="also save this often; 0 = off",
+    )
+    add(
+        "--best",
+        choices=measures,
+        help=f"measure that selects model_best.pt (default: the first --desired, or {measures[0]})",
+    )
+    add(
+        "--keep-every",
+        type=option_types.positive_int,
+        metavar="EPOCHS",
+        help="also keep every N-th epoch's checkpoint, as epoch-N.pt (default: off)",
+    )
+    add("-e", "--evaluate", action="store_true", help="validate once and end")
+    add(
+        "-p",
+        "--print-freq",
+        type=option_types.positive_int,
+        default=10,
+        help="print and log every N steps",
+    )
+
+    add = parser.add_argument_group("device and reproducibility").add_argument
+    add("--compile", action="store_true", help="torch.compile; the first steps take minutes")
+    add(
+        "--compile-mode",
+        choices=["default", "reduce-overhead", "max-autotune"],
+        default="default",
+        help="reduce-overhead uses CUDA graphs",
+    )
+    add(
+        "--gpu", type=option_types.non_negative_int, help="use only this GPU, from 0 (default: all)"
+    )
+    add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
+    add("--seed", type=option_types.non_negative_int, default=0, help="seed of everything random")
+    add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
+    own = (
+        "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
+        "timeout"
+    )
+    return "best budget_hours desired evaluate patience print_freq resume".split(), own.split()
+
+
+def set_defaults(parser, **defaults):
+    """Sets defaults, and adds each to its option's help."""
+    parser.set_defaults(**defaults, desired=[])
+    for action in parser._actions:
+        if action.nargs != 0 and action.default is not None and "default" not in action.help:
+            action.help += " (default: %(default)s)"
+
+
+def read_options(parser, tags, argv=None):
+    """Returns the options as typed; exits with one line if one is wrong. `tags` are those that
+    --desired takes in lower case; it becomes [[tag, number]]."""
+    try:
+        args = parser.parse_args(argv)
+    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
+        parser.error(f"an option file: {error}")
+    tags = {tag.lower(): tag for tag in tags}
+    value = option_types.number(float, -1e12, 1e12)
+    try:
+        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+    except (KeyError, argparse.ArgumentTypeError) as error:
+        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
+    return args
+
+
+def check_options(args, parser):
+    """Exits with one line if options that all scripts have exclude each other."""
+    if (args.start_epoch or 0) >= args.epochs:
+        parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
+    if "" in (args.resume, args.output_dir):
+        parser.error("--resume and --output-dir need a name")
+    # Not all scripts have all of these.
+    for names in ("gpu", "no_accel"), ("freeze", "sync_bn"), ("global_batch", "accumulation"):
+        if all(getattr(args, name, None) != parser.get_default(name) for name in names):
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            parser.error(f"{options} exclude each other")
+
+
+def not_default(options, parser):
+    """Returns those of {name: value} that are options of this parser, not at their defaults."""
+    defaults = vars(parser.parse_args([]))
+    return {name: each for name, each in options.items() if each != defaults.get(name, each)}

@@ -1,0 +1,217 @@
+"""Checkpoints of a run: the last three and the best one, written, found and compared with options.
+
+Use it to save a run so that a kill at any time leaves an intact checkpoint, and to find the newest
+intact one. What a checkpoint contains is the script's; METADATA and TENSORS must be in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import math
+import os
+import re
+import shlex
+from pathlib import Path
+
+import torch
+
+from trainparts import errors, safe_files
+from trainparts.runs import event_log, run_folder, state_trees
+
+# The last three checkpoints, newest first, and the best one.
+CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
+METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".split())
+TENSORS = {"state_dict", "optimizer", "ema"}
+
+
+def write_newest(folder, checkpoint, keep_every=None):
+    """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
+    so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
+    for _, tensor in state_trees.leaves(checkpoint):
+        if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
+            raise errors.BadInput(
+                "not all weights are finite: lower --lr; old checkpoints are intact"
+            )
+    newest, second, third, _ = (folder / name for name in CHECKPOINTS)
+    # Links, not renames: after a kill at any time, the newest intact file still has its name; and
+    # an older one loses its name only to a link that could be made.
+    for older, newer in (third, second), (second, newest):
+        link = older.with_suffix(".tmp")
+        with contextlib.suppress(OSError):  # no such file yet, or a file system without links
+            link.unlink(missing_ok=True)
+            os.link(newer, link)
+            os.replace(link, older)
+            link.unlink(missing_ok=True)  # nothing was replaced if both are one file
+    safe_files.write(newest, functools.partial(torch.save, checkpoint))
+    epoch = checkpoint["epoch"]
+    if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
+        safe_files.write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+
+
+def write_best(folder, checkpoint):
+    """Writes {name: value} as the best checkpoint of a folder."""
+    safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
+
+
+def load_checkpoint(args, must_fit):
+    """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Rank 0 calls it
+    alone, because other nodes may have other disks. `must_fit` are names of what a checkpoint of
+    this task says of its model."""
+    path, metadata, in_place = find_checkpoint(args)
+    tensors = None
+    if metadata:
+        own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
+        if own and not own & metadata.keys():
+            raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
+        tensors = {name: metadata.pop(name) for name in TENSORS}
+        groups = tensors["optimizer"]["param_groups"]
+        rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
+        # Evaluation needs no optimizer's state, and another optimizer cannot take it.
+        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
+            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+        # make_state() will change the rate, and the steps that timm's optimizers count.
+        steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
+        metadata["group"] = {"lr": float(rate), "step": float(steps)}
+        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
+        if args.ema and trained:
+            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+        if args.evaluate and tensors["ema"]:  # as the run itself validates; counters stay integers
+            dtypes = {name: weight.dtype for name, weight in tensors["state_dict"].items()}
+            averages = tensors["ema"].items()
+            tensors["state_dict"] = {name: each.to(dtypes[name]) for name, each in averages}
+        # Without averages in the file, they begin at the weights.
+        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
+        metadata |= {"path": str(path), "in_place": in_place}
+        if in_place:
+            metadata["logged"], metadata["end"], _foreign = event_log.read_log(path.parent)
+    return metadata, tensors
+
+
+def find_checkpoint(args):
+    """Returns (path, checkpoint, whether it is of the run in --output-dir), or (None, None, False)
+    to begin from scratch. A checkpoint in --output-dir counts before --resume: so one command
+    begins a run from a file, and resumes it however often it is typed."""
+    folder = None if args.evaluate and args.resume else args.output_dir
+    if folder:
+        folder = Path(folder)
+        if not args.evaluate:
+            run_folder.open_folder(
+                folder
+            )  # locked before it is read: the run that holds it may be saving
+        path, saved = newest_checkpoint(folder, "--output-dir")
+        if saved:
+            if not args.evaluate:
+                refuse_to_go_back(args, path, saved)
+            return path, saved, not args.evaluate
+        if args.evaluate:
+            raise errors.BadInput(f"--output-dir {folder} has no checkpoint")
+        epochs, _end, foreign = event_log.read_log(folder)
+        if foreign:  # of finished epochs too, since each is saved before it is logged
+            has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
+            what = "move it back, or give another --output-dir"
+            raise errors.BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
+    if not args.resume:
+        return None, None, False
+    path = Path(args.resume)
+    if not (errors.look_at(path) and os.path.isdir(path)):
+        return path, read_checkpoint(path), False
+    path, saved = newest_checkpoint(path, "--resume")
+    if not saved:
+        raise errors.BadInput(f"--resume {args.resume} has no checkpoint")
+    return path, saved, False
+
+
+def newest_checkpoint(folder, option):
+    """Returns (path, checkpoint) of the newest intact one in a folder, (None, None) if there is
+    none. Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must
+    not go on from an older one, or begin anew, because a disk does not answer."""
+    try:
+        there = os.listdir(folder)
+    except (OSError, ValueError) as error:
+        there_is = os.path.isdir(folder) or os.path.islink(folder)
+        wrong = not there_is or getattr(error, "errno", None) == errno.ELOOP
+        raise errors.storage_error(f"{option} {folder}", error, typed=wrong) from None
+    *last_three, best = CHECKPOINTS
+    kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
+    kept.sort(key=lambda name: -int(name[6:-3]))
+    found, damaged = [], 0
+    for names in last_three, kept, [best]:  # of each kind the newest, by name: clocks may change
+        for name in names:
+            if name in there:
+                try:
+                    found.append((folder / name, read_checkpoint(folder / name, typed=False)))
+                    break
+                except errors.Damaged as error:
+                    errors.print_line(f"{option} {folder} skips {error}")
+                    damaged += 1
+        if found and found[0][0].name == CHECKPOINTS[0]:
+            break  # the others are older
+    if damaged and not found:
+        raise errors.BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
+    return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None))
+
+
+def refuse_to_go_back(args, path, saved):
+    """Raises BadInput if --resume or --start-epoch names an earlier state of the run in
+    --output-dir than its checkpoint `path`. What began the run may be typed again."""
+    folder, begin = path.parent, Path(args.resume or path)
+    back = "to go back, give another --output-dir, and an older checkpoint as --resume"
+    inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
+    newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
+    if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
+        raise errors.BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
+    if args.start_epoch not in (None, saved["args"].get("start_epoch")):
+        at = f"{path} is of epoch {saved['epoch']}"
+        raise errors.BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
+    if not inside and begin.resolve() != folder.resolve():
+        errors.print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
+
+
+def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
+    """Raises BadInput if a run is to go on with other options than its checkpoint's; returns how
+    they differ from those of another run's. `typed` are those of `options` that are not at their
+    defaults; `peak` is the peak learning rate."""
+    rate = "peak learning rate"
+    if math.isclose(peak, metadata["peak_lr"]):  # however it was typed
+        peak = metadata["peak_lr"]
+    mine = options | {"global_batch": global_batch, rate: peak}
+    theirs = metadata["args"] | {
+        "global_batch": metadata["global_batch"],
+        rate: metadata["peak_lr"],
+    }
+    # An option that another script lacks has its default there.
+    theirs |= dict.fromkeys(typed.keys() - theirs.keys())
+    mine |= dict.fromkeys(metadata.get("not_default", {}).keys() - mine.keys())
+    found = differing(theirs, mine)
+    if found and metadata["in_place"]:
+        folder = shlex.quote(str(Path(metadata["path"]).parent))
+        if args.base_lr and peak != metadata["peak_lr"]:
+            same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"]
+            found += f", which --base-lr {same!r} keeps"
+        other = "give another --output-dir"
+        if all(theirs.get(name) == mine[name] for name in must_fit if name in mine):
+            weights = shlex.quote(metadata["path"])
+            other += f", with --resume {folder} to begin there from this one"
+            other += f", or --weights {weights} from its weights alone"
+        raise errors.BadInput(
+            f"--output-dir {folder} was trained with other options: {found}; {other}"
+        )
+    return found
+
+
+def differing(theirs, mine):
+    """Returns how {name: value} of another run or rank differ from this one's, as text."""
+    names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+    found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
+    return ", ".join(found)[:500]
+
+
+def read_checkpoint(path, typed=True):
+    """Returns a checkpoint of these scripts."""
+    saved = safe_files.load_file(path, typed)
+    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
+        others = "--weights loads those of other projects"
+        raise errors.Damaged(f"{path} is not a checkpoint of these scripts; {others}")
+    return saved

@@ -1,0 +1,127 @@
+"""The log of a run, TensorBoard's event files: begun without a gap or an overlap, and read back.
+
+Use it to log what trained, on what, and to know of a folder which epochs its log has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from trainparts import devices, errors
+
+
+def start_log(folder, purge):
+    """Returns the SummaryWriter of a run's folder, from which it removes what a killed run left.
+    TensorBoard drops what was logged from step `purge` on, since that is logged again."""
+    try:
+        for pattern in "checkpoint*.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
+            for left in folder.glob(pattern):
+                left.unlink(missing_ok=True)
+        wait_for_clock(folder)
+        threading.excepthook = print_exception_of_thread
+        return SummaryWriter(folder, purge_step=purge)
+    except (OSError, UnicodeError) as error:
+        raise errors.storage_error(f"--output-dir {folder}", error) from None
+
+
+def log_program(log, about, sources, charts):
+    """Logs what is trained: `about`, of describe(), and the text of each file in `sources`.
+    TensorBoard draws training and validation of each tag in `charts` in one chart."""
+    log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
+    texts = (f"```python\n{Path(path).read_text()}\n```" for path in sources)
+    log.add_text("script", "\n".join(texts))
+    charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in charts}
+    log.add_custom_scalars({"train and val": charts})
+
+
+def wait_for_clock(folder):
+    """Waits until the clock is past the last start of a log. TensorBoard reads logs in the order of
+    their names, which have the second, and drops what a later one logs again. Raises Fault if that
+    would take more than a minute."""
+    seconds = [re.search(r"tfevents\.(\d{10})\.", path.name) for path in folder.glob("*tfevents*")]
+    behind = max((int(found[1]) for found in seconds if found), default=0) + 1 - time.time()
+    if behind > 60:
+        raise errors.Fault(
+            f"--output-dir {folder} was started {behind:.0f} s from now: set this clock"
+        )
+    time.sleep(max(0, behind))
+
+
+def print_exception_of_thread(failed):
+    """Prints a thread's traceback, but not of TensorBoard's: what that raises, add_scalar() raises
+    again, and it becomes one line."""
+    if type(failed.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(failed)
+
+
+# The tag that a run logs last of an epoch.
+LAST = "Time/val"
+
+
+def read_log(folder):
+    """Returns of a folder's log: the epochs, from 1, that it has; what a run logged last as its
+    "end", or {}; and the tags that a run does not log in its first steps."""
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
+    # Of a name with "tfevents" in it TensorBoard would read a file.
+    log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})
+    try:
+        for name in os.listdir(folder):
+            if "tfevents" in name:
+                os.stat(folder / name)  # TensorBoard leaves out what it cannot look at
+        log.Reload()
+    except (OSError, UnicodeError) as error:
+        raise errors.storage_error(f"the log in {folder} cannot be read", error) from None
+    tags, end = log.Tags(), {}
+    # A kill may have come between an epoch's tags.
+    epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
+    if "end/text_summary" in tags["tensors"]:
+        text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
+        with contextlib.suppress(ValueError):  # another program's
+            end = json.loads(text.strip("`json\n"))
+    texts = {f"{name}/text_summary" for name in ("about", "script", "end")}
+    first = texts | {"Loss/step", "custom_scalars__config__"}
+    return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
+
+
+def describe(args, place, model, sizes, steps, script, metadata):
+    """Returns what is needed to repeat a run of `script`, a path, and what make_results.py reads.
+    Of `sizes`, {name: value} of its model and data, it has the whole numbers."""
+    commit = ""
+    with contextlib.suppress(OSError):  # no git
+        folder = os.path.dirname(os.path.abspath(script))
+        git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    packages = (package.metadata for package in importlib.metadata.distributions())
+    return {
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
+        "options": vars(args),
+        "steps_per_epoch": steps,
+        "gradient_bytes": sum(w.nbytes for w in model.parameters() if w.requires_grad),
+        "data": os.path.abspath(args.dir or "demo"),
+        **{name: size for name, size in sizes.items() if type(size) is int},
+        "place": place._asdict() | {"device": str(place.device)},
+        "device": devices.device_name(place.device),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,  # with its build
+        "packages": {package["Name"]: package["Version"] for package in packages},
+        "commit": commit,
+    }
