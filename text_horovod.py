@@ -2053,9 +2053,8 @@ def train_rank(args):
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
             multiple = device_multiple(args)
-            advice = run_messages.with_less_memory(
-                args, run.data, multiple, run.folder
-            ) or errors.first_line(error)
+            less = run_messages.with_less_memory(args, run.data, multiple, run.folder)
+            advice = less or errors.first_line(error)
             raise errors.BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
         leave(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
@@ -2095,10 +2094,8 @@ def build_run(args):
     whole = args.global_batch or (trains and metadata["global_batch"])
     sizes = batch_plan.split_batch(args, place, whole, device_multiple(args))
     if trains:
-        typed, peak = (
-            run_options.not_default(options, make_parser()),
-            peak_learning_rate(args, sizes[-1]),
-        )
+        typed = run_options.not_default(options, make_parser())
+        peak = peak_learning_rate(args, sizes[-1])
         changed = checkpointing.check_resumed(
             args, options, typed, MUST_FIT, metadata, sizes[-1], peak
         )
@@ -2132,9 +2129,8 @@ def build_run(args):
             weights = f"--weights {shlex.quote(str(metadata['path']))}"
             advice = f"raise --epochs, or {weights} starts from its weights"
             raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
-        if trains and (
-            why := run_messages.why_over(args, run.epoch, run.step, data.steps, metadata)
-        ):
+        why = trains and run_messages.why_over(args, run.epoch, run.step, data.steps, metadata)
+        if why:
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
@@ -2155,9 +2151,8 @@ def build_run(args):
         torch.manual_seed(args.seed)
         run.model, run.optimizer, run.scaler = prepare(args, place, data)
     except (ImportError, ValueError, TypeError) as error:  # libraries check what fits together
-        raise errors.BadInput(
-            f"{args.arch}, {args.optimizer}: {errors.first_line(error)}"
-        ) from None
+        what = f"{args.arch}, {args.optimizer}"
+        raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None
     endings.handle_signals(functools.partial(endings.on_signal, run.signals))
     if args.ema:
         run.ema = {name: own.clone().float() for name, own in trained_state(run).items()}
@@ -2202,16 +2197,15 @@ def open_log(run, metadata):
     args, data, place = run.args, run.data, run.place
     in_place = metadata and metadata["in_place"]
     if place.rank == 0:
-        run.folder = (
-            Path(args.output_dir) if args.output_dir else run_folder.new_folder(name_of(run))
-        )
+        typed = args.output_dir and Path(args.output_dir)
+        run.folder = typed or run_folder.new_folder(name_of(run))
         # What was logged after the checkpoint is logged again; before the first one, all.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
         sizes = about_model(args, data) | data._asdict()
         about = event_log.describe(args, place, run.model, sizes, data.steps, __file__, metadata)
-        event_log.log_program(run.log, about, [__file__], LOGGED)
+        event_log.log_program(run.log, about, __file__, LOGGED)
     run.folder = Path(broadcast_object(str(run.folder)))
 
 

@@ -41,11 +41,12 @@ def start_log(folder, purge):
         raise errors.storage_error(f"--output-dir {folder}", error) from None
 
 
-def log_program(log, about, sources, charts):
-    """Logs what is trained: `about`, of describe(), and the text of each file in `sources`.
-    TensorBoard draws training and validation of each tag in `charts` in one chart."""
+def log_program(log, about, script, charts):
+    """Logs what is trained: `about`, of describe(), and the text of `script`, a path, and of this
+    package. TensorBoard draws training and validation of each tag in `charts` in one chart."""
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
-    texts = (f"```python\n{Path(path).read_text()}\n```" for path in sources)
+    paths = [Path(script), *sorted(Path(__file__).parents[1].rglob("*.py"))]
+    texts = (f"```python\n{path.read_text()}\n```" for path in paths)
     log.add_text("script", "\n".join(texts))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in charts}
     log.add_custom_scalars({"train and val": charts})
