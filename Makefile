@@ -60,17 +60,18 @@ chaos: setup
 		--chaos-log $(CHAOS) tests/chaos
 
 # Environment, tests' tools, Horovod: each part is made once, and again when pyproject.toml, which
-# lists what they need, has changed. trainparts is installed as a link to the folder here (-e).
+# lists what they need, has changed. trainparts is installed as a link to the folder here (-e), of
+# which setuptools always warns (-qq).
 setup: .venv/installed-dev .venv/installed-horovod
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -e ".[results]"
+	$(BIN)/python -m pip install -qq -e ".[results]"
 	@touch $@
 
 .venv/installed-dev .venv/installed-bench .venv/installed-text: .venv/installed-%: .venv/installed
-	$(BIN)/python -m pip install -q -e ".[$*]"
+	$(BIN)/python -m pip install -qq -e ".[$*]"
 	@touch $@
 
 .venv/installed-horovod: .venv/installed tools/install_horovod.sh
