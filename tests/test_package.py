@@ -193,8 +193,15 @@ def test_a_script_finds_the_package_beside_it(tmp_path):
 def test_two_ranks_print_one_line(launcher, tmp_path):
     words = [*launcher, f"--master_port={free_port()}", "--nproc_per_node=2"]
     done = end_alone(ALONE[0], tmp_path, words)
-    assert done.returncode == 1 and done.stderr.count(LINE.format(ALONE[0])) == 1, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count(LINE.format(ALONE[0])) == 1, done.stderr
     assert done.stderr.count("needs trainparts/") == 1 and not done.stdout
+
+
+def test_a_rank_whose_launcher_does_not_end_it_prints_the_line_too(tmp_path):
+    """Such as one on another node than rank 0's, which may have the folder."""
+    done = end_alone(ALONE[0], tmp_path, LOCAL_RANK="1")
+    assert (done.returncode, done.stderr) == (2, LINE.format(ALONE[0]))
 
 
 # ------------------------------------------------------------------------------ how it is installed
