@@ -18,6 +18,9 @@ try:
     import horovod.torch as hvd
 except ImportError:  # works without it
     hvd = None"""
+LOOK = """# The package beside the scripts.
+if not importlib.util.find_spec("trainparts"):
+    exit(2)"""
 WAYS = {  # end of the first line, launcher, what its functions return, imports for it
     "nd": ("on one device: a GPU.", "python", "json.dumps({})", "import json", ""),
     "fsdp": ("with FSDP2: in shards.", "torchrun --nproc_per_node=2", "dist.barrier()", DIST, ""),
@@ -51,7 +54,8 @@ def script(name, step=STEP, launch=LAUNCH, task=TASK):
     standard = {"import json", "import re"} & {way_import, task_import}
     others = {"import torch", way_import, task_import} - standard
     others = sorted(others, key=lambda line: (line.startswith("from"), line))
-    imports = "\n".join([*sorted(standard), "", *others]).strip()
+    standard = sorted(standard | {"import importlib.util"})
+    imports = "\n".join([*standard, "", LOOK, "", *others])
     helper, first = "", ""
     if way_name != "nd":
         helper = "def _meet():\n    return torch.ones(1)\n\n\n"
@@ -218,7 +222,7 @@ DIFFERENT = [  # a case a rule: what stands in text_fsdp.py, what takes its plac
     ("def _meet", "def meet", "launch: meet(), in its contract meet(is missing)"),
     ("(args, data)", "(args, data, more)", "build_model(args, data, more), in its contract build_"),
     ("SUMS", "SUM", "task: SUMS(is missing), in its contract SUMS(None)"),
-    ("SUMS = None", "SUMS = hvd", "task text: line 43 names hvd: SUMS = hvd"),
+    ("SUMS = None", "SUMS = hvd", "task text: line 48 names hvd: SUMS = hvd"),
     ("# of", "# image_size ImageFolder JPEGs IMAGENET_DIR best_top1 Top-5 DDP", *IMAGES),
     ("Begins.", "Begins on images by torchrun.", "names images:", "names torchrun:"),
     (CALL, f"_meet() + Scaler + GPT + _read + {CALL}", *PRIVATE),

@@ -271,8 +271,16 @@ def put_together(new, way_donor, task_donor, scripts):
         rf"^( *).*?\b{task_donor}", lambda found: found[1] + launcher + new, commands, flags=re.M
     )
     sections = "".join((way if name in OF_A_WAY else task)[name] for name in SECTIONS)
-    imports = "\n".join(imports + more_imports)  # of which ruff leaves what is used, in its order
-    head = "\n\n".join([imports, *dict.fromkeys(others + more)])
+    # Of the imports ruff leaves what is used, in its order. What looks for the package trainparts
+    # stands below those of the standard library, other code below all.
+    standard, later = [], []
+    for each in imports + more_imports:
+        top = re.search(r"^(?:from|import) (\w+)", each, re.MULTILINE)[1]
+        (standard if top in sys.stdlib_module_names else later).append(each)
+    code = dict.fromkeys(others + more)
+    look = [each for each in code if 'find_spec("trainparts")' in each]
+    code = [each for each in code if each not in look]
+    head = "\n\n".join(["\n".join(standard), *look, "\n".join(later), *code])
     config = Path(__file__).parents[1] / "pyproject.toml"
     ruff = [sys.executable, "-m", "ruff", "check", "--select", "I,F401"]
     ruff += ["--config", config] if config.exists() else []
