@@ -56,6 +56,16 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
+    print(
+        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
+        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 import numpy as np
 import PIL.Image
 import PIL.ImageColor
@@ -68,16 +78,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
-
-if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
-    print(
-        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
-        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
-        file=sys.stderr,
-    )
-    sys.exit(2)
 
 from trainparts import (
     batch_plan,

@@ -53,15 +53,6 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import PIL.Image
-import PIL.ImageColor
-import torch
-import torch.nn as nn
-from torch.utils.tensorboard import SummaryWriter
-from torchvision import datasets, models
-from torchvision.transforms import InterpolationMode, v2
-
 if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
@@ -71,6 +62,15 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
         file=sys.stderr,
     )
     sys.exit(2)
+
+import numpy as np
+import PIL.Image
+import PIL.ImageColor
+import torch
+import torch.nn as nn
+from torch.utils.tensorboard import SummaryWriter
+from torchvision import datasets, models
+from torchvision.transforms import InterpolationMode, v2
 
 from trainparts import (
     batch_plan,

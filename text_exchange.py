@@ -54,15 +54,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import psutil
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.tensorboard import SummaryWriter
-
 if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
@@ -72,6 +63,15 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
         file=sys.stderr,
     )
     sys.exit(2)
+
+import numpy as np
+import psutil
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
     batch_plan,

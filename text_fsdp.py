@@ -53,16 +53,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import psutil
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils.tensorboard import SummaryWriter
-
 if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
@@ -72,6 +62,16 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
         file=sys.stderr,
     )
     sys.exit(2)
+
+import numpy as np
+import psutil
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
     batch_plan,

@@ -43,6 +43,16 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
+    print(
+        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
+        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -53,15 +63,6 @@ try:
 except ImportError:  # launch() reports it: --help works without it
     hvd = None
 
-if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
-    print(
-        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
-        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
-        file=sys.stderr,
-    )
-    sys.exit(2)
 
 from trainparts import (
     batch_plan,

@@ -44,11 +44,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-import torch.nn as nn
-from torch.utils.tensorboard import SummaryWriter
-
 if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
@@ -58,6 +53,11 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
         file=sys.stderr,
     )
     sys.exit(2)
+
+import numpy as np
+import torch
+import torch.nn as nn
+from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
     batch_plan,

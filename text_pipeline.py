@@ -53,6 +53,16 @@ import types
 from pathlib import Path
 from typing import NamedTuple
 
+if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
+    print(
+        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
+        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 import numpy as np
 import psutil
 import torch
@@ -66,16 +76,6 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
-
-if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
-    print(
-        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
-        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
-        file=sys.stderr,
-    )
-    sys.exit(2)
 
 from trainparts import (
     batch_plan,
