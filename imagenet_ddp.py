@@ -167,9 +167,8 @@ def broadcast_object(value):
     sent = json.loads(store.get(f"value {number}"))
     store.add(mine, 1)
     if "error" in sent:
-        raise (errors.BadInput if sent["status"] == errors.BadInput.status else errors.Fault)(
-            sent["error"]
-        )
+        wrong = sent["status"] == errors.BadInput.status
+        raise (errors.BadInput if wrong else errors.Fault)(sent["error"])
     return sent["value"]
 
 
@@ -408,9 +407,8 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        devices.seed_generators(
-            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
-        )
+        seed = devices.seed_from(args.seed, epoch, step, run.place.rank)
+        devices.seed_generators(seed, run.place.device)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -1742,10 +1740,8 @@ class Images(torch.utils.data.Dataset):
                 some = slice(first, first + LISTED)
                 target += self.load(split, epoch, keys[some], out[some])
             return *job[:4], target
-        except (
-            errors.BadInput,
-            errors.Fault,
-        ) as error:  # raised here, it would reach the user as a traceback
+        except (errors.BadInput, errors.Fault) as error:
+            # Raised here, it would reach the user as a traceback.
             return *job[:4], error
 
     def load(self, split, epoch, keys, out):
@@ -1791,9 +1787,8 @@ def load_again(source, index, begin, error):
         except errors.BadInput as again:
             error = again
             break
-    raise errors.storage_error(
-        f"{source.path(index)}: image {index} cannot be used", error
-    ) from None
+    what = f"{source.path(index)}: image {index} cannot be used"
+    raise errors.storage_error(what, error) from None
 
 
 def load_alone(encoded, write):
@@ -2798,9 +2793,8 @@ def launch(train_rank, args):
     if {"RANK", "WORLD_SIZE"} <= env.keys():
         launched = env.get("TORCHELASTIC_RUN_ID")  # by torchrun, or by _start_this_node()
         if launched:
-            endings.end_with_parent(
-                signal.SIGTERM
-            )  # a killed launcher would leave its processes behind
+            # A killed launcher would leave its processes behind.
+            endings.end_with_parent(signal.SIGTERM)
         own = (launched or "").startswith("process ")
         # If it was killed before the line above, no signal comes.
         if own and launched != f"process {os.getppid()}":
@@ -2949,9 +2943,8 @@ def _form_group(args, place):
     try:
         if "WORLD_SIZE" in os.environ:
             store, ends = _meet(place, backend, wait)
-            endings.arm_timeout(
-                args
-            )  # as long for rank 0, which may come late, as for those that wait
+            # As long for rank 0, which may come late, as for those that wait.
+            endings.arm_timeout(args)
             address = _await_all(store, place, wait, *ends)
         else:
             store, address = dist.HashStore(), "127.0.0.1"

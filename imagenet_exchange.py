@@ -278,9 +278,8 @@ def broadcast_object(value):
     sent = json.loads(store.get(f"value {number}"))
     store.add(mine, 1)
     if "error" in sent:
-        raise (errors.BadInput if sent["status"] == errors.BadInput.status else errors.Fault)(
-            sent["error"]
-        )
+        wrong = sent["status"] == errors.BadInput.status
+        raise (errors.BadInput if wrong else errors.Fault)(sent["error"])
     return sent["value"]
 
 
@@ -520,9 +519,8 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        devices.seed_generators(
-            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
-        )
+        seed = devices.seed_from(args.seed, epoch, step, run.place.rank)
+        devices.seed_generators(seed, run.place.device)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -1854,10 +1852,8 @@ class Images(torch.utils.data.Dataset):
                 some = slice(first, first + LISTED)
                 target += self.load(split, epoch, keys[some], out[some])
             return *job[:4], target
-        except (
-            errors.BadInput,
-            errors.Fault,
-        ) as error:  # raised here, it would reach the user as a traceback
+        except (errors.BadInput, errors.Fault) as error:
+            # Raised here, it would reach the user as a traceback.
             return *job[:4], error
 
     def load(self, split, epoch, keys, out):
@@ -1903,9 +1899,8 @@ def load_again(source, index, begin, error):
         except errors.BadInput as again:
             error = again
             break
-    raise errors.storage_error(
-        f"{source.path(index)}: image {index} cannot be used", error
-    ) from None
+    what = f"{source.path(index)}: image {index} cannot be used"
+    raise errors.storage_error(what, error) from None
 
 
 def load_alone(encoded, write):
@@ -2922,9 +2917,8 @@ def launch(train_rank, args):
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        endings.end_with_parent(
-            signal.SIGTERM
-        )  # a killed torchrun would leave its processes behind
+        # A killed torchrun would leave its processes behind.
+        endings.end_with_parent(signal.SIGTERM)
     train_rank(args)
 
 
@@ -2976,9 +2970,8 @@ def _form_group(args, place):
     try:
         if "WORLD_SIZE" in os.environ:
             store, ends = _meet(place, backend, wait)
-            endings.arm_timeout(
-                args
-            )  # as long for rank 0, which may come late, as for those that wait
+            # As long for rank 0, which may come late, as for those that wait.
+            endings.arm_timeout(args)
             address = _await_all(store, place, wait, *ends)
         else:
             store, address = dist.HashStore(), "127.0.0.1"

@@ -359,9 +359,8 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        devices.seed_generators(
-            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
-        )
+        seed = devices.seed_from(args.seed, epoch, step, run.place.rank)
+        devices.seed_generators(seed, run.place.device)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -1693,10 +1692,8 @@ class Images(torch.utils.data.Dataset):
                 some = slice(first, first + LISTED)
                 target += self.load(split, epoch, keys[some], out[some])
             return *job[:4], target
-        except (
-            errors.BadInput,
-            errors.Fault,
-        ) as error:  # raised here, it would reach the user as a traceback
+        except (errors.BadInput, errors.Fault) as error:
+            # Raised here, it would reach the user as a traceback.
             return *job[:4], error
 
     def load(self, split, epoch, keys, out):
@@ -1742,9 +1739,8 @@ def load_again(source, index, begin, error):
         except errors.BadInput as again:
             error = again
             break
-    raise errors.storage_error(
-        f"{source.path(index)}: image {index} cannot be used", error
-    ) from None
+    what = f"{source.path(index)}: image {index} cannot be used"
+    raise errors.storage_error(what, error) from None
 
 
 def load_alone(encoded, write):

@@ -157,9 +157,8 @@ def broadcast_object(value):
     sent = json.loads(store.get(f"value {number}"))
     store.add(mine, 1)
     if "error" in sent:
-        raise (errors.BadInput if sent["status"] == errors.BadInput.status else errors.Fault)(
-            sent["error"]
-        )
+        wrong = sent["status"] == errors.BadInput.status
+        raise (errors.BadInput if wrong else errors.Fault)(sent["error"])
     return sent["value"]
 
 
@@ -398,9 +397,8 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        devices.seed_generators(
-            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
-        )
+        seed = devices.seed_from(args.seed, epoch, step, run.place.rank)
+        devices.seed_generators(seed, run.place.device)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -2334,9 +2332,8 @@ def launch(train_rank, args):
     if {"RANK", "WORLD_SIZE"} <= env.keys():
         launched = env.get("TORCHELASTIC_RUN_ID")  # by torchrun, or by _start_this_node()
         if launched:
-            endings.end_with_parent(
-                signal.SIGTERM
-            )  # a killed launcher would leave its processes behind
+            # A killed launcher would leave its processes behind.
+            endings.end_with_parent(signal.SIGTERM)
         own = (launched or "").startswith("process ")
         # If it was killed before the line above, no signal comes.
         if own and launched != f"process {os.getppid()}":
@@ -2485,9 +2482,8 @@ def _form_group(args, place):
     try:
         if "WORLD_SIZE" in os.environ:
             store, ends = _meet(place, backend, wait)
-            endings.arm_timeout(
-                args
-            )  # as long for rank 0, which may come late, as for those that wait
+            # As long for rank 0, which may come late, as for those that wait.
+            endings.arm_timeout(args)
             address = _await_all(store, place, wait, *ends)
         else:
             store, address = dist.HashStore(), "127.0.0.1"

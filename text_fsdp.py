@@ -221,9 +221,8 @@ def broadcast_object(value):
     sent = json.loads(store.get(f"value {number}"))
     store.add(mine, 1)
     if "error" in sent:
-        raise (errors.BadInput if sent["status"] == errors.BadInput.status else errors.Fault)(
-            sent["error"]
-        )
+        wrong = sent["status"] == errors.BadInput.status
+        raise (errors.BadInput if wrong else errors.Fault)(sent["error"])
     return sent["value"]
 
 
@@ -430,9 +429,8 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        devices.seed_generators(
-            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
-        )
+        seed = devices.seed_from(args.seed, epoch, step, run.place.rank)
+        devices.seed_generators(seed, run.place.device)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
@@ -2378,9 +2376,8 @@ def launch(train_rank, args):
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        endings.end_with_parent(
-            signal.SIGTERM
-        )  # a killed torchrun would leave its processes behind
+        # A killed torchrun would leave its processes behind.
+        endings.end_with_parent(signal.SIGTERM)
     train_rank(args)
 
 
@@ -2434,9 +2431,8 @@ def _form_group(args, place):
     try:
         if "WORLD_SIZE" in os.environ:
             store, ends = _meet(place, backend, wait)
-            endings.arm_timeout(
-                args
-            )  # as long for rank 0, which may come late, as for those that wait
+            # As long for rank 0, which may come late, as for those that wait.
+            endings.arm_timeout(args)
             address = _await_all(store, place, wait, *ends)
         else:
             store, address = dist.HashStore(), "127.0.0.1"

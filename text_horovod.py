@@ -347,9 +347,8 @@ def train_one_epoch(run):
         for group in run.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1)  # timm's name
         # Dropout draws from this seed, so a resumed run draws what an uninterrupted one does.
-        devices.seed_generators(
-            devices.seed_from(args.seed, epoch, step, run.place.rank), run.place.device
-        )
+        seed = devices.seed_from(args.seed, epoch, step, run.place.rank)
+        devices.seed_generators(seed, run.place.device)
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )

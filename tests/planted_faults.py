@@ -56,19 +56,19 @@ tests/test_reference.py -k step
   logged loss of an image too few => {"Loss": sums["loss"] / images, => {"Loss": sums["loss"] / max(1, images - 1),
   accuracies as fractions => 100 * sums[f"top{n}"] / images for => sums[f"top{n}"] / images for
   top-5's sum for top-1 => sums[f"top{n}"] / images => sums["top5"] / images
-  throughput of right answers => "Throughput": sums[ITEMS] / seconds, => "Throughput": sums["top5"] / seconds,
+  throughput of right answers => "Throughput": sums[self.items] / seconds, => "Throughput": sums["top5"] / seconds,
   top-4 => output.topk(min(5, output.shape[1])) => output.topk(min(4, output.shape[1]))
   top-2 for top-1 => counts = top5[:, 0].sum(), => counts = top5[:, :2].sum(),
   smoothed loss in validation => validate_step(run.model, criterion, => validate_step(run.model, functools.partial(criterion, args=run.args),
   weights not from the seed => torch.manual_seed(args.seed) => torch.manual_seed(0)
-  order the same each epoch => manual_seed(seed_from(args.seed, epoch)) => manual_seed(seed_from(args.seed, 0))
+  order the same each epoch => manual_seed(devices.seed_from(args.seed, epoch)) => manual_seed(devices.seed_from(args.seed, 0))
   epoch 0 of seed 1 as epoch 1 of seed 0 => np.random.SeedSequence(numbers) => np.random.SeedSequence(sum(numbers))
   crop's area => area = height * width * rng.uniform(least, most) => area = height * width * rng.uniform(least, most) ** 0.9
   crop's ratio => math.exp(rng.uniform(-math.log(longest), math.log(longest))) => rng.uniform(1 / longest, longest)
   crop from the top half => return rng.randint(0, height - h), => return rng.randint(0, height - h) // 2,
   mirrored too often => mirrored = rng.random() < 0.5 => mirrored = rng.random() < 0.6
   centre off by a pixel => round((side - len(out)) / 2) for side => round((side - len(out)) / 2) + 1 for side
-  resized side rounded up => [self.data.val_resize * s // n for => [-(-self.data.val_resize * s // n) for
+  resized side rounded up => [data.val_resize * s // n for => [-(-data.val_resize * s // n) for
   val_resize's default => round(val_size * preset.resize_size[0] / own_size) => val_size
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
@@ -105,7 +105,7 @@ tests/test_reference.py -k linear
   sides alternate by three => != bool(epoch % 2) => != bool(epoch % 3)
   erased too often => if rng.random() < args.random_erase => if rng.random() < 1.2 * args.random_erase
   erased area => rng, 0.02, 0.33, 3.3) => rng, 0.02, 0.4, 3.3)
-  erased in black => left : left + width] = self.mean => left : left + width] = 0
+  erased in black => left : left + width] = mean => left : left + width] = 0
   policy drawn from the seed alone => seed = rng.getrandbits(63) => seed = args.seed
 tests/test_reference.py -k base
   groups mixed alike => + f" {group}" * bool(group) => + ""
@@ -134,7 +134,7 @@ tests/test_recipe.py -k "losses or best_in"
 tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(self.state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - self.state["seconds"] => time.perf_counter() - 0
-  steps of an epoch not loaded => run, run.step, run.resumed) => run, 0, run.resumed)
+  steps of an epoch not loaded => run.place, run.step, run.resumed) => run.place, 0, run.resumed)
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
   best loss not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else metadata.get(name, worst) for tag, (name,
   seconds of a run not loaded => - (metadata["seconds"] if metadata else 0) => - 0
@@ -166,10 +166,10 @@ tests/test_data.py -k "fails or failing"
   a read is tried once less => for seconds in 1, 5, 20: => for seconds in 1, 5:
   bytes are read once => for seconds in 1, 5, 20: => for seconds in () if isinstance(error, BadInput) else (1, 5, 20):
   bytes are read as often as a file => error = again\n            break => error = again
-  a damaged image is a fault => raise storage_error(f"{source.path(index)}: image {index} cannot be used", error) from None => raise Fault(f"{source.path(index)}: image {index} cannot be used") from None
+  a damaged image is a fault => image {index} cannot be used"\n    raise errors.storage_error(what, error) from None => image {index} cannot be used"\n    raise errors.Fault(what) from None
 tests/test_data.py -k "decoded_ends and folder"
   a damaged image is passed over => raise target => continue
-  a loader's traceback => except (BadInput, Fault) as error:  # raised => except KeyboardInterrupt as error:  # raised
+  a loader's traceback => except (errors.BadInput, errors.Fault) as error:\n            # Raised => except KeyboardInterrupt as error:\n            # Raised
 tests/test_data.py -k noise
   noise of the wrong split => data.image_size if split == "train" else data.val_size => data.val_size if split == "train" else data.image_size
 tests/test_data.py -k generator_alone
@@ -225,14 +225,14 @@ tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   loss scale not loaded => run.scaler.load_state_dict(scaler) => pass
   any of several --desired ends => return bool(met) and all(met), stuck => return bool(met) and any(met), stuck
   only the last --desired counts => for measure, goal in args.desired] => for measure, goal in args.desired[-1:]]
-  desired accuracy in percent => ["top1", round(100 * fraction(text), 9)] => ["top1", fraction(text)]
+  desired accuracy in percent => ["top1", round(100 * option_types.fraction(text), 9)] => ["top1", option_types.fraction(text)]
   desired accuracy of training => reached, stuck = judge(run, val) => reached, stuck = judge(run, values)
   best by another measure carried over => if run.monitor not in (None, monitor):  # the => if False:  # the
   best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
   best in the default in spite of --desired => return args.desired[0][0] if args.desired else next => return next
   --best overruled by --desired => if args.best:\n        return next => if args.best and not args.desired:\n        return next
 tests/test_data.py -k crops_and_centres
-  validation always bilinear => resize(image, sides, self.mode, resized) => resize(image, sides, "bilinear", resized)
+  validation always bilinear => resize(image, sides, data.interpolation, resized) => resize(image, sides, "bilinear", resized)
 tests/test_text.py -k positions_are
   positions from the end => self.position[: tokens.shape[1]] => self.position[-tokens.shape[1] :]
 tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
@@ -270,8 +270,8 @@ tests/test_text.py -k encoders
 tests/test_training.py -k "patience or half_as"
   an equal epoch is a better one => 0 if run.best[monitor] != before else => 0 if run.best[monitor] == val[monitor] else
   epochs waited are not saved => "waited": run.stale_epochs, => "waited": 0,
-  no epoch is kept => and epoch % run.args.keep_every == 0: => and epoch % run.args.keep_every == -1:
-  half of a batch that is odd => less = run.data.device_batch // 2 // multiple * multiple => less = run.data.device_batch // 2
+  no epoch is kept => and epoch % keep_every == 0: => and epoch % keep_every == -1:
+  half of a batch that is odd => less = data.device_batch // 2 // multiple * multiple => less = data.device_batch // 2
   advice under --base-lr trains at another rate => {args.base_lr * less / args.batch_size!r} => {args.base_lr!r}
   advice of evaluation is of training => if args.evaluate:\n        return f"add -b => if False:\n        return f"add -b
   advice beside --accumulation is refused => if args.accumulation != 1: => if False:
@@ -280,7 +280,7 @@ tests/test_training.py -k counted_when
   flags read in another order => "waited", "stop", "save", "spent") => "waited", "save", "stop", "spent")
   the newest step is counted first => run.pending.pop(0) => run.pending.pop()
   each step is waited for => if len(run.pending) > 1: => if run.pending:
-  time of a hang counts from an epoch's beginning => flush(run, meter)\n    arm_timeout(run.args) => flush(run, meter)
+  time of a hang counts from an epoch's beginning => flush(run, meter)\n    endings.arm_timeout(run.args) => flush(run, meter)
   saved before the newest step is counted => while run.pending:\n        count_step => while len(run.pending) > 1:\n        count_step
 tests/test_training.py -k patience
   a whole run ends for its budget => elif done < args.epochs: => elif done <= args.epochs:
@@ -304,7 +304,7 @@ tests/test_apex_levels.py -k either_type
 tests/test_folder.py -k "begins_and_resumes or over_until or restarts_need or begins_from_a_file or resume_alone"
   --resume counts before the folder => if folder:\n        folder = Path(folder) => if folder and not args.resume:\n        folder = Path(folder)
   a run is never over => if end.get("until") == ends_by(args) and end["epochs"] == done: => if False:
-  a run of more epochs is over as well => if metadata["in_place"] and run.epoch >= args.epochs: => if False:
+  a run of more epochs is over as well => if metadata["in_place"] and epoch >= args.epochs: => if False:
   a run is over whatever would train it on => if end.get("until") == ends_by(args) and => if end and
   restarts without a folder begin from scratch => ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT") => ("TORCHELASTIC_RESTART_COUNT",)
   evaluation under restarts needs a folder => and not (args.output_dir or args.evaluate):\n            needs => and not args.output_dir:\n            needs
@@ -323,12 +323,12 @@ tests/test_folder.py -k "damaged or one_kind or moved_away or steps_alone or ano
   all damaged: a new run => if damaged and not found: => if False:
   a log without checkpoints is written on => if foreign:  # of finished => if False:  # of finished
   a run begins over the log of another program => if foreign:  # of finished => if epochs:  # of finished
-  steps of a killed start stay in the log => if in_place else 0\n            wait_for => if in_place else None\n            wait_for
+  steps of a killed start stay in the log => if in_place else 0\n        run.log => if in_place else None\n        run.log
   folders above are made => each.mkdir(exist_ok=not => each.mkdir(parents=True, exist_ok=not
 tests/test_folder.py -k "holds_its_folder or not_read_once or test_evaluate"
   evaluation needs the global batch => trains = metadata and not args.evaluate => trains = metadata
-  a folder is read before it is locked => open_folder(folder)  # locked => pass  # locked
-  evaluation takes the folder's lock => if not args.evaluate:\n            open_folder => if True:\n            open_folder
+  a folder is read before it is locked => may be saving.\n            run_folder.open_folder(folder) => may be saving.\n            pass
+  evaluation takes the folder's lock => if not args.evaluate:\n            # Locked => if True:\n            # Locked
   evaluation prefers the run to --resume => folder = None if args.evaluate and args.resume else args.output_dir => folder = args.output_dir
 tests/test_folder.py -k "logged_once or one_step or replaces or its_best"
   a measure typed for a moment counts => "monitor": run.monitor or monitor_of(run.args) => "monitor": monitor_of(run.args)
@@ -338,17 +338,17 @@ tests/test_folder.py -k "logged_once or one_step or replaces or its_best"
   the best is replaced in silence => if run.monitor != monitor and run.place.rank == 0: => if False:
   the rate of a resumed epoch is the new schedule's => {"Lr": rate} => {"Lr": learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)}
 tests/test_storage.py -k "does_not_answer or cannot_be_listed or target_is_missing or was_typed or looked or no_damage"
-  a checkpoint that cannot be read is passed over => except Damaged as error: => except (BadInput, Fault) as error:
-  a checkpoint that needs too many files is passed over => except Damaged as error: => except BadInput as error:
+  a checkpoint that cannot be read is passed over => except errors.Damaged as error: => except (errors.BadInput, errors.Fault) as error:
+  a checkpoint that needs too many files is passed over => except errors.Damaged as error: => except errors.BadInput as error:
   a file that needs too much memory is damaged => if isinstance(error, MemoryError) or "allocate memory" in str(error): => if False:
   a log that cannot be looked at is absent => os.stat(folder / name)  # TensorBoard => pass  # TensorBoard
   no access in the folder is the user's mistake => read_checkpoint(folder / name, typed=False) => read_checkpoint(folder / name)
-  a folder that cannot be listed is empty => raise storage_error(f"{option} {folder}", error, typed=wrong) from None => there = []
+  a folder that cannot be listed is empty => raise errors.storage_error(f"{option} {folder}", error, typed=wrong) from None => there = []
   all of storage passes => or name in (None, *LIMITS) or (typed and name in WRONG_PATH): => or name is None:
   limits of the system pass => or name in (None, *LIMITS) or => or name is None or
   all of storage is the user's mistake => return Fault(f"{what}: {why}") => return BadInput(f"{what}: {why}")
   a file is read bit by bit => content = io.BytesIO(Path(path).read_bytes())\n    except => content = open(path, "rb")\n    except
-  a log that cannot be read is a bug => raise storage_error(f"the log in {folder} cannot be read", error) from None => raise ValueError
+  a log that cannot be read is a bug => raise errors.storage_error(f"the log in {folder} cannot be read", error) from None => raise ValueError
   a class that cannot be listed is empty => onerror=fail, followlinks => followlinks
   a path that cannot be looked at is absent => raise failed from None => return None
 tests/test_storage.py -k "fails_in_training or mounted or shards_that"
@@ -363,13 +363,13 @@ tests/test_storage.py -k "held or without_locks or outlives or lock_that_is"
   a folder that is held is asked for a second => until = time.monotonic() + 60\n    while True => until = time.monotonic() + 1\n    while True
   a loader worker holds the lock => os.register_at_fork(after_in_child=lock.close) => pass
   a lock follows links => os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW => os.O_RDWR | os.O_CREAT
-  no training without locks => print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there") => raise Fault("no locks")
+  no training without locks => errors.print_line(f"{cannot}: start no other run there") => raise errors.Fault("no locks")
   a disk that fails has no locks => if errno.errorcode.get(error.errno) in ("EIO", => if errno.errorcode.get(error.errno) in ("EXIO",
-  no line says that there is no lock => print_line(f"{folder} cannot be locked ({error.strerror}): start no other run there") => pass
+  no line says that there is no lock => errors.print_line(f"{cannot}: start no other run there") => pass
 tests/test_launcher.py -k "killed or closes or does_not_form"
   a terminal that closes kills => signal.SIGUSR1, signal.SIGHUP) => signal.SIGUSR1)
   nohup is overridden => if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN: => if True:
-  ranks of a killed launcher stay => if launched:\n            end_with_parent(signal.SIGTERM) => if launched:\n            end_with_parent(signal.SIGCONT)
+  ranks of a killed launcher stay => A killed launcher would leave its processes behind.\n            endings.end_with_parent(signal.SIGTERM) => A killed launcher would leave its processes behind.\n            endings.end_with_parent(signal.SIGCONT)
   a group that has formed is ended => finally:\n        timer.cancel() => finally:\n        pass
   a rank trains on without its launcher => if own and launched != f"process {os.getppid()}": => if False:
 tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export"
@@ -379,12 +379,12 @@ tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export"
   gloo waits for ever => timer.start() => pass
 tests/test_bad_input.py -k all_ranks_end
   nobody is told what ends rank 0 => tell_others(told, status) => told
-  told, all ends pass by themselves => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => Fault(sent["error"])
+  told, all ends pass by themselves => (errors.BadInput if wrong else errors.Fault)(sent["error"]) => errors.Fault(sent["error"])
 tests/test_bad_input.py -k rank_0_tells
   a bug of rank 0 is told as None => told = line or f"rank {rank}: {first_line(error)}" => told = line
   other ranks tell, too => if rank == "0":\n        tell_others => if True:\n        tell_others
 tests/test_scripts.py -m "slow or not slow" -k rank_0_sends
-  told what ends rank 0, all are wrong => (BadInput if sent["status"] == BadInput.status else Fault)(sent["error"]) => BadInput(sent["error"])
+  told what ends rank 0, all are wrong => (errors.BadInput if wrong else errors.Fault)(sent["error"]) => errors.BadInput(sent["error"])
   late ranks find no store => for each in others) and time.monotonic() < until: => for each in others) and False:
 tests/test_bad_input.py -k do_not_come
   no rank is missing => ", ".join(name for name in every if not store.check([name])) => ""
@@ -398,7 +398,7 @@ tests/test_data.py -k "list or again_draws"
   what a list cannot decode stays as it was => write.send(decode_by_pillow(encoded, choose) if image is None else image) => image is None or write.send(image)
   images of a list in another order => zip(listed, decoded, strict=True): => zip(listed, decoded[::-1], strict=True):
   classes of a list in another order => return source.target[indices].tolist() => return sorted(source.target[indices].tolist())
-  an image that cannot be used is left as it is => except BadInput as error:\n                load_again(source, index, begin, error) => except BadInput as error:\n                pass
+  an image that cannot be used is left as it is => except errors.BadInput as error:\n                load_again(source, index, begin, error) => except errors.BadInput as error:\n                pass
   a second attempt is of the last image => functools.partial(crop, *one, epoch) for one in zip(out, keys, strict=True)] => functools.partial(crop, out[-1], keys[-1], epoch) for _ in keys]
 tests/test_training.py -k "seeded_as or once_a_second or costs_no_copy or finite_weights"
   the timer starts in each step => start_timer(seconds, int(time.monotonic())) => start_timer(seconds, time.monotonic())
@@ -434,7 +434,7 @@ tests/test_data.py -k "8_bits or range_that or every_mode or formats or what_a_f
   no line says what format it is => return f"it is {image.format}, not one of {', '.join(FORMATS)}" => pass
 tests/test_data.py -k "what_to_do or counted or counts or class_without or not_trained or imagefolder_lists"
   labels of validation keep their own numbers => np.array([labels[name] for name in source.classes])[source.target] => source.target
-  a class of validation that is not trained => raise BadInput(f"{source.folder}: {what}, as {name}; known are {known}") => pass
+  a class of validation that is not trained => raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}") => pass
   a trained class may be empty => if not names or (empty and not allow_empty): => if not names:
   a name breaks the line => c if c.isprintable() else ascii(c)[1:-1] => c
   kinds are left out in silence => several.append(f"{other:,} of other kinds") => pass
@@ -520,7 +520,7 @@ tests/test_weights.py -k "averages or wrappers or program or hub or to_type or o
   no line on another optimizer's weights => if all(path[0] == "optimizer" for path, _ in mine ^ theirs): => if False:
   an evaluation without its loss => {values['Top5']:.{digits}f} %, {loss}" => {values['Top5']:.{digits}f} %"
 tests/test_text_input.py -k classifier_that_is_new
-  a new classifier is measured => if left and args.evaluate:\n        raise BadInput(f"{line}: its answers => if False:\n        raise BadInput(f"{line}: its answers
+  a new classifier is measured => if left and args.evaluate:\n        raise errors.BadInput(f"{line}: its answers => if False:\n        raise errors.BadInput(f"{line}: its answers
 tests/test_timm.py -k "built or does_not_fit or grow or of_another_size"
   a fixed model keeps its size => options = timm_size(arch, image_size) => options = {}
   all models are built for a size => for options in ({}, {"img_size": image_size})[: 1 + config.fixed_input_size]: => for options in ({"img_size": image_size}, {}):
@@ -531,7 +531,7 @@ tests/test_timm.py -k "of_validation or measured or do_not_make"
   a test at the crop of training => config.test_crop_pct or share => share
   a resize is rounded up => resize_size=[math.floor(shape[1] / share)], => resize_size=[math.ceil(shape[1] / share)],
   nothing is squashed => squash=config.crop_mode == "squash", => squash=False,
-  a squashed image is cut to 4:1 => longest = 10**6 if self.squash else 20 => longest = 4
+  a squashed image is cut to 4:1 => longest = 10**6 if squash else 20 => longest = 4
   a size that is not square => or shape[1] != shape[2] or config.crop_mode => or config.crop_mode
   images that would be padded are cut => config.crop_mode not in ("center", "squash"): => config.crop_mode not in ("center", "squash", "border"):
   positions are not resampled => return make_model(arch, pretrained=True, **sizes).state_dict() => return make_model(arch, pretrained=True).state_dict()
@@ -593,7 +593,7 @@ tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
   the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]
   weights of another model => if "model_options" in saved: => if False:
   a head of another task is measured => if not args.evaluate:\n        free |= {"task"} => if True:\n        free |= {"task"}
-  weights that are left out are measured => if left and args.evaluate:\n        raise BadInput(f"{line}: {', '.join(left[:4])}; without => if False:\n        raise BadInput(f"{line}: {', '.join(left[:4])}; without
+  weights that are left out are measured => if left and args.evaluate:\n        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without => if False:\n        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without
   weights of parallel training do not fit => .removeprefix("module.") => .removeprefix("none.")
   NaN is loaded => if not all(weight.isfinite().all() for weight in fitting.values()): => if False:
   a folder's weights are read for nothing => build_encoder(args, data, load and not args.weights), order) => build_encoder(args, data, load), order)
@@ -678,13 +678,13 @@ tests/test_look.py -k "script_s_code or no_script or another_script"
   a damaged log ends the program => with contextlib.suppress(Exception):  # of files => with contextlib.suppress(ValueError):  # of files
 tests/test_training.py -k "kept_by or promised or kernel_counts or share_its or moments_begin or spent_budget"
   the hour budget begins anew with each start => time.perf_counter() - (metadata["seconds"] if metadata else 0) => time.perf_counter()
-  a step in mid-epoch is kept as an epoch => if run.args.keep_every and checkpoint["step"] == 0 and => if run.args.keep_every and
+  a step in mid-epoch is kept as an epoch => if keep_every and checkpoint["step"] == 0 and => if keep_every and
   SIGUSR1 is not handled => signal.SIGINT, signal.SIGUSR1, => signal.SIGINT,
   packets in place of bytes => psutil.net_io_counters()[:2] => psutil.net_io_counters()[2:4]
   received bytes as sent ones => psutil.net_io_counters()[:2] => psutil.net_io_counters()[1::-1]
   the cores of a node for all nodes' ranks => cores // place.local_ranks => cores // place.ranks
   what timm's optimizers count is not resumed => for name in metadata["group"].keys() & group.keys(): => for name in ():
-  moments begin after a step => for _, moment in leaves(optimizer.state):\n        moment.zero_() => pass
+  moments begin after a step => for _, moment in state_trees.leaves(optimizer.state):\n        moment.zero_() => pass
 tests/test_data.py -k "to_the_pixel or from_the_image or classes_of_images"
   numpy's generator is not seeded => np.random.seed(seed % 2**32) => pass
   Python's generator is not seeded => random.seed(seed)\n => pass\n
@@ -710,7 +710,7 @@ tests/test_training.py -k "flags_of or starts_again_once or spent_budget or scal
   validation in float32 whatever --amp says => with precision(args, inputs.device):\n        return criterion(model(inputs), target)[1] => return criterion(model(inputs), target)[1]
   each rank validates its own statistics under --ema => tensor.copy_(average)\n    sync_statistics(run) => tensor.copy_(average)\n    if not run.ema:\n        sync_statistics(run)
   waits divided by slices of data => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits) / run.place.data_ranks
-  a replica's stages drop the same units => seed_generators(seed_from(args.seed, epoch, step, run.place.rank), run.place.device) => seed_generators(seed_from(args.seed, epoch, step, run.place.data_rank), run.place.device)
+  a replica's stages drop the same units => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, run.place.data_rank)
 tests/test_own_model.py -k "scale_skipped or (collapses and pipeline)"
   the scale that skips are told by never rises => run.scale = scale\n    run.stop |= => run.scale = min(run.scale, scale)\n    run.stop |=
   an overflow stays in its stage => dist.all_reduce(each) => dist.all_reduce(each, group=pipeline.replicas)
@@ -721,7 +721,7 @@ tests/test_parallel.py -k "adds_gradients_up or every_exchange or norm_of_a_hybr
   --hybrid N makes N replicas => sizes, names = (place.ranks // args.hybrid, args.hybrid), ("replicas", "shards") => sizes, names = (args.hybrid, place.ranks // args.hybrid), ("replicas", "shards")
   a pipeline's norm is of all replicas => clip_gradients(gradients, args.clip_grad, functools.partial(_sum, group=pipeline.stages)) => clip_gradients(gradients, args.clip_grad, _sum)
 tests/test_recipe.py -k norm_of_millions
-  norms in the gradients' own dtype => dtype = exact_dtype(gradients[0].device)\n    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)) => norms = torch.stack(torch._foreach_norm(gradients, 2))
+  norms in the gradients' own dtype => dtype = devices.exact_dtype(gradients[0].device)\n    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)) => norms = torch.stack(torch._foreach_norm(gradients, 2))
 tests/test_reference.py -k step
   --ema counts steps from each epoch's start => number = epoch * data.steps + step + 1 => number = step + 1
 tests/test_text_folders.py -k "scored_by_their or longer_blocks"
@@ -740,7 +740,7 @@ tests/test_folder.py -k in_mid_epoch_of_another_batch
   steps not converted to another batch => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => metadata["step"]
   steps rescaled by the inverse => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => math.ceil(metadata["step"] * data.global_batch / metadata["global_batch"])
 tests/test_training.py -k "counters_go_on"
-  bytes before an interruption are lost => self.before = traffic(run.place) - np.array(self.state["traffic"]) => self.before = traffic(run.place)
+  bytes before an interruption are lost => self.before = traffic(place) - np.array(self.state["traffic"]) => self.before = traffic(place)
 tests/test_folder.py -k from_its_best
   the best epoch judged again counts as stale => saved["waited"] = -1 => saved["waited"] = 0
 tests/test_training.py -k log_and_output
@@ -778,7 +778,7 @@ tests/test_weights.py -k "no_real or averages_of_others or that_no_library or no
   sparse weights are loaded => and real and weight.layout == torch.strided => and real
   averages called ema are taken in silence => if name in AVERAGES and "model_options" not in saved: => if name in AVERAGES[1:]:
   any architecture is believed => if not timm or timm.is_model(name): => if True:
-  averages of others by a program that reads no numbers => load = runpy.run_path({__file__!r})['load_file'] => load = torch.load
+  averages of others by a program that reads no numbers => torch.save(safe_files.load_file({path!r}) => torch.save(torch.load({path!r})
   outputs that are no numbers are shares => if not logits.isfinite().all(): => if False:
   classes named as ImageNet's => if not ("classes" in trained.about or trained.about["published"]): => if False:
   advice for training of an evaluation => why = "these weights do not give numbers" => pass
@@ -786,13 +786,13 @@ tests/test_weights.py -k "no_real or averages_of_others or that_no_library or no
   PyTorch's warnings before the line => warnings.simplefilter("ignore")\n                return => return
   a text's checkpoint is one of images => if "task" in saved:  # of => if False:  # of
 tests/test_data.py -k long_images
-  long images are cut to 4:1 first => longest = 10**6 if self.squash else 20 => longest = 10**6 if self.squash else 4
+  long images are cut to 4:1 first => longest = 10**6 if squash else 20 => longest = 10**6 if squash else 4
 tests/test_folder.py -k "may_be_in_its or odd_names or option_of_one or clock_that or another_optimizer_s"
   a folder below is an older state => and not begin.is_dir() => and True
   what began the run is going back => and args.resume != saved["args"].get("resume") => and True
   a log by the name of a file => f"{folder}{os.sep}", size => str(folder), size
-  a name that is no text ends in a traceback => except (OSError, UnicodeError) as error:\n        raise storage_error(f"the log => except OSError as error:\n        raise storage_error(f"the log
-  an option that the file lacks => theirs |= dict.fromkeys(not_default(options).keys() - theirs.keys()) => pass
+  a name that is no text ends in a traceback => except (OSError, UnicodeError) as error:\n        raise errors.storage_error(f"the log => except OSError as error:\n        raise errors.storage_error(f"the log
+  an option that the file lacks => theirs |= dict.fromkeys(typed.keys() - theirs.keys()) => pass
   an option that this script lacks => mine |= dict.fromkeys(metadata.get("not_default", {}).keys() - mine.keys()) => pass
   all options are as typed => if each != defaults.get(name, each)} => if True}
   a clock may be behind => time.sleep(max(0, behind)) => pass

@@ -97,9 +97,8 @@ def find_checkpoint(args):
     if folder:
         folder = Path(folder)
         if not args.evaluate:
-            run_folder.open_folder(
-                folder
-            )  # locked before it is read: the run that holds it may be saving
+            # Locked before it is read: the run that holds it may be saving.
+            run_folder.open_folder(folder)
         path, saved = newest_checkpoint(folder, "--output-dir")
         if saved:
             if not args.evaluate:

@@ -70,9 +70,8 @@ def lock_folder(folder):
             if errno.errorcode.get(error.errno) in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
                 raise errors.storage_error(folder / ".lock", error) from None
             # Lustre without -o flock, or NFS without its lock daemon, have no locks.
-            errors.print_line(
-                f"{folder} cannot be locked ({error.strerror}): start no other run there"
-            )
+            cannot = f"{folder} cannot be locked ({error.strerror})"
+            errors.print_line(f"{cannot}: start no other run there")
             return lock
 
 
