@@ -164,7 +164,7 @@ tests/test_training.py -k keeps_its_time
   an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
 tests/test_data.py -k "fails or failing"
   a read is tried once less => for seconds in 1, 5, 20: => for seconds in 1, 5:
-  bytes are read once => for seconds in 1, 5, 20: => for seconds in () if isinstance(error, BadInput) else (1, 5, 20):
+  bytes are read once => for seconds in 1, 5, 20: => for seconds in () if isinstance(error, errors.BadInput) else (1, 5, 20):
   bytes are read as often as a file => error = again\n            break => error = again
   a damaged image is a fault => image {index} cannot be used"\n    raise errors.storage_error(what, error) from None => image {index} cannot be used"\n    raise errors.Fault(what) from None
 tests/test_data.py -k "decoded_ends and folder"

@@ -175,6 +175,6 @@ def test_it_applies_though_other_places_change(tmp_path):
     assert made == make_script(tmp_path)
     for part in (
         lambda text: text.split("# ==== task:")[0],
-        lambda text: text.split("# ==== ser")[1],
+        lambda text: text.split("# ==== optimizer")[1],
     ):
         assert part(made) == part((tmp_path / "imagenet_nd.py").read_text())
