@@ -86,13 +86,12 @@ def main(doc, measure, file, options, added=""):
 # -------------------------------------------------------------------------------------- the scripts
 
 
-def loader_of(words, nd=nd):
+def loader_of(words):
     """Returns a function of a pass's number that gives its training batches: images and targets,
     by the loader of imagenet_nd.py with these options; no model, no device."""
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(torch.device("cpu"))
-    data = nd.open_data(
-        args, place, nd.list_sources(args, place), batch_plan.split_batch(args, place)
-    )
+    sizes = batch_plan.split_batch(args, place)
+    data = nd.open_data(args, place, nd.list_sources(args, place), sizes)
     schedule = nd.schedule_batches(args, place, data, 0, 0, over=lambda: False)
     training = (job for job in schedule if job[0] == "train")
     batches = nd.load_batches(args, place, data, training)

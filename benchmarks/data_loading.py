@@ -32,7 +32,6 @@ from common import DIR, ONLY, ROOT, UNMEASURED, count, option, whole
 from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
-import imagenet_nd as nd
 from trainparts import errors
 
 SIZE = 224  # pixels
@@ -96,7 +95,7 @@ def preset_tensor_v2(folder, args):
 # ------------------------------------------------------------------------------------- this project
 
 
-def this_project(folder, args, shards=None, decoder="", script=nd):
+def this_project(folder, args, shards=None, decoder="", by=common):
     """The scripts' own loader, of files, or of what tools/make_shards.py makes with options."""
     if decoder == "Pillow":
         sys.modules["nvidia.nvimgcodec"] = None  # its import fails, here and in loader workers
@@ -110,16 +109,19 @@ def this_project(folder, args, shards=None, decoder="", script=nd):
             raise errors.BadInput(made.stderr.splitlines()[-1])
         folder = out
     words = ["-b", args.batch_size, "-j", args.workers, "--image-size", SIZE, "--epochs", 10_000]
-    return common.loader_of([*words, folder], script)
+    return by.loader_of([*words, folder])
 
 
 def another_commit(folder, args):
-    """What this_project() does, by the imagenet_nd.py of another checkout."""
-    path = args.checkout / "imagenet_nd.py"
-    spec = importlib.util.spec_from_file_location("imagenet_nd_of_another_commit", path)
-    script = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return this_project(folder, args, script=script)
+    """What this_project() does, by another checkout, whose modules take the place of this one's in
+    this process; each way has its own."""
+    mine = "common commandline find_bottleneck imagenet_nd reporting trainparts".split()
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in mine:
+            del sys.modules[name]
+    checkout = args.checkout.resolve()
+    sys.path[:0] = map(str, (checkout / "benchmarks", checkout / "tools", checkout))
+    return this_project(folder, args, by=importlib.import_module("common"))
 
 
 # ------------------------------------------------------------------------------------------ others

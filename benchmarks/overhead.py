@@ -30,12 +30,12 @@ import common
 import numpy as np
 import psutil
 import torch
-from common import BadInput, count, option
+from common import count, option
 from torch import nn
 from torchvision import datasets
 
 import imagenet_nd as nd
-from trainparts import progress_meter
+from trainparts import errors, progress_meter
 
 EXAMPLES, OURS = "pytorch/examples", "imagenet_nd.py"
 SIZE, CLASSES = 8, 1000  # pixels and outputs of the linear layer
@@ -124,7 +124,7 @@ def ours(scratch, steps):
 def loop(args, scratch):
     """Returns (rows, facts)."""
     if not args.examples:
-        raise BadInput("loop takes --examples MAIN.PY, imagenet/main.py of pytorch/examples")
+        raise errors.BadInput("loop takes --examples MAIN.PY, imagenet/main.py of pytorch/examples")
     content = args.examples.read_bytes()
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # as git counts it
     makes = {EXAMPLES: (theirs, args.examples, args.steps), OURS: (ours, scratch, args.steps)}

@@ -21,11 +21,12 @@ import common
 import torch
 import torch.distributed as dist
 import ways
-from common import ROOT, BadInput, count, option
+from common import ROOT, count, option
 from torchvision import models
 from ways import EXCHANGES, STANDALONE, Kind, expected, losses_and_times
 
 from imagenet_nd import make_demo_set
+from trainparts import errors
 
 DTYPE_BY = "bucket"  # sends its gradients in 16 bits
 
@@ -97,7 +98,7 @@ def dtype(args, scratch):
         words += ["--steps-per-epoch", args.steps + 2, "--output-dir", folder, images]
         try:
             ways.run(name, scratch, *STANDALONE, f"--nproc_per_node={ranks}", *words)
-        except BadInput as error:  # such as for want of memory
+        except errors.BadInput as error:  # such as for want of memory
             print(error, file=sys.stderr)
             continue
         losses, times = losses_and_times(folder)

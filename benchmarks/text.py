@@ -26,11 +26,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import ways
-from common import ROOT, UNMEASURED, BadInput, count, option
+from common import ROOT, UNMEASURED, count, option
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from ways import EXCHANGES, STANDALONE, Kind, expected, losses_and_times
 
 import text_nd
+from trainparts import errors
 
 RTE_ROWS = 2490, 277  # of train.tsv and dev.tsv
 WORDS = 28_996  # bert-base-cased's vocabulary
@@ -94,7 +95,9 @@ def make_model(folder, kind):
     marks = 4  # the tokenizer adds, such as <pad>
     tokenizer = text_nd.word_tokenizer([[word(n)] for n in range(auto.vocab_size - marks)])
     if len(tokenizer) != auto.vocab_size:
-        raise BadInput(f"{kind}: a tokenizer of {len(tokenizer)} words, not {auto.vocab_size}")
+        raise errors.BadInput(
+            f"{kind}: a tokenizer of {len(tokenizer)} words, not {auto.vocab_size}"
+        )
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -263,7 +266,7 @@ def gathers(args, scratch):
         found = ways.within(gathered, "text_fsdp", args.ranks[0], words, scratch)
         counts, whole, tensors = found[0]
         if len(counts) < 2:
-            raise BadInput("FSDP2 gathers by functions of other names than gathered() has")
+            raise errors.BadInput("FSDP2 gathers by functions of other names than gathered() has")
         calls, megabytes = counts["gathers"]
         row = {"name": f"{kind}, {'' if again else 'not '}resharded"}
         row |= {"values": [megabytes / whole], "gathers a step": str(calls)}

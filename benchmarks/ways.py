@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 import common
 import numpy as np
-from common import UNMEASURED, BadInput, count, option
+from common import UNMEASURED, count, option
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trainparts import errors
 
 EXCHANGES = "gather", "all_reduce", "async", "bucket", "ring", "ddp"
 TORCHRUN = Path(sys.executable).parent / "torchrun"
@@ -56,16 +58,16 @@ def measure(kinds, args, scratch):
     for name, value in kind.defaults.items():
         setattr(args, name, getattr(args, name) or value)
     if args.accel and not kind.accel:
-        raise BadInput(f"--accel: {args.kind} is measured on the CPU")
+        raise errors.BadInput(f"--accel: {args.kind} is measured on the CPU")
     if len(args.ranks) > 1 and not kind.several:
-        raise BadInput(f"--ranks: {args.kind} takes one number")
+        raise errors.BadInput(f"--ranks: {args.kind} takes one number")
     facts, rows = kind.facts(args), []  # the machine's load is one of them: as it begins
     for row in kind.rows(args, scratch):
         median = f"{np.median(row['values']):,.4g} {kind.unit}" if row["values"] else ""
         print(f"{row['name']}: {median or row[UNMEASURED]}", file=sys.stderr, flush=True)
         rows.append(row)
     if not rows:
-        raise BadInput(f"nothing of {args.kind} could be measured")
+        raise errors.BadInput(f"nothing of {args.kind} could be measured")
     out = args.out.with_name(args.out.name.replace("KIND", args.kind))
     common.write(out, kind.title, kind.unit, rows, rows[0]["name"], facts, *PACKAGES)
 
@@ -90,7 +92,7 @@ def run(what, scratch, *words):
     env.pop("TEXT_DIR", None)  # the demo
     done = subprocess.run([*map(str, words)], cwd=scratch, env=env, capture_output=True, text=True)
     if done.returncode:
-        raise BadInput(f"{what}: {(done.stdout + done.stderr)[-2000:]}")
+        raise errors.BadInput(f"{what}: {(done.stdout + done.stderr)[-2000:]}")
 
 
 def losses_and_times(folder):
@@ -147,7 +149,9 @@ def hosts(number):
         for line in lines:
             done = subprocess.run(["ip", *line.split()], capture_output=True, text=True)
             if done.returncode:
-                raise BadInput(f"ip {line}: {done.stderr.strip()}; it takes root and iproute2")
+                raise errors.BadInput(
+                    f"ip {line}: {done.stderr.strip()}; it takes root and iproute2"
+                )
         yield names
     finally:
         for name in (*names, bridge):
@@ -177,7 +181,7 @@ def launch(names, script, scratch):
     printed = [each.communicate()[0] for each in started]
     if any(each.returncode for each in started):
         what = " ".join(map(str, script[1:]))
-        raise BadInput(f"{what} on {len(names)} ranks: {printed[0][-2000:]}")
+        raise errors.BadInput(f"{what} on {len(names)} ranks: {printed[0][-2000:]}")
     after = [counters(name) for name in names]
     return folder, (np.array(after) - np.array(before)) / 1e6
 

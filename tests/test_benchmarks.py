@@ -23,6 +23,7 @@ from conftest import (
     HOROVOD,
     ROOT,
     complaint,
+    copy_script,
     locked,
     needs_bfloat16,
     run,
@@ -71,6 +72,28 @@ def test_table_has_ratios_medians_and_ranges():
 def test_three_significant_digits():
     found = [significant(number) for number in (0, 12345.6, 574.4, 12.54, 0.01234)]
     assert found == ["0.00", "12,346", "574", "12.5", "0.0123"]
+
+
+ANOTHER = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, "benchmarks")
+import data_loading
+seen = []
+data_loading.this_project = lambda folder, args, by: seen.append(by)
+data_loading.another_commit("", SimpleNamespace(checkout=Path(sys.argv[1])))
+print(seen[0].nd.__file__, seen[0].nd.checkpointing.__file__)
+"""
+
+
+def test_another_commit_is_measured_with_its_own_package(tmp_path):
+    """Else it would be compared with itself."""
+    for name in "benchmarks", "reporting", "tools", "trainparts":
+        shutil.copytree(ROOT / name, tmp_path / name)
+    copy_script("imagenet_nd.py", tmp_path)
+    found = run([sys.executable, "-c", ANOTHER, tmp_path], ROOT).split()
+    assert found == [f"{tmp_path}/imagenet_nd.py", f"{tmp_path}/trainparts/runs/checkpointing.py"]
 
 
 @pytest.mark.parametrize(
