@@ -24,7 +24,7 @@ def add_task_options(parser):
     add = parser.add_argument_group("task").add_argument
     add("dir", metavar="DIR", nargs="?", help="not read: the points are random")
     add("-a", "--arch", choices=["line", "network"], default="network", help="the model")
-    add("--width", type=positive_int, default=8, help="numbers that each point has")
+    add("--width", type=option_types.positive_int, default=8, help="numbers that each point has")
     return [], ["dir", "workers"]
 
 
