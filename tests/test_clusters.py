@@ -199,7 +199,7 @@ def test_weights_and_biases(demo, tmp_path):
     pytest.importorskip("wandb")
     script = (ROOT / "imagenet_nd.py").read_text()
     lines = re.findall(r'^ +importlib.*"wandb".*\n', DOCUMENT, re.MULTILINE)
-    places = ["            run.log = SummaryWriter(", "    os._exit(status)"]
+    places = ["        run.log = event_log.start_log(", "    endings.end_process(status)"]
     for line, place in zip(lines, places, strict=True):
         assert script.count(f"\n{place}") == 1 and place.strip() in DOCUMENT
         script = script.replace(place, line + place)
