@@ -1,5 +1,6 @@
 """What the tests share: the scripts run as users run them, and their logs read back."""
 
+import collections
 import contextlib
 import faulthandler
 import fcntl
@@ -65,6 +66,9 @@ needs_bfloat16 = pytest.mark.skipif(EMULATES, reason=EMULATED)
 EARLY = {"SIGTERM_AT": "1"}
 
 
+PORTS = collections.deque(maxlen=100)  # that free_port() has returned: not all are taken yet
+
+
 def free_port():
     """Returns a port that stays free until a script takes it: not one of those that systems hand
     out, nor of another pytest-xdist worker."""
@@ -73,7 +77,9 @@ def free_port():
         port = 22_000 + 1_000 * (worker % 10) + random.randrange(1_000)
         with socket.socket() as free, contextlib.suppress(OSError):
             free.bind(("127.0.0.1", port))
-            return port
+            if port not in PORTS:
+                PORTS.append(port)
+                return port
 
 
 def command(script, ranks=1):
