@@ -1,6 +1,7 @@
 # make demo: train on the demo set.   make test: check everything.   make setup: all that they need.
 # make results: RESULTS.md and figures/ from logs/.  make study-scaling_cpu: its runs anew, in logs/.
 # make bench DIR=FOLDER, make bench-gpu: the benchmarks, in logs/benchmarks/.  make chaos: faults.
+# make equal COMMIT=86e46ec: whether the scripts train exactly as those of that commit.
 PYTHON ?= python3
 BIN := .venv/bin
 CIFAR10 ?= cifar10
@@ -59,6 +60,11 @@ chaos: setup
 	$(BIN)/python -m pytest -v -n 0 -m chaos -k "$(K)" -o tmp_path_retention_policy=failed \
 		--chaos-log $(CHAOS) tests/chaos
 
+# Compares this working tree with a commit, bit for bit: ten minutes. K="ddp recipe" chooses
+# comparisons by name.
+equal: setup
+	$(BIN)/python tests/equal.py $(COMMIT) $(if $(K),-k "$(K)")
+
 # Environment, tests' tools, Horovod: each part is made once, and again when pyproject.toml, which
 # lists what they need, has changed. trainparts is installed as a link to the folder here (-e), of
 # which setuptools always warns (-qq).
@@ -80,4 +86,4 @@ setup: .venv/installed-dev .venv/installed-horovod
 
 horovod: .venv/installed-horovod
 
-.PHONY: demo test test-all results bench bench-gpu chaos setup horovod
+.PHONY: demo test test-all results bench bench-gpu chaos equal setup horovod

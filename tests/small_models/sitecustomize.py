@@ -4,7 +4,8 @@ $SIGTERM_AT=7, or $SIGKILL_AT, has a process that trains send itself this signal
 event: it begins to train or to validate, or has read the sums of a step.
 $STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this
 in it, from the third time on that one is opened; or "open", also of folders, or "write".
-$NO_FLOCK=ENOSYS has locking fail with this error."""
+$NO_FLOCK=ENOSYS has locking fail with this error.
+$ONLY_FROM=FOLDER has reading the code of any trainparts/ fail that is not in this folder."""
 
 import builtins
 import errno
@@ -139,6 +140,21 @@ def no_flock(name):
     fcntl.flock = flock
 
 
+def only_from(folder):
+    """Has reading the code of a trainparts/ fail that is not in this folder."""
+    folder = os.path.join(os.path.realpath(folder), "")
+
+    def refuse(event, values):
+        if event == "open" and isinstance(values[0], str) and "/trainparts/" in values[0]:
+            path = os.path.realpath(values[0])
+            if path.endswith((".py", ".pyc")) and not path.startswith(folder):
+                raise RuntimeError(f"{path} is not in {folder}")
+
+    sys.addaudithook(refuse)
+
+
+if "ONLY_FROM" in os.environ:
+    only_from(os.environ["ONLY_FROM"])
 if "NO_FLOCK" in os.environ:
     no_flock(os.environ["NO_FLOCK"])
 if "STORAGE" in os.environ:
