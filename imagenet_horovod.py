@@ -655,25 +655,25 @@ def restore(run, metadata, tensors):
             errors.print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
-def log_epoch(run, done, train, val, trained):
+def log_epoch(run, done, training, val, trained):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
     step was `trained`, since the run was resumed after the last one, the log may have it."""
-    once = (tag for tag in train if tag == "Lr" or "/" in tag)  # of training only
-    values = {tag: train[tag] for tag in once if math.isfinite(train[tag])}
+    once = (tag for tag in training if tag == "Lr" or "/" in tag)  # of training only
+    values = {tag: training[tag] for tag in once if math.isfinite(training[tag])}
     for tag in LOGGED:
         if tag in val:
-            values |= {f"{tag}/train": train[tag], f"{tag}/val": val[tag]}
+            values |= {f"{tag}/train": training[tag], f"{tag}/val": val[tag]}
     if trained or math.ceil(done) not in run.logged:
         for tag, value in values.items():
             run.log.add_scalar(tag, value, math.ceil(done))
         run.log.flush()
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
-    skipped = train["Steps/skipped"]
+    skipped = training["Steps/skipped"]
     skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
     errors.print_line(
-        f"{round(done, 2):g}/{run.args.epochs}  train loss {train['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {train['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
+        f"{round(done, 2):g}/{run.args.epochs}  train loss {training['Loss']:.2f}  "
+        f"val {format_metrics(val)}  {training['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
     )
 
 
@@ -1590,6 +1590,11 @@ def preset_of(arch, test=False):
     )
 
 
+def crop_size(args, data, split, epoch):
+    """Returns the size of a split's crops in an epoch, in pixels."""
+    return train_size(args, data, epoch) if split == "train" else data.val_size
+
+
 def train_size(args, data, epoch):
     """Returns the size of an epoch's crops, which grow after 40, 60 and 80 % of the epochs."""
     start = args.start_size or data.image_size
@@ -1597,11 +1602,6 @@ def train_size(args, data, epoch):
     if thirds == 3:
         return data.image_size
     return start + (data.image_size - start) * thirds // 3 // 16 * 16
-
-
-def crop_size(args, data, split, epoch):
-    """Returns the size of a split's crops in an epoch, in pixels."""
-    return train_size(args, data, epoch) if split == "train" else data.val_size
 
 
 # ------------------------------------------------------------------------------------------ loading

@@ -432,8 +432,9 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     """Also the stages of a replica, which have the same slice of the data: what one drops is not
     what the next one drops."""
     seeds = []
-    for name in "finish_step", "flush", "train_step", "Meter", "measured":
+    for name in "finish_step", "flush", "train_step", "measured":
         monkeypatch.setattr(nd, name, mock.MagicMock())
+    monkeypatch.setattr(progress_meter, "Meter", mock.MagicMock())
     monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     monkeypatch.setattr(devices, "seed_generators", lambda seed, device: seeds.append(seed))
     data = types.SimpleNamespace(global_batch=8, steps=3, accumulation_steps=1)
