@@ -248,7 +248,7 @@ class Comparer:
 
     def resumed(self, name, signum, event):
         """Compares two runs that one tree began and the other resumed with an uninterrupted one,
-        and with each other what they printed when they were resumed."""
+        and with each other what these two printed: after SIGKILL, only when they were resumed."""
         whole, _ = self.runs(name)
         often = SAVE_OFTEN if signum == "SIGKILL" else []
         status = 143
@@ -258,13 +258,16 @@ class Comparer:
         def begin_and_resume(first, second):
             folder = self.make_folder(f"{name} {signum}", first)
             begin, resume = ([*self.words(tree, name), *often] for tree in (first, second))
-            self.run(first, begin, folder, status, {f"{signum}_AT": str(event)})
+            begun = self.run(first, begin, folder, status, {f"{signum}_AT": str(event)})
             saved = conftest.load(folder / "run" / "checkpoint.pt")
             if not 0 < saved["step"] < CASES[name].steps:
                 at = f"epoch {saved['epoch']}, step {saved['step']}"
                 raise Failed(f"{first.name}: {signum} at event {event} ended it at {at}, no middle")
             printed = self.run(second, resume, folder)
-            run = read_run(folder, *printed, places_of(second, name, folder))
+            if signum == "SIGTERM":  # after SIGKILL a launcher may report either rank
+                printed = map("".join, zip(begun, printed, strict=True))
+            places = places_of(first, name, folder) | places_of(second, name, folder)
+            run = read_run(folder, *printed, places)
             return run, f"epoch {saved['epoch']}, step {saved['step']}"
 
         chains = self.both(begin_and_resume)
@@ -706,7 +709,7 @@ def main(argv=None):
         if not different:
             shutil.rmtree(folder, ignore_errors=True)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
-    verdict = f"{len(different)} differ: {', '.join(different)}" if different else "all are equal"
+    verdict = f"not equal: {'; '.join(different)}" if different else "all are equal"
     print(f"{len(chosen)} comparisons with {args.commit} in {minutes}:{seconds:02}: {verdict}")
     if different:
         print(f"The runs are in {folder}")
