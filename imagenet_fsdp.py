@@ -34,7 +34,6 @@ import fnmatch
 import functools
 import gc
 import hashlib
-import importlib.metadata
 import importlib.util
 import io
 import itertools
@@ -452,7 +451,7 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums)
     flush(run, run.meter)
     run.meter.bar.close()
-    return measured(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
+    return values_of(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
 
 
 @torch.no_grad()
@@ -547,10 +546,10 @@ def validate(run):
         raise RuntimeError(f"validated {meter.sums[ITEMS]:.0f} {ITEMS}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
-    return measured(meter)
+    return values_of(meter)
 
 
-def measured(meter):
+def values_of(meter):
     """Returns {tag: value} of the steps that a meter has counted, over all ranks."""
     return compute_metrics(meter.sums) | meter.rates()
 
@@ -2416,7 +2415,7 @@ def add_optimization_options(parser):
         help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
         "0 = off",
     )
-    # Free as typed, since check_resumed() compares what they come to: the global batch and the peak
+    # Free as typed, since checkpointing compares what they come to: the global batch and the peak
     # learning rate.
     free = "accumulation base_lr batch_size epochs global_batch lr lr_scaling start_epoch"
     return free.split(), []
@@ -2526,7 +2525,8 @@ def warmup_epochs(args):
 # ==== start: from the options to a Run, and to the end of a process; equal in all scripts
 
 ITEMS = SUMS[-1]  # the name of what is counted
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
+# Of train and val, once per epoch, if measured. "Time" is last: read_log() looks for it.
+LOGGED = (*BEST, "Throughput", "Time")
 
 
 def main():
@@ -2907,9 +2907,8 @@ def _form_group(args, place):
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
         # A value that a launcher has set wrongly raises another type.
         transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        raise (errors.Fault if transient else errors.BadInput)(
-            failed(errors.first_line(error))
-        ) from None
+        kind = errors.Fault if transient else errors.BadInput
+        raise kind(failed(errors.first_line(error))) from None
     finally:
         timer.cancel()
 

@@ -35,7 +35,6 @@ import fnmatch
 import functools
 import gc
 import hashlib
-import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -444,7 +443,7 @@ def train_one_epoch(run):
         finish_step(run, run.meter, sums)
     flush(run, run.meter)
     run.meter.bar.close()
-    return measured(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
+    return values_of(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
 
 
 @torch.no_grad()
@@ -539,10 +538,10 @@ def validate(run):
         raise RuntimeError(f"validated {meter.sums[ITEMS]:.0f} {ITEMS}, not each once")
     for tensor, value in zip(tensors, trained, strict=True):
         tensor.copy_(value)
-    return measured(meter)
+    return values_of(meter)
 
 
-def measured(meter):
+def values_of(meter):
     """Returns {tag: value} of the steps that a meter has counted, over all ranks."""
     return compute_metrics(meter.sums) | meter.rates()
 
@@ -1598,7 +1597,7 @@ class Data(NamedTuple):
 
 
 def open_data(args, place, sources, batches, metadata=None):
-    """Returns the Data for these options, with `batches` of split_batch()."""
+    """Returns the Data for these options, with `batches` of batch_plan.split_batch()."""
     lines, about = [], metadata
     if args.weights and not metadata:
         saved = safe_files.load_file(args.weights) if place.rank == 0 else {}
@@ -1854,7 +1853,7 @@ def check_task_options(args, parser):
         f"{task} needs a --max-length of 8 or more": not lm and args.max_length < 8,
         f"{task} measures only {tags}": not wanted <= {*tags.split()},
         f"--tokenizer {named}: no folder, nor words or bytes": lost,
-        "transformers is missing: pip install transformers": missing,
+        "transformers is missing: pip install 'transformers>=5'": missing,
         f"-a {args.arch} has its own --layers, --hidden-size, --heads": sized and not known,
         f"--heads {heads} does not divide --hidden-size {width}": width % heads,
         "--tied is for -a gpt": args.tied and not lm,
@@ -1957,7 +1956,7 @@ def add_optimization_options(parser):
         help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
         "0 = off",
     )
-    # Free as typed, since check_resumed() compares what they come to: the global batch and the peak
+    # Free as typed, since checkpointing compares what they come to: the global batch and the peak
     # learning rate.
     free = "accumulation base_lr batch_size epochs global_batch lr lr_scaling start_epoch"
     return free.split(), []
@@ -2067,7 +2066,8 @@ def warmup_epochs(args):
 # ==== start: from the options to a Run, and to the end of a process; equal in all scripts
 
 ITEMS = SUMS[-1]  # the name of what is counted
-LOGGED = (*BEST, "Throughput", "Time")  # of train and val, once per epoch, if measured
+# Of train and val, once per epoch, if measured. "Time" is last: read_log() looks for it.
+LOGGED = (*BEST, "Throughput", "Time")
 
 
 def main():
@@ -2448,9 +2448,8 @@ def _form_group(args, place):
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
         # A value that a launcher has set wrongly raises another type.
         transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        raise (errors.Fault if transient else errors.BadInput)(
-            failed(errors.first_line(error))
-        ) from None
+        kind = errors.Fault if transient else errors.BadInput
+        raise kind(failed(errors.first_line(error))) from None
     finally:
         timer.cancel()
 

@@ -403,11 +403,14 @@ def call_tool(monkeypatch, capsys):
         nd.region_decoder.cache_clear()  # each process makes its own
         monkeypatch.syspath_prepend(ROOT / "tools")
         monkeypatch.setattr(sys, "argv", [f"{program}.py", *map(str, words)])
+        modules = dict(sys.modules)
         try:
             importlib.import_module(program).main()
             ended = 0
         except SystemExit as end:
             ended = end.code
+        # A program that imports a changed script imports that script's trainparts/ anew.
+        sys.modules |= {name: modules[name] for name in modules if name.startswith("trainparts")}
         output, errors = capsys.readouterr()
         assert ended == status, errors
         return output, errors

@@ -381,6 +381,16 @@ def log_start(folder, script, about="{}"):
     log.close()
 
 
+def test_a_changed_script_has_the_package_beside_it(tmp_path, look, picture):
+    """Which may have changed, too."""
+    text = changed("\nimport numpy as np\n", "\nimport numpy as np\nfrom trainparts import own\n")
+    copy_script("mine.py", tmp_path, text)
+    (tmp_path / "trainparts" / "own.py").touch()
+    checkpoint = write(tmp_path / "model.pt", make())
+    assert look("predict", checkpoint, picture, "--script", "mine.py")[0]
+    assert look("predict", checkpoint, picture)[0], "the repository's again"
+
+
 def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
     """Its model, its crop with its own option's value in the checkpoint, and its normalisation."""
     model = make()

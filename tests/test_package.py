@@ -2,6 +2,7 @@
 says to install it by its name."""
 
 import ast
+import importlib
 import re
 import shutil
 import subprocess
@@ -10,7 +11,20 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import BIN, ROOT, SCRIPTS, TEXT_SCRIPTS, environment, free_port, run
+from conftest import (
+    BIN,
+    ROOT,
+    SCRIPTS,
+    TEXT_SCRIPTS,
+    copy_script,
+    environment,
+    events,
+    free_port,
+    run,
+)
+
+from tools import sync_copies
+from trainparts.runs import event_log
 
 NAME = "trainparts"
 PROJECT = (ROOT / "pyproject.toml").read_text()
@@ -285,3 +299,56 @@ def test_extras_that_are_installed_exist():
     for word in re.findall(r"\.venv/installed-(\w+)", (ROOT / "Makefile").read_text()):
         named |= {word} - {"horovod"}
     assert named == extras
+
+
+# ------------------------------------------------------------------------------------- its rules
+
+MODULES = sorted(ROOT.glob("trainparts/**/[!_]*.py"))
+TRAINS = re.compile(
+    r"backward\(|optimizer\.step|zero_grad|GradScaler|all_reduce|broadcast\(|barrier\("
+)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_module_does_not_train_and_knows_no_way_and_no_task(path):
+    text = path.read_text()
+    for words in sync_copies.BACKENDS, sync_copies.IMAGES, TRAINS:
+        assert not words.findall(text), words
+    assert not re.findall(r"^\s*(?:from|import) (?:imagenet_|text_)\w+", text, re.MULTILINE)
+
+
+def test_imports_of_the_package_lead_one_way():
+    """`errors` imports none of it, `runs` is imported by none beside it, and there is no circle."""
+    found = {}
+    for path in MODULES:
+        lines = re.findall(r"^from (trainparts\S*) import (.+)$", path.read_text(), re.MULTILINE)
+        names = {f"{package}.{name}" for package, some in lines for name in some.split(", ")}
+        found[".".join(path.relative_to(ROOT).with_suffix("").parts)] = names
+    assert len(found) > 10 and not found["trainparts.errors"]
+    below = {name for name in found if not name.startswith("trainparts.runs.")}
+    assert all(found[name] <= below for name in below)
+    done = set()
+    while len(done) < len(found):
+        ready = {name for name in found if found[name] <= done} - done
+        assert ready, found.keys() - done
+        done |= ready
+
+
+@pytest.mark.parametrize("script", ["imagenet_nd", "text_nd"])
+def test_the_tag_that_a_log_is_read_by_is_logged_last(script):
+    assert importlib.import_module(script).LOGGED[-1] + "/val" == event_log.LAST
+
+
+def test_the_log_has_the_script_and_the_package(tmp_path):
+    """But not what an editor leaves there while a file is open, a link to nothing."""
+    copy_script("imagenet_nd.py", tmp_path)
+    (tmp_path / "trainparts" / ".#errors.py").symlink_to("nobody@nowhere.1")
+    (tmp_path / "trainparts" / "gone.py").symlink_to("nowhere")
+    words = "-a squeezenet1_1 --image-size 32 -b 2 --no-accel --dummy --epochs 1".split()
+    words += ["--steps-per-epoch", "1", "--output-dir", "run"]
+    run([sys.executable, "imagenet_nd.py", *words], tmp_path)
+    (logged,) = events(tmp_path / "run").Tensors("script/text_summary")
+    text = logged.tensor_proto.string_val[0].decode()
+    assert text.startswith('```python\n"""Train an ImageNet classifier on one device')
+    for path in ROOT.glob("trainparts/**/*.py"):
+        assert f"```python\n{path.read_text()}\n```" in text, path

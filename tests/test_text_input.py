@@ -139,7 +139,7 @@ def test_sizes_of_a_folder(bert, pairs, complaint_here):
 def test_without_transformers(pairs, text, complaint_here, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     for options in [*COLA, pairs], [*LM, "--tokenizer", pairs, text]:
-        assert "pip install transformers" in complaint_here(ND, *options)
+        assert "pip install 'transformers>=5'" in complaint_here(ND, *options)
 
 
 def test_a_task_without_a_demo(complaint_here):

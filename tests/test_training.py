@@ -432,7 +432,7 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     """Also the stages of a replica, which have the same slice of the data: what one drops is not
     what the next one drops."""
     seeds = []
-    for name in "finish_step", "flush", "train_step", "measured":
+    for name in "finish_step", "flush", "train_step", "values_of":
         monkeypatch.setattr(nd, name, mock.MagicMock())
     monkeypatch.setattr(progress_meter, "Meter", mock.MagicMock())
     monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
@@ -589,7 +589,7 @@ def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
     here.ema = {name: 3 * torch.ones_like(each) for name, each in model.state_dict().items()}
     here.place, here.data_waits = nd.Place("cpu", 1, ranks=2, data_rank=1, data_ranks=2), []
     here.data = types.SimpleNamespace(val=types.SimpleNamespace(target=[0, 1]))
-    for name in "finish_step", "flush", "measured":
+    for name in "finish_step", "flush", "values_of":
         monkeypatch.setattr(nd, name, mock.Mock())
     monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     meter = mock.Mock(sums={nd.ITEMS: 2})

@@ -38,7 +38,7 @@ def start(script, words):
         run = script.build_run(args)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Begins the schedule, which takes an epoch's steps from the data that train_steps() changes.
+    # Shows whether there is a step to train.
     first = next(run.batches, None)
     if first is None:
         raise errors.BadInput("there is no step to train")

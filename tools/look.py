@@ -150,6 +150,8 @@ def load_script(path):
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where its dataclasses look for it
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
+    for each in [each for each in sys.modules if each.partition(".")[0] == "trainparts"]:
+        del sys.modules[each]  # or the script would get this repository's package, not its own
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a script does
@@ -181,7 +183,7 @@ def other_script(checkpoint):
 
 def last_start(folder):
     """Returns ("about" as JSON, text of the script), both "" if unknown, as the run in a folder
-    logged them when it was last started."""
+    logged them when it was last started; trainparts/ comes after the script, and is left out."""
     with contextlib.suppress(Exception):  # of files that may hold anything
         for log in sorted(folder.glob("*tfevents*"), reverse=True):  # names have the time
             texts = {}
@@ -191,7 +193,8 @@ def last_start(folder):
                     texts[value.tag.removesuffix("/text_summary")] = value.tensor.string_val
             if texts.get("script"):
                 both = (texts.get(name, [b""])[0].decode() for name in ("about", "script"))
-                return [re.sub(r"\A```\w+\n|\n```\Z", "", text) for text in both]
+                first = (text.partition("\n```\n```python\n")[0] for text in both)
+                return [re.sub(r"\A```\w+\n|\n```\Z", "", text) for text in first]
     return "", ""
 
 

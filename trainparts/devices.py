@@ -1,6 +1,6 @@
 """Devices, their names and their share of the cores; seeds, and how exactly a device computes.
 
-Use it to choose the device of a rank, and to draw the same numbers on each kind of device.
+Use it to choose the device of a rank, and to seed it.
 """
 
 from __future__ import annotations

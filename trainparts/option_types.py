@@ -30,7 +30,8 @@ fraction = number(float, 1e-9, 1)
 
 
 def replaced(gone, advice, text):
-    """Returns an option's text, unless it is `gone`, or any is (None)."""
+    """Returns an option's text. Raises ArgumentTypeError, with advice, if it is `gone`; if that is
+    None, always."""
     if text == gone or gone is None:
         raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
     return text

@@ -70,7 +70,8 @@ class Meter:
         self.state["traffic"] = (traffic(self.place) - self.before).tolist()
 
     def rates(self):
-        """Returns {tag: value} of the steps up to read_clock(), per second or step."""
+        """Returns {tag: value} of the steps up to read_clock(): items a second, seconds a step, the
+        share of time in which data was waited for, skipped steps, and what was read and sent."""
         sums = self.sums
         steps = max(1, self.steps)
         seconds = self.state["seconds"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
-import importlib.util
 import io
 import os
 import shlex

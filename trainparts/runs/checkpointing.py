@@ -71,7 +71,7 @@ def load_checkpoint(args, must_fit):
         # Evaluation needs no optimizer's state, and another optimizer cannot take it.
         if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
             tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # make_state() will change the rate, and the steps that timm's optimizers count.
+        # What makes a state will change the rate, and the steps that timm's optimizers count.
         steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
         metadata["group"] = {"lr": float(rate), "step": float(steps)}
         trained = metadata.pop("trained", None)  # of model_best.pt under --ema

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import logging
 import os
@@ -45,7 +44,8 @@ def log_program(log, about, script, charts):
     """Logs what is trained: `about`, of describe(), and the text of `script`, a path, and of this
     package. TensorBoard draws training and validation of each tag in `charts` in one chart."""
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
-    paths = [Path(script), *sorted(Path(__file__).parents[1].rglob("*.py"))]
+    package = sorted(Path(__file__).parents[1].rglob("[!.]*.py"))  # without editors' locks
+    paths = [Path(script), *filter(Path.is_file, package)]
     texts = (f"```python\n{path.read_text()}\n```" for path in paths)
     log.add_text("script", "\n".join(texts))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in charts}

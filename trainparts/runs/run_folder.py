@@ -1,7 +1,7 @@
 """The folder of a run: made, locked while the run lives, named after the time.
 
-Use it so that no two processes write into one folder, on any host, and that no folder is made on a
-disk that is not mounted.
+Use it so that no two processes write into one folder, on any host whose file system has locks, and
+that no folder is made on a disk that is not mounted.
 """
 
 from __future__ import annotations
