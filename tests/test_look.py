@@ -377,7 +377,7 @@ def log_start(folder, script, about="{}"):
     """Logs the start of a run as the scripts do."""
     log = SummaryWriter(folder, filename_suffix=f".{len([*folder.glob('*tfevents*')])}")
     log.add_text("about", f"```json\n{about}\n```")
-    log.add_text("script", f"```python\n{script}\n```")
+    log.add_text("script", f"```python\n{script}\n```\n```python\nmodules = 'of trainparts'\n```")
     log.close()
 
 
@@ -492,6 +492,11 @@ def test_a_log_with_another_script(tmp_path, look, picture):
     for odd in "[]", "text", '{"command": "a"}', '{"command": 1}', '{"command": "\'"}':
         log_start(folder, "other", odd)
         assert "the script, which trained it, has another" in look(*words)[1]
+    bare = re.sub("(?m)^# ==== .*\n", "", same[0])  # all of it is compared, without the package
+    log_start(folder, bare)
+    copy_script("bare.py", tmp_path, bare)
+    assert not look(*words, "--script", "bare.py")[1]
+    log_start(folder, other)
     write(folder / "w.pth", make())
     saved = torch.load(folder / "w.pth")
     torch.save(saved["state_dict"], folder / "w.pth")  # not of a run
