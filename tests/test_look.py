@@ -470,6 +470,10 @@ def test_a_log_with_another_script(tmp_path, look, picture):
     for text in same:
         log_start(folder, text)
         assert not look(*words)[1]
+    bare = re.sub("(?m)^# ==== .*\n", "", same[0])  # all of it is compared, without the package
+    log_start(folder, bare)
+    copy_script("bare.py", tmp_path, bare)
+    assert not look(*words, "--script", "bare.py")[1]
     ran = "open('ran', 'w')\n"
     other = changed("def decode(encoded, choose):", f"{ran}def decode(encoded, choose, low=0):")
     about = json.dumps({"command": "python '../own/mi\x1bne.py' -a resnet18 DIR"})
@@ -492,11 +496,6 @@ def test_a_log_with_another_script(tmp_path, look, picture):
     for odd in "[]", "text", '{"command": "a"}', '{"command": 1}', '{"command": "\'"}':
         log_start(folder, "other", odd)
         assert "the script, which trained it, has another" in look(*words)[1]
-    bare = re.sub("(?m)^# ==== .*\n", "", same[0])  # all of it is compared, without the package
-    log_start(folder, bare)
-    copy_script("bare.py", tmp_path, bare)
-    assert not look(*words, "--script", "bare.py")[1]
-    log_start(folder, other)
     write(folder / "w.pth", make())
     saved = torch.load(folder / "w.pth")
     torch.save(saved["state_dict"], folder / "w.pth")  # not of a run
