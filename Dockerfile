@@ -5,6 +5,7 @@
 FROM python:3.12
 WORKDIR /train
 # What the scripts need is installed before they are copied, so a change of the code keeps this layer.
+# trainparts is then without modules there; the scripts take the folder beside them.
 COPY pyproject.toml .
 RUN pip install --no-cache-dir .
 COPY imagenet_*.py text_*.py ./
