@@ -161,7 +161,8 @@ CASES |= {
 # which event of tests/small_models}}, in the second epoch and in the first.
 RESUMED = {
     "imagenet_nd recipe": {"SIGTERM": 50, "SIGKILL": 12},
-    "imagenet_ddp recipe": {"SIGTERM": 50, "SIGKILL": 12},
+    "imagenet_ddp recipe": {"SIGTERM": 50},
+    "imagenet_ddp": {"SIGKILL": 6},  # a shorter run
     "text_nd": {"SIGTERM": 21, "SIGKILL": 6},
 }
 # With these options SIGKILL leaves a checkpoint in the middle of an epoch.
