@@ -1,0 +1,116 @@
+"""Parts of trainparts/ by themselves: what they print, show and allow, without a run."""
+
+import faulthandler
+import io
+import os
+import signal
+import sys
+import time
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+import imagenet_nd as nd
+import imagenet_pipeline as pipeline
+from trainparts import endings, errors, progress_meter
+from trainparts.runs import checkpointing, run_messages
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_has_a_bar_that_goes_on_at_the_items(rank, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    state = {"sums": {"images": 48}, "seconds": 1.0, "traffic": [0.0] * 4}
+    place = nd.Place(torch.device("cpu"), rank, 2)
+    bar = progress_meter.Meter("1/2", 64, "images", place, 3, state).bar
+    assert bar.disable == bool(rank)
+    if not rank:
+        assert (bar.n, bar.total) == (48, 64)
+    bar.close()
+
+
+def test_a_compilation_has_an_hour_more(monkeypatch):
+    started = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *a, **b: started.append(a))
+    endings.start_timer.cache_clear()
+    endings.arm_timeout(nd.parse_args(["--timeout", "40", "--compile"]))
+    endings.start_timer.cache_clear()
+    assert started == [(3670,)]
+
+
+def test_the_moment_of_ctrl_c_counts_from_the_first(monkeypatch):
+    clock, ended, signals = mock.Mock(), mock.Mock(), []
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(os, "_exit", ended)
+    for clock.return_value in 100.0, 100.9, 101.5:
+        endings.on_signal(signals, signal.SIGINT, None)
+    ended.assert_called_with(130)
+
+
+def test_less_memory_of_a_pipeline_has_whole_micro_batches(monkeypatch, capsys):
+    """In the line by which its ranks end."""
+    args = pipeline.parse_args("--microbatches 4 -b 12".split())
+    data = SimpleNamespace(device_batch=12, global_batch=24)
+    here = SimpleNamespace(args=args, data=data, place=pipeline.Place("cpu"), folder=None)
+    monkeypatch.setattr(pipeline, "build_run", lambda args: here)
+    monkeypatch.setattr(pipeline, "train", mock.Mock(side_effect=torch.OutOfMemoryError("x")))
+    monkeypatch.setattr(os, "_exit", mock.Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        pipeline.train_rank(args)
+    assert "add to the command: -b 4 " in capsys.readouterr().err
+
+
+def test_less_memory_keeps_the_rate_of_the_batch_as_typed():
+    """Of a resumed run whose devices take fewer than -b at a time."""
+    args = nd.parse_args(["-b", "16", "--base-lr", "0.1"])
+    data = SimpleNamespace(device_batch=8, global_batch=64)
+    line = run_messages.with_less_memory(args, data, 1, None)
+    assert "-b 4 --global-batch 64 --base-lr 0.025:" in line
+
+
+@pytest.mark.parametrize(("logged", "named"), [([1, 2, 3], False), ([1, 2, 3, 4], True)])
+def test_only_later_epochs_of_a_log_are_named(logged, named):
+    """After the third epoch's last step, the log has the third."""
+    metadata = {"args": {"epochs": 3}, "path": "x", "in_place": True, "logged": logged}
+    lines = run_messages.about_resuming(SimpleNamespace(epochs=4), 2, 4, 4, metadata)
+    assert ("The log has later epochs: they are trained again" in lines) == named
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("epochs", 3),
+        ("desired", [["Top1", 1.0]]),
+        ("patience", 2),
+        ("budget_hours", 1.0),
+        ("best", "loss"),
+    ],
+)
+def test_a_run_is_over_until_what_ended_it_is_changed(name, other):
+    args = nd.parse_args(["--epochs", "4"])
+    end = {"until": run_messages.ends_by(args), "epochs": 2, "reason": "target reached"}
+    metadata = {"in_place": True, "end": end}
+    assert run_messages.why_over(args, 1, 4, 4, metadata)
+    assert not run_messages.why_over(args, 1, 3, 4, metadata)
+    setattr(args, name, other)
+    assert not run_messages.why_over(args, 1, 4, 4, metadata)
+
+
+def test_all_devices_of_all_ranks_are_in_the_line_on_batches():
+    data = SimpleNamespace(device_batch=8, accumulation_steps=3, global_batch=192)
+    place = nd.Place("cpu", devices=4, data_ranks=2)
+    args = nd.parse_args([])
+    line = run_messages.about_batches(args, place, data, "images", 1.0, nd.DEFAULTS, None)[-1]
+    assert "images x devices x accumulated = 8 x 8 x 3 = global batch 192; " in line
+
+
+def test_the_base_rate_that_keeps_a_run_is_of_its_batch():
+    """Not of another that is typed."""
+    args = nd.parse_args(["-b", "8", "--base-lr", "0.125", "--global-batch", "32"])
+    metadata = {"args": {}, "global_batch": 16, "peak_lr": 0.125, "in_place": True}
+    metadata["path"] = "one/checkpoint.pt"
+    with pytest.raises(errors.BadInput, match=r"which --base-lr 0\.0625 keeps"):
+        checkpointing.check_resumed(args, {}, {}, [], metadata, 32, 0.5)
