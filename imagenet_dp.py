@@ -1557,12 +1557,10 @@ def preset_of(arch, test=False):
 
 
 def crop_size(args, data, split, epoch):
-    """Returns the size of a split's crops in an epoch, in pixels."""
-    return train_size(args, data, epoch) if split == "train" else data.val_size
-
-
-def train_size(args, data, epoch):
-    """Returns the size of an epoch's crops, which grow after 40, 60 and 80 % of the epochs."""
+    """Returns the size of a split's crops in an epoch, in pixels. In training they grow after 40,
+    60 and 80 % of the epochs."""
+    if split == "val":
+        return data.val_size
     start = args.start_size or data.image_size
     thirds = min(3, max(0, 5 * epoch // args.epochs - 1))
     if thirds == 3:

@@ -105,7 +105,7 @@ def copy_script(name, folder, text=None):
     package that scripts import; returns the script's path."""
     path, package = Path(folder) / name, Path(folder) / "trainparts"
     path.write_text((ROOT / name).read_text() if text is None else text)
-    if (ROOT / "trainparts").exists() and not package.exists():
+    if not package.exists():
         shutil.copytree(ROOT / "trainparts", package, ignore=shutil.ignore_patterns("__pycache__"))
     return path
 

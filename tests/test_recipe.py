@@ -115,7 +115,7 @@ def test_a_norm_of_millions_is_exact():
 def test_crops_grow_after_fifths_of_all_epochs():
     args = nd.parse_args(["--epochs", "18", "--start-size", "64"])
     data = SimpleNamespace(image_size=128)
-    sizes = [nd.train_size(args, data, epoch) for epoch in range(18)]
+    sizes = [nd.crop_size(args, data, "train", epoch) for epoch in range(18)]
     assert sizes == [64] * 8 + [80] * 3 + [96] * 4 + [128] * 3
 
 

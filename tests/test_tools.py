@@ -575,12 +575,15 @@ def test_a_profile_of_no_such_script(words, message, tmp_path, tool, monkeypatch
     assert message in tool("profile_steps", *words.split(), status=2)
 
 
-def test_a_profile_begins_where_a_run_would_go_on_and_leaves_its_folder_as_it_is(demo, tmp_path):
-    """From its newest checkpoint, whatever began the run, while the run itself goes on."""
+@pytest.mark.parametrize(("script", "ranks"), [("imagenet_nd.py", 1), ("imagenet_ddp.py", 2)])
+def test_a_profile_begins_where_a_run_would_go_on_and_leaves_its_folder_as_it_is(
+    script, ranks, demo, tmp_path
+):
+    """From its newest checkpoint on all ranks, whatever began the run, while the run goes on."""
     few = [*FEW, "--steps-per-epoch", "12", "--epochs", "2", "--output-dir", "run", demo]
     run([*command("imagenet_nd.py"), *few, "--desired-acc", "0.001"], tmp_path)
     before = content_of(tmp_path)
-    words = [*profiling("imagenet_nd.py", 1, "--from", "2"), *few]
+    words = [*profiling(script, ranks, "--from", "2"), *few]
     with locked(tmp_path / "run"):
         output = run([*words, "--resume", "absent.pt", "--start-epoch", "0"], tmp_path)
         after = content_of(tmp_path)

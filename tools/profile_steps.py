@@ -74,7 +74,8 @@ def has_checkpoint(script, folder):
 def list_sources(script, listed, args, place):
     """Does what the script's list_sources() does, on all ranks, before they look for a checkpoint:
     one in --output-dir counts before --start-epoch."""
-    if script.broadcast_object(has_checkpoint(script, args.output_dir)):
+    found = place.rank == 0 and has_checkpoint(script, args.output_dir)  # others' disks may differ
+    if script.broadcast_object(found):
         args.start_epoch = None
     return listed(args, place)
 

@@ -6,7 +6,6 @@ Use it to log what trained, on what, and to know of a folder which epochs its lo
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.metadata
 import json
 import logging
