@@ -838,6 +838,21 @@ def model_options(arch, image_size, about, zero_init=False):
     return options | {name: theirs[name] for name in believed}
 
 
+def why_unknown(arch):
+    """Returns why no model has this name, with similar ones, or None."""
+    known = models.list_models(module=models)
+    name = arch.removeprefix("timm/")
+    if name != arch:
+        if not importlib.util.find_spec("timm"):
+            return f"{arch} needs timm: pip install timm"
+        timm = importlib.import_module("timm")
+        known = timm.list_models() + timm.list_pretrained()
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
+        return f"-a {arch}: no such classifier; similar names: {near}"
+    return None
+
+
 @functools.cache
 def timm_size(arch, image_size):
     """Returns {"img_size": pixels} for a model of timm's that takes images of another size than its
@@ -1497,8 +1512,12 @@ def open_data(args, place, sources, batches, metadata=None):
     if device_batch % multiple or mix_group % multiple:
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
-    about = read_about(args, place, metadata)
-    train, val, num_classes = name_outputs(args, *sources, about)
+    # Rank 0's, since other nodes may have other disks.
+    about = broadcast_object(read_about(args, metadata) if place.rank == 0 else None)
+    train, val = sources
+    num_classes = args.num_classes or len(train.classes) or 1000
+    if args.evaluate:
+        train, val, num_classes = name_outputs(train, val, about, args.num_classes, args.dir)
     preset = preset_of(args.arch)
     own_size = preset.crop_size[0]
     demo = not (args.dir or args.dummy)
@@ -1562,16 +1581,14 @@ def compare(args, data, about):
     return lines
 
 
-def read_about(args, place, metadata):
+def read_about(args, metadata):
     """Returns about_file() of the weights that a run begins with, and "what" they are."""
     if metadata:
         what = f"{metadata['path']}, epoch {metadata['epoch']}"
         about = about_file(metadata["path"], metadata, args.arch)
     elif args.weights:
-        what, about = args.weights, None
-        if place.rank == 0:  # which decides: other nodes may have another disk
-            about = about_file(args.weights, safe_files.load_file(args.weights), args.arch)
-        about = broadcast_object(about)
+        what = args.weights
+        about = about_file(what, safe_files.load_file(what), args.arch)
     else:
         what = "published weights" if args.pretrained else "random weights"
         about = {"published": args.pretrained}
@@ -1589,23 +1606,22 @@ def read_about(args, place, metadata):
     return about | {"what": what}
 
 
-def name_outputs(args, train, val, about):
-    """Returns (train, val, number of outputs). In an evaluation the targets are outputs of the
-    weights: by the names that a file says, else by those in DIR, which must then be as many."""
-    if not args.evaluate:
-        return train, val, args.num_classes or len(train.classes) or 1000
-    outputs = args.num_classes or about.get("num_classes") or len(train.classes) or 1000
+def name_outputs(train, val, about, typed, folder):
+    """Returns (train, val, number of outputs) of an evaluation, whose targets are outputs of the
+    weights: by the names that a file says, else by those in `folder`, DIR, which must then be as
+    many. `typed` is --num-classes, or None."""
+    outputs = typed or about.get("num_classes") or len(train.classes) or 1000
     if outputs != about.get("num_classes", outputs):
         raise errors.BadInput(
             f"{about['what']} has {about['num_classes']} outputs: omit --num-classes"
         )
-    if args.dummy:
+    if not train.classes:  # synthetic images
         return train, val, outputs
     classes, whose = order_classes(train.classes, about), "train/"
     if "classes" in about:
         whose = about["what"]
     elif outputs != len(classes):
-        raise unnamed(about["what"], outputs, classes, args.dir)
+        raise unnamed(about["what"], outputs, classes, folder)
     train, val = (in_classes(each, classes, whose) for each in (train, val))
     return train, val, outputs
 
@@ -1687,7 +1703,8 @@ def load_batches(args, place, data, schedule):
     images' buffer is reused when the next batch is requested."""
     scale_and_shift(data.mean, data.std, place.device)  # cached here, in the main stream's memory
     at_once = data.device_batch * place.devices
-    size = 3 * at_once * max(args.start_size or 0, data.image_size, data.val_size) ** 2  # bytes
+    largest = max(args.start_size or 0, data.image_size, data.val_size)
+    size = 3 * at_once * largest**2  # bytes
     size_of = functools.partial(crop_size, args, data)
     policy = augmentation_policy(args, data)
     if args.dummy:  # one random batch on the device, used again and again
@@ -1695,27 +1712,37 @@ def load_batches(args, place, data, schedule):
         classes = torch.randint(data.num_classes, (at_once,), device=place.device)
         loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
         return Images(None, None, size_of, made).batches(loaded)
-    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
-    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
-    # fewer buffers, a batch would be overwritten while it is trained on.
-    buffers = torch.empty(2 * data.workers + 1, size, dtype=torch.uint8).share_memory_()
     crops = {
         "train": functools.partial(random_crop, args, data, policy),
         "val": functools.partial(central_crop, args, data),
     }
-    images = Images({"train": data.train, "val": data.val}, crops, size_of, buffers)
+    sources = {"train": data.train, "val": data.val}
+    return load_images(schedule, sources, crops, size_of, size, data.workers, place.device)
+
+
+def load_images(schedule, sources, crops, size_of, size, workers, device):
+    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position) for a
+    schedule of (split, epoch, position, keys). The images' buffer is reused when the next batch is
+    requested. Of the images of `sources`, {split: Source}, `crops`, {split: crop}, are taken;
+    size_of(split, epoch) is a crop's side in pixels. A batch has at most `size` bytes; so many
+    `workers` load batches, and `device` is where they go."""
+    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
+    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
+    # fewer buffers, a batch would be overwritten while it is trained on.
+    buffers = torch.empty(2 * workers + 1, size, dtype=torch.uint8).share_memory_()
+    images = Images(sources, crops, size_of, buffers)
     loader = torch.utils.data.DataLoader(
         images,
         batch_size=None,  # an item is a batch
         sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
-        num_workers=data.workers,
-        multiprocessing_context="fork" if data.workers and sys.platform == "linux" else None,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
         worker_init_fn=start_loader_worker,
     )
     # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
     # that is forked while a collective's thread waits for the interpreter's lock.
     loaded = iter(loader)
-    if place.device.type == "cuda":  # pinned, so that copies need not be waited for
+    if device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
         torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
     # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
@@ -2295,16 +2322,8 @@ def add_task_options(parser):
 
 def check_task_options(args, parser):
     """Exits with one line if options exclude each other or name something unknown."""
-    known = models.list_models(module=models)
-    name = args.arch.removeprefix("timm/")
-    if name != args.arch:
-        if not importlib.util.find_spec("timm"):
-            parser.error(f"{args.arch} needs timm: pip install timm")
-        timm = importlib.import_module("timm")
-        known = timm.list_models() + timm.list_pretrained()
-    if name not in known:
-        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
-        parser.error(f"-a {args.arch}: no such classifier; similar names: {near}")
+    if unknown := why_unknown(args.arch):
+        parser.error(unknown)
     timm_policy = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
     if not re.fullmatch("|".join(["off", *POLICIES, timm_policy]), args.auto_augment):
         parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")

@@ -117,7 +117,7 @@ def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
     nd.region_decoder.cache_clear()
     words = ["-b", 12, "--global-batch", 12, "-j", workers, "--image-size", 24, *words, folder]
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
-    place = place._replace(rank=rank, ranks=ranks, data_rank=rank, data_ranks=ranks)
+    place = place._replace(data_rank=rank, data_ranks=ranks)
     data = open_data(args, place, args.global_batch)
     over = functools.partial(bool, args.evaluate)
     schedule = [*nd.schedule_batches(args, place, data, epoch, step, over)]

@@ -1052,10 +1052,10 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
         torch.save(saved, tmp_path / "timm.pth")
         args = nd.parse_args(["-a", typed, "-e", "--weights", str(tmp_path / "timm.pth")])
         if arch is None:
-            nd.read_about(args, nd.Place(torch.device("cpu")), None)
+            nd.read_about(args, None)
         else:
             with pytest.raises(errors.BadInput, match=f"type -a {arch}$"):
-                nd.read_about(args, nd.Place(torch.device("cpu")), None)
+                nd.read_about(args, None)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
     with mock.patch.object(importlib.util, "find_spec", lambda name: None):  # it may be any of them
         assert nd.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
