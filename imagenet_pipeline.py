@@ -26,18 +26,13 @@ Read it from the top: a step, the loop, the task; then optimizer, start and laun
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
-import ctypes
 import dataclasses
 import datetime
-import difflib
 import fnmatch
 import functools
 import gc
-import hashlib
 import importlib.util
-import io
 import itertools
 import json
 import math
@@ -46,15 +41,12 @@ import platform
 import random
 import re
 import shlex
-import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 import types
-import warnings
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +62,6 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
 
 import numpy as np
 import PIL.Image
-import PIL.ImageColor
 import psutil
 import torch
 import torch.distributed as dist
@@ -83,7 +74,6 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
-from torchvision import datasets, models
 from torchvision.transforms import InterpolationMode, v2
 
 from trainparts import (
@@ -95,6 +85,14 @@ from trainparts import (
     progress_meter,
     run_options,
     safe_files,
+)
+from trainparts.images import (
+    architectures,
+    class_names,
+    decoding,
+    image_files,
+    image_loading,
+    pretrained,
 )
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
@@ -967,18 +965,20 @@ def log_end(run, reason, done, val):
 
 def build_model(args, data, load=True):
     """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
-    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)
+    model = architectures.make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and not data.resumed and (args.pretrained or args.weights):
         if args.pretrained:
-            what, saved = "--pretrained", published_weights(args.arch, data.model_options)
+            what = "--pretrained"
+            saved = pretrained.published_weights(args.arch, data.model_options)
         else:
-            what, saved = f"--weights {args.weights}", safe_files.load_file(args.weights)
-        outputs = count_outputs(model, saved, what) if args.evaluate else None
+            what = f"--weights {args.weights}"
+            saved = safe_files.load_file(args.weights)
+        outputs = pretrained.count_outputs(model, saved, what) if args.evaluate else None
         if outputs not in (None, data.num_classes):
             if args.dummy:
                 raise errors.BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
-            raise unnamed(what, outputs, data.train.classes, args.dir)
-        load_weights(model, saved, what, data.val_size if args.evaluate else None)
+            raise class_names.unnamed(what, outputs, data.train.classes, args.dir)
+        pretrained.load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
     if args.channels_last:
@@ -989,354 +989,13 @@ def build_model(args, data, load=True):
     return model
 
 
-def make_model(arch, pretrained=False, **options):
-    """Returns a model with random weights, or its library's pretrained one."""
-    if arch.startswith("timm/"):
-        timm = importlib.import_module("timm")
-        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
-    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
-    return models.get_model(arch, weights=weights, **options)
-
-
-def model_options(arch, image_size, about, zero_init=False):
-    """Returns the arguments of an architecture besides the number of classes: those of a file's
-    model, from `about_file()`, but sizes are this run's."""
-    options = {}
-    if zero_init:  # only ResNets take it
-        options = {"zero_init_residual": True}
-    elif arch in ("googlenet", "inception_v3"):  # published weights expect another normalisation
-        published = about.get("published", False)
-        options = {"aux_logits": False, "init_weights": True, "transform_input": published}
-    elif arch.startswith("vit_"):
-        options = {"image_size": image_size}
-    elif arch == "maxvit_t":
-        options = {"input_size": (image_size, image_size)}
-    elif arch.startswith("timm/"):
-        options = timm_size(arch, image_size)
-    # No other options than these: one may name a file, which a library would load.
-    theirs = about.get("model_options", {})
-    believed = [name for name in options if name in theirs and "size" not in name]
-    return options | {name: theirs[name] for name in believed}
-
-
-def why_unknown(arch):
-    """Returns why no model has this name, with similar ones, or None."""
-    known = models.list_models(module=models)
-    name = arch.removeprefix("timm/")
-    if name != arch:
-        if not importlib.util.find_spec("timm"):
-            return f"{arch} needs timm: pip install timm"
-        timm = importlib.import_module("timm")
-        known = timm.list_models() + timm.list_pretrained()
-    if name not in known:
-        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
-        return f"-a {arch}: no such classifier; similar names: {near}"
-    return None
-
-
-@functools.cache
-def timm_size(arch, image_size):
-    """Returns {"img_size": pixels} for a model of timm's that takes images of another size than its
-    own only if it is built for it, else nothing; raises BadInput if it does not take them."""
-    config = preset_of(arch).config
-    if image_size == config.input_size[1]:
-        return {}
-    why = None
-    for options in ({}, {"img_size": image_size})[: 1 + config.fixed_input_size]:
-        try:
-            with torch.device("meta"), torch.no_grad():
-                model = make_model(arch, **options).eval()
-                model(torch.zeros(1, 3, image_size, image_size))
-            return options
-        except Exception as error:  # whatever a model says of a size
-            why = why or error
-    what = f"-a {arch} does not take images of {image_size} pixels"
-    raise errors.BadInput(f"{what} ({errors.first_line(why)}); its own have {config.input_size[1]}")
-
-
 def freeze_all_but_last(model):
     """Freezes all layers but the last, and BatchNorm's statistics."""
     model.requires_grad_(False)
-    classifier(model).requires_grad_(True)
+    architectures.classifier(model).requires_grad_(True)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval().train = lambda mode, module=module: module  # stays in eval mode
-
-
-def classifier(model):
-    """Returns the last layer in a list; timm's models say which it is, and some have two."""
-    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()
-    return nn.ModuleList(last if isinstance(last, tuple) else [last])
-
-
-# -------------------------------------------------------------------------------- weights of a file
-
-# The checksum of ILSVRC2012's ids n01440764 to n15075141, end to end.
-IMAGENET_IDS = 0x3650FED2
-# What about_model() writes into a checkpoint, and of which type it is.
-ABOUT = {
-    "arch": str,
-    "model_options": dict,
-    "num_classes": int,
-    "classes": list,
-    "image_size": int,
-    "val_resize": int,
-    "interpolation": str,
-    "mean": list,
-    "std": list,
-}
-
-
-def about_file(path, saved, arch=None):
-    """Returns {name: value} of what a file says of its model with the names of about_model(), which
-    wrote them into a checkpoint of these scripts. Of another project's file only the architecture
-    is believed: its mean, for one, may be of pixels from 0 to 255. A file with the name of one that
-    torchvision publishes for `arch` is "published", and torchvision says the rest. Raises BadInput
-    if a value is none that about_model() writes."""
-    saved = saved if isinstance(saved, dict) else {}
-    if "model_options" not in saved:
-        about = {}
-        name = saved.get("arch")
-        if name in models.list_models(module=models):
-            about["arch"] = name
-        elif isinstance(name, str):  # timm writes its own names without timm/, others a class's
-            timm = importlib.util.find_spec("timm") and importlib.import_module("timm")
-            if not timm or timm.is_model(name):
-                about["arch"] = f"timm/{name}"
-        files = published_files(arch or about.get("arch"))
-        names = os.path.basename(path), os.path.basename(os.path.realpath(path))
-        theirs = [files[name] for name in names if name in files]
-        if theirs:
-            about |= about_images(theirs[0].transforms())
-        return about | {"published": bool(theirs)}
-    if "task" in saved:  # of text_*.py
-        raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
-    about = {name: saved[name] for name in ABOUT if name in saved}
-    for name, value in about.items():
-        odd = not isinstance(value, ABOUT[name]) or (ABOUT[name] is int and value < 1)
-        odd = odd or (name == "interpolation" and value not in ("bilinear", "bicubic"))
-        odd = odd or (name == "classes" and not all(isinstance(each, str) for each in value))
-        if odd:
-            raise errors.BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
-    if not about.get("classes"):  # of synthetic images
-        about.pop("classes", None)
-    try:
-        scale = np.array([about.get("mean", [0.0] * 3), about.get("std", [1.0] * 3)], float)
-        good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
-    except (ValueError, TypeError):
-        good = False
-    if not good:
-        raise errors.BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
-    return about | {"published": False}
-
-
-def published_files(arch):
-    """Returns {file name: weights} of what torchvision publishes for an architecture."""
-    several = models.get_model_weights(arch) if arch in models.list_models(module=models) else []
-    return {os.path.basename(weights.url): weights for weights in several}
-
-
-def about_images(preset):
-    """Returns what about_model() says of images, of a preset of preset_of()."""
-    return {
-        "image_size": preset.crop_size[0],
-        "val_resize": preset.resize_size[0],
-        "interpolation": preset.interpolation.value,
-        "mean": list(preset.mean),
-        "std": list(preset.std),
-    }
-
-
-def assumptions(path, arch, options, about):
-    """Returns lines on the `options` of model_options() that a file does not say, where published
-    weights have others."""
-    if not (files := published_files(arch)):  # no architecture of torchvision
-        return []
-    theirs = model_options(arch, None, about | {"published": True})
-    name = " or ".join(files)
-    return [
-        f"{path} does not say whether its {arch} has {option}: {options[option]} is assumed, as in "
-        f"a training from scratch; published weights have {theirs[option]}, and are called {name}"
-        for option in theirs
-        if "size" not in option and options.get(option, theirs[option]) != theirs[option]
-    ]
-
-
-def published_weights(arch, options):
-    """Returns the state dict that an architecture's library publishes. For a model that is built
-    with `options` of timm_size(), timm resamples the embeddings of positions."""
-    sizes = {name: options[name] for name in options if name == "img_size"}
-    # PyTorch would else run what lies in its cache, under the name of published weights.
-    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
-    try:
-        return make_model(arch, pretrained=True, **sizes).state_dict()
-    except Exception as error:  # no network, or a file that may hold anything
-        cache = f"{torch.hub.get_dir()}/checkpoints"
-        if arch.startswith("timm/"):
-            cache = "Hugging Face's hub, or its cache in $HF_HOME"
-        what = f"--pretrained: cannot load {arch} from {cache}"
-        if "Weights only" in str(error):  # PyTorch's advice would be to trust it
-            error = ValueError("the file there has Python objects, which could run code")
-        raise errors.storage_error(what, error, typed=True) from None
-
-
-def count_outputs(model, saved, what):
-    """Returns the number of outputs of the model in a file, as the rows of its last layer; None if
-    it has no such layer."""
-    weights = named_as_in(model, weights_in(saved)[1], what)
-    names = {module: name for name, module in model.named_modules()}
-    for layer in reversed([*classifier(model).modules()]):
-        if f"{names.get(layer)}.weight" in weights:
-            return len(weights[f"{names[layer]}.weight"])
-    return None
-
-
-# By which names files have weights: averages first, as in validation. "ema" is of these scripts,
-# "state_dict_ema" of timm, "model_ema" and "model" of torchvision's references.
-AVERAGES = ("ema", "state_dict_ema", "model_ema")
-WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
-
-
-def load_weights(model, saved, what, size=None):
-    """Loads the weights of a file that fit, and prints the others, such as those of another last
-    layer. If the model is to be evaluated as it is, on images of `size` pixels, raises BadInput if
-    its output needs weights that the file lacks, or the file has those of another model."""
-    name, found = weights_in(saved)
-    weights, own = named_as_in(model, found, what), model.state_dict()
-    odd = {each for each in own.keys() & weights.keys() if not fits(weights[each], own[each])}
-    state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
-    # The version of the model, but none of its layers: they then rename what older releases saved.
-    state._metadata = {"": own._metadata[""]}
-    try:
-        dense = (each for each in weights.values() if each.layout == torch.strided)
-        if not all(each.isfinite().all() for each in dense if not each.is_quantized):
-            raise errors.BadInput(f"{what}: its weights are not all finite")
-        missing, extra = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # sparse tensors, for one
-        raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None
-    left = sorted({*missing, *extra} | odd)
-    line = f"{what}: {len(left)} weights do not fit"
-    names = ", ".join(left[:4])
-    if len(missing) >= len(own) / 2:
-        holds = [*(weights or (saved if isinstance(saved, dict) else ()))] or ["nothing by name"]
-        raise errors.BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
-    if size:
-        # Counters and tables are integers, and auxiliary heads are for training.
-        other = [each for each in extra if weights[each].is_floating_point()]
-        other = [each for each in other if "aux" not in each.lower()]
-        if other:
-            raise errors.BadInput(
-                f"{line}: the file is of another model, which has {', '.join(other[:4])}"
-            )
-        if output_needs(model, missing, size):
-            raise errors.BadInput(f"{line}: {names}; without them the output is random")
-    if os.environ.get("RANK", "0") == "0":
-        if left:
-            errors.print_line(f"{line} and are left out: {names}")
-        if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
-            errors.print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
-
-
-def fits(weight, own):
-    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
-    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
-    real = weight.is_floating_point() or not own.is_floating_point()
-    return weight.shape == own.shape and real and weight.layout == torch.strided
-
-
-def the_others(saved, what):
-    """Returns how to take the weights beside the averages in a file, as text."""
-    names = [name for name in WEIGHTS if name not in AVERAGES and has_tensors(saved.get(name))]
-    if not names:
-        return ""
-    path = what.removeprefix("--weights ")
-    out = f"{Path(path).stem}_{names[0]}.pth"
-    here = str(Path(safe_files.__file__).parents[1])
-    code = (
-        f"import sys, torch; sys.path.insert(0, {here!r}); from trainparts import safe_files; "
-        f"torch.save(safe_files.load_file({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
-    )
-    command = shlex.join([sys.executable, "-c", code])
-    return f": {command} writes the others into {out}"
-
-
-def weights_in(saved):
-    """Returns (name, {name: tensor}) of the weights in a file's content. The first name is one of
-    WEIGHTS, or None if the file is a state dict itself."""
-    saved = saved if isinstance(saved, dict) else {}
-    name = next((name for name in WEIGHTS if has_tensors(saved.get(name))), None)
-    found = saved if name is None else saved[name]
-    return name, {str(each): found[each] for each in found if torch.is_tensor(found[each])}
-
-
-def has_tensors(found):
-    """Returns whether an entry of a file is a dict with tensors."""
-    return isinstance(found, dict) and any(map(torch.is_tensor, found.values()))
-
-
-def named_as_in(model, weights, what="the file"):
-    """Returns {name: tensor} with the model's names: as they are, or, if more of them fit so,
-    without the prefixes of wrappers. Raises BadInput if two models in the file fit alike."""
-    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    ways = [weights]
-    # torch.compile's prefix is in the middle of a name if only a part is compiled.
-    ways.append({name.replace("_orig_mod.", ""): ways[-1][name] for name in ways[-1]})
-    # torchvision renames what it has published of DenseNets: norm.1 is norm1.
-    old = r"(denselayer\d+\.(?:norm|conv))\.(?=[12]\.)"
-    ways.append({re.sub(old, r"\1", name): ways[-1][name] for name in ways[-1]})
-    cut = ways[-1:]
-    for _ in range(3):  # "module." is of parallel training, the others of Lightning
-        pairs = itertools.product(cut, ("module.", "model.", "net."))
-        cut = [
-            {name.removeprefix(prefix): way[name] for name in way if name.startswith(prefix)}
-            for way, prefix in pairs
-        ]
-        ways += cut
-
-    def fitting(way):
-        return sum(way[name].shape == shapes.get(name) for name in way)
-
-    best = max(ways, key=fitting)
-    for way in ways:
-        other = [name for name in way if name in best and way[name] is not best[name]]
-        if other and fitting(way) == fitting(best):
-            raise errors.BadInput(f"{what} has two models that fit, both with a {other[0]}")
-    return best
-
-
-def output_needs(model, names, size):
-    """Returns whether the output in evaluation needs a tensor of these names: with NaN in it, it is
-    NaN. Counters are no numbers of a layer, and buffers are computed anew, all but statistics."""
-    tensors = dict(model.named_parameters(remove_duplicate=False))
-    tensors |= {name: each for name, each in model.named_buffers() if "running_" in name}
-    tensors = [tensors[name] for name in names if name in tensors]
-    if not tensors:
-        return False
-    kept, training = [tensor.detach().clone() for tensor in tensors], model.training
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor.fill_(math.nan)
-        output = model.eval()(torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size))
-        for tensor, before in zip(tensors, kept, strict=True):
-            tensor.copy_(before)
-    model.train(training)
-    return bool(output.isnan().any())
-
-
-def unnamed(what, outputs, classes, folder, part="val"):
-    """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
-    named = f"{len(classes):,} classes: {first_three(classes)}"
-    line = f"{what} has {outputs:,} outputs, and DIR names {named}"
-    if outputs != 1000:
-        return errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
-    measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
-    listed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools/imagenet_classes.txt")
-    every = "seq 0 999" if all(map(str.isdecimal, classes)) else f"cat {shlex.quote(listed)}"
-    place = f"NEW/{shlex.quote(part)}"
-    make = f"mkdir -p NEW/train {place} && ln -sfn {measured}/* {place}/"
-    make += f" && {every} | (cd NEW/train && xargs mkdir -p)"
-    return errors.BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -1428,68 +1087,17 @@ def about_data(data):
         return [*data.lines, f"{images}, {data.num_classes:,} classes, all synthetic"]
     lines = [*data.lines, f"{images}, {len(train.classes):,} classes"]
     gaps = [*(train.gaps() if len(train.target) else []), *val.gaps()]
-    return [*lines, *order_of_numbers(train.classes), *gaps]
+    return [*lines, *class_names.order_of_numbers(train.classes), *gaps]
 
 
 # --------------------------------------------------------------------------------------------- data
-
-
-class Source(NamedTuple):
-    """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
-    `names[file[i]]`. Lists, whose reference counts change, would be copied into every worker."""
-
-    folder: str
-    classes: list  # (C,) names
-    names: np.ndarray  # (F,) bytes: paths below the folder
-    file: np.ndarray  # (N,)
-    offset: np.ndarray  # (N,) bytes
-    length: np.ndarray  # (N,) bytes; -1 = to the end of the file
-    target: np.ndarray  # (N,)
-    not_read: str = ""  # files that are there, but not in this list
-
-    def path(self, index):
-        """Returns the path of the file that holds an image."""
-        return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
-
-    def read(self, index):
-        """Returns the bytes of an image."""
-        if self.length[index] < 0:
-            with open(self.path(index), "rb", buffering=0) as file:
-                return file.read()
-        shard = open_shard(self.path(index))
-        return os.pread(shard.fileno(), self.length[index], self.offset[index])
-
-    def digest(self):
-        """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
-        hashed = hashlib.sha256(repr(self.classes).encode())
-        for array in self[2:-1]:
-            hashed.update(array)
-        for index in range(0, len(self.length), len(self.length) // 100 + 1):
-            hashed.update(b"%d " % os.path.getsize(self.path(index)))
-        return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
-
-    def gaps(self):
-        """Returns lines that say which files are not read, and which classes have no image; what
-        cannot be printed of a name is escaped."""
-        lines = [f"{self.folder}: files that are not read: {self.not_read}"] * bool(self.not_read)
-        images = np.bincount(self.target, minlength=len(self.classes))
-        if empty := [name for name, count in zip(self.classes, images, strict=True) if not count]:
-            names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
-            there = f"{len(images) - len(empty):,} of {len(images):,} classes have images"
-            lines.append(f"{self.folder}: {there}; without: {names}")
-        escaped = ((c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
-        return ["".join(line) for line in escaped]
-
-
-# Each worker opens a shard once: on a network file system, opening takes longer than reading.
-open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
 def list_sources(args, place):
     """Returns (train, val) of DIR, of the demo set or of --dummy."""
     if args.dummy:  # as many images as ImageNet has
         nowhere = [np.empty(0)] * 4  # names, file, offset, length
-        synthetic = functools.partial(Source, "synthetic images", [], *nowhere)
+        synthetic = functools.partial(image_files.Source, "synthetic images", [], *nowhere)
         return synthetic(np.zeros(1_281_167, np.int8)), synthetic(np.zeros(50_000, np.int8))
     folder = Path(args.dir or "demo_data")
     if not args.dir and place.rank == 0:
@@ -1497,169 +1105,15 @@ def list_sources(args, place):
             f"No DIR, no $IMAGENET_DIR: training on the demo set in {folder.absolute()}"
         )
     if not args.dir and not folder.exists():
-        make_demo_set(folder)
-    return open_sources(folder, args.evaluate)
-
-
-def open_sources(folder, evaluate=False):
-    """Returns (train, val) of DIR; of train's classes, val/ may have fewer. To evaluate, train/
-    only names classes, and has no images in its Source; without a train/, val/ names them."""
-    if not evaluate:
-        train = open_source(folder / "train")
-        val = open_source(folder / "val", allow_empty=True)
-        return train, in_classes(val, train.classes, "train/")
-    val = open_source(folder / "val", allow_empty=True)
-    nothing = {name: getattr(val, name)[:0] for name in Source._fields[3:-1]}
-    train = val._replace(**nothing, not_read="")
-    if names := open_source(folder / "train", names_only=True):
-        train = train._replace(folder=str(folder / "train"), classes=names)
-    return train, val
-
-
-def in_classes(source, classes, whose):
-    """Returns a Source whose targets are positions in `classes`, by name."""
-    if source.classes == classes:
-        return source
-    labels = {name: label for label, name in enumerate(classes)}
-    if strange := [name for name in source.classes if name not in labels]:
-        what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
-        name, known = first_three(strange[:1]), first_three(classes)
-        raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
-    target = np.array([labels[name] for name in source.classes])[source.target]
-    return source._replace(classes=classes, target=target)
-
-
-def first_three(names):
-    """Returns the first names as text; what cannot be printed of them is escaped."""
-    return ", ".join(ascii(name)[1:-1] for name in names[:3]) + ", ..." * (len(names) > 3)
-
-
-def open_source(folder, allow_empty=False, names_only=False):
-    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it. Or
-    only the names of its classes, none if there is no such folder."""
-    try:
-        if "index.npz" in os.listdir(folder):
-            return open_shards(folder, names_only)
-        return class_folders(folder)[0] if names_only else list_images(folder, allow_empty)
-    except Exception as error:  # a damaged index may raise anything
-        lost = isinstance(error, FileNotFoundError) and not os.path.islink(folder)
-        if names_only and lost:
-            return []
-        holds = (
-            "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
-            "in any form), or tars and index.npz (tools/make_shards.py --index)"
-        )
-        raise errors.storage_error(folder, error, typed=True, advice=holds) from None
-
-
-def list_images(folder, allow_empty=False):
-    """Returns the Source of <class>/*: the files, classes and order of torchvision's ImageFolder.
-    It, however, takes a folder that cannot be read for an empty one."""
-    suffixes, not_read = datasets.folder.IMG_EXTENSIONS, collections.Counter()
-
-    def is_read(name):
-        return name.lower().endswith(suffixes)
-
-    def fail(error):
-        raise error
-
-    classes, files = class_folders(folder)
-    if not classes:
-        raise ValueError("Couldn't find any class folder")
-    files = [name for name in files if name[0] != "."]
-    not_read["images beside the classes"] = sum(map(is_read, files))
-    names, target, empty = [], [], []
-    for label, name in enumerate(classes):
-        before = len(names)
-        for path, _, files in sorted(os.walk(folder / name, onerror=fail, followlinks=True)):
-            below = os.path.relpath(path, folder)
-            for file in sorted(files):
-                if is_read(file):
-                    names.append(os.fsencode(os.path.join(below, file)))
-                elif "/." not in f"/{below}/{file}":  # hidden files are of other programs
-                    suffix = os.path.splitext(file)[1].lower()
-                    not_read[f"*{suffix}" if suffix else "without a suffix"] += 1
-        target += [label] * (len(names) - before)
-        if before == len(names):
-            empty.append(name)
-    if not names or (empty and not allow_empty):
-        wanted = ", *".join(suffixes)
-        others = f"; files that are not read: {counts(not_read)}" * bool(counts(not_read))
-        raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}{others}")
-    zeros = np.zeros(len(names), int)
-    return Source(
-        str(folder),
-        classes,
-        np.array(names),
-        file=np.arange(len(names)),  # each image is a whole file
-        offset=zeros,
-        length=zeros - 1,
-        target=np.array(target),
-        not_read=counts(not_read),
-    )
-
-
-def class_folders(folder):
-    """Returns (names of the folders in a folder, sorted as text, as ImageFolder does; others)."""
-    with os.scandir(folder) as entries:
-        folders = {entry.name: entry.is_dir() for entry in entries}
-    names = sorted(name for name, is_folder in folders.items() if is_folder)
-    return names, [name for name, is_folder in folders.items() if not is_folder]
-
-
-def counts(kinds):
-    """Returns the most frequent of {kind: count} as text."""
-    several = [f"{count:,} {kind}" for kind, count in kinds.most_common(5) if count]
-    if other := kinds.total() - sum(count for _, count in kinds.most_common(5)):
-        several.append(f"{other:,} of other kinds")
-    return ", ".join(several)
-
-
-def open_shards(folder, names_only=False):
-    """Returns the Source, or its classes, that tools/make_shards.py has written into index.npz."""
-    content = (folder / "index.npz").read_bytes()  # zipfile hides an error of the disk
-    with np.load(io.BytesIO(content)) as index:
-        if names_only:
-            return index["classes"].tolist()
-        arrays = [index[name] for name in Source._fields[2:-1]]
-        source = Source(str(folder), index["classes"].tolist(), *arrays)
-        labels = {*source.target.tolist()}
-        if not labels or not labels <= {*range(len(source.classes))}:
-            raise ValueError("its images are of other classes")
-        for name, size in zip(source.names, index["sizes"], strict=True):
-            if os.path.getsize(folder / os.fsdecode(name)) != size:
-                raise ValueError(f"{os.fsdecode(name)} has changed since")
-    return source
-
-
-def make_demo_set(folder):
-    """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
-    rng = np.random.default_rng(0)
-    # Several ranks on several nodes may write at once, each its own; one of them is renamed.
-    unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
-    try:
-        for label, serial in itertools.product(range(10), range(160)):
-            pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
-            top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
-            hue = (36 * label + rng.integers(-9, 10)) % 360
-            colour = PIL.ImageColor.getrgb(f"hsv({hue}, 80%, 90%)")
-            pixels[top : top + size, left : left + size] = colour
-            into = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
-            into.mkdir(parents=True, exist_ok=True)
-            PIL.Image.fromarray(pixels).save(into / f"{serial}.jpg", quality=90)
-        unfinished.rename(folder)
-    except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not folder.exists():
-            what = "no DIR, and a demo set cannot be written"
-            raise errors.storage_error(what, error, typed=True) from None
+        image_files.make_demo_set(folder)
+    return image_files.open_sources(folder, args.evaluate)
 
 
 class Data(NamedTuple):
     """The data of a run, and its sizes."""
 
-    train: Source
-    val: Source
+    train: image_files.Source
+    val: image_files.Source
     steps: int  # per epoch
     device_batch: int  # images on a device at a time
     accumulation_steps: int  # such batches in a step
@@ -1694,12 +1148,14 @@ def open_data(args, place, sources, batches, metadata=None):
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     # Rank 0's, since other nodes may have other disks.
-    about = broadcast_object(read_about(args, metadata) if place.rank == 0 else None)
+    about = broadcast_object(pretrained.read_about(args, metadata) if place.rank == 0 else None)
     train, val = sources
     num_classes = args.num_classes or len(train.classes) or 1000
     if args.evaluate:
-        train, val, num_classes = name_outputs(train, val, about, args.num_classes, args.dir)
-    preset = preset_of(args.arch)
+        train, val, num_classes = class_names.name_outputs(
+            train, val, about, args.num_classes, args.dir
+        )
+    preset = architectures.preset_of(args.arch)
     own_size = preset.crop_size[0]
     demo = not (args.dir or args.dummy)
     usual_size = own_size
@@ -1726,7 +1182,7 @@ def open_data(args, place, sources, batches, metadata=None):
         repeats=args.repeated_aug,
         workers=min(16, devices.cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
-        model_options=model_options(args.arch, built_for, about, args.zero_init),
+        model_options=architectures.model_options(args.arch, built_for, about, args.zero_init),
         interpolation=theirs.get("interpolation", preset.interpolation.value),
         mean=tuple(about.get("mean", preset.mean)),
         std=tuple(about.get("std", preset.std)),
@@ -1737,143 +1193,12 @@ def open_data(args, place, sources, batches, metadata=None):
         val_resize=val_resize,
         lines=[],
     )
-    return data._replace(lines=compare(args, data, about))
-
-
-def compare(args, data, about):
-    """Returns lines on the weights that are evaluated, on how what they say differs from `data`,
-    and on what they do not say."""
-    what, lines, preset = about["what"], [], preset_of(args.arch)
-    if args.evaluate:
-        sizes = "crops of {} pixels, resized to {}"
-        how = data.interpolation + ", squashed" * getattr(preset, "squash", False)
-        lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}, {how}")
-        own = about.get("image_size", data.val_size), about.get("val_resize", data.val_resize)
-        if own != (data.val_size, data.val_resize):
-            lines.append(f"Its own are {sizes.format(*own)}")
-    elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes:
-        lines.append(f"{what} has other classes: its last layer starts from theirs")
-    for name in "mean", "std":
-        usual = [*getattr(preset, name)]
-        if about.get(name, usual) != usual:
-            lines.append(f"{what} has a {name} of {about[name]}, not {usual}")
-    if args.weights and not data.resumed:
-        lines += assumptions(what, args.arch, data.model_options, about)
-    return lines
-
-
-def read_about(args, metadata):
-    """Returns about_file() of the weights that a run begins with, and "what" they are."""
-    if metadata:
-        what = f"{metadata['path']}, epoch {metadata['epoch']}"
-        about = about_file(metadata["path"], metadata, args.arch)
-    elif args.weights:
-        what = args.weights
-        about = about_file(what, safe_files.load_file(what), args.arch)
-    else:
-        what = "published weights" if args.pretrained else "random weights"
-        about = {"published": args.pretrained}
-        if args.pretrained and args.evaluate:
-            about |= about_images(preset_of(args.arch, test=True))
-    arch, same = about.get("arch", args.arch), [args.arch]
-    if "model_options" not in about and args.arch == f"timm/{arch}":  # as timm writes its names
-        same.append(arch)
-    if args.evaluate and arch not in same:
-        if "model_options" not in about and args.arch.startswith("timm/"):
-            arch = f"timm/{arch.removeprefix('timm/')}"
-        raise errors.BadInput(
-            f"{what} has another architecture than -a {args.arch}: type -a {arch}"
-        )
-    return about | {"what": what}
-
-
-def name_outputs(train, val, about, typed, folder):
-    """Returns (train, val, number of outputs) of an evaluation, whose targets are outputs of the
-    weights: by the names that a file says, else by those in `folder`, DIR, which must then be as
-    many. `typed` is --num-classes, or None."""
-    outputs = typed or about.get("num_classes") or len(train.classes) or 1000
-    if outputs != about.get("num_classes", outputs):
-        raise errors.BadInput(
-            f"{about['what']} has {about['num_classes']} outputs: omit --num-classes"
-        )
-    if not train.classes:  # synthetic images
-        return train, val, outputs
-    classes, whose = order_classes(train.classes, about), "train/"
-    if "classes" in about:
-        whose = about["what"]
-    elif outputs != len(classes):
-        raise unnamed(about["what"], outputs, classes, folder)
-    train, val = (in_classes(each, classes, whose) for each in (train, val))
-    return train, val, outputs
-
-
-def order_classes(found, about):
-    """Returns the classes of a model's outputs: those that a file says, or those of the folders
-    that were `found`, whose order is ImageFolder's, as that of nearly all weights. For published
-    weights of 1,000 classes, these must be ImageNet's: by WordNet's ids, or from 0 to 999."""
-    if "classes" in about or not about["published"] or len(found) != 1000:
-        return about.get("classes", found)
-    numbers = [str(number) for number in range(1000)]
-    if sorted(numbers) == sorted(found):
-        return numbers
-    ids = "".join(name[:9] for name in found)  # a name may go on with a word
-    if zlib.crc32(ids.encode(errors="replace")) != IMAGENET_IDS:
-        names = "their folders are called as in tools/imagenet_classes.txt, or 0 to 999"
-        raise errors.BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
-    return found
-
-
-def order_of_numbers(classes):
-    """Returns a line on the order of classes that are numbers, where text has another."""
-    if not all(map(str.isdecimal, classes)) or sorted(classes) == sorted(classes, key=int):
-        return []
-    how = "numbers"
-    if classes == sorted(classes):
-        how = "text, as torchvision does, where timm sorts them as numbers"
-    return [f"Classes are sorted as {how}: {', '.join(classes[:3])}, ..."]
+    return data._replace(lines=pretrained.compare(args, data, about))
 
 
 def batch_multiple(args):
     """Returns the number that must divide a device's batch: mixing takes pairs of neighbours."""
     return 2 if (args.mixup or args.cutmix) and not args.evaluate else 1
-
-
-@functools.cache
-def preset_of(arch, test=False):
-    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std; for
-    published weights of timm's also that of a `test`, as in timm's validate.py."""
-    if not arch.startswith("timm/"):
-        return next(iter(models.get_model_weights(arch))).transforms()
-    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
-    shape, share = config.input_size, config.crop_pct
-    if test:
-        shape, share = config.test_input_size or shape, config.test_crop_pct or share
-        if shape[0] != 3 or shape[1] != shape[2] or config.crop_mode not in ("center", "squash"):
-            images = f"images of {shape[1]} x {shape[2]} pixels, crop mode {config.crop_mode}"
-            raise errors.BadInput(
-                f"-a {arch} is published for {images}: these scripts do not make them"
-            )
-    return types.SimpleNamespace(
-        crop_size=[shape[1]],
-        resize_size=[math.floor(shape[1] / share)],
-        interpolation=InterpolationMode(config.interpolation),
-        mean=config.mean,
-        std=config.std,
-        squash=config.crop_mode == "squash",
-        config=config,
-    )
-
-
-def crop_size(args, data, split, epoch):
-    """Returns the size of a split's crops in an epoch, in pixels. In training they grow after 40,
-    60 and 80 % of the epochs."""
-    if split == "val":
-        return data.val_size
-    start = args.start_size or data.image_size
-    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))
-    if thirds == 3:
-        return data.image_size
-    return start + (data.image_size - start) * thirds // 3 // 16 * 16
 
 
 # ------------------------------------------------------------------------------------------ loading
@@ -1892,143 +1217,56 @@ def load_batches(args, place, data, schedule):
         made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
         classes = torch.randint(data.num_classes, (at_once,), device=place.device)
         loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
-        return Images(None, None, size_of, made).batches(loaded)
+        return image_loading.Images(None, None, size_of, made).batches(loaded)
     crops = {
         "train": functools.partial(random_crop, args, data, policy),
         "val": functools.partial(central_crop, args, data),
     }
     sources = {"train": data.train, "val": data.val}
-    return load_images(schedule, sources, crops, size_of, size, data.workers, place.device)
-
-
-def load_images(schedule, sources, crops, size_of, size, workers, device):
-    """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position) for a
-    schedule of (split, epoch, position, keys). The images' buffer is reused when the next batch is
-    requested. Of the images of `sources`, {split: Source}, `crops`, {split: crop}, are taken;
-    size_of(split, epoch) is a crop's side in pixels. A batch has at most `size` bytes; so many
-    `workers` load batches, and `device` is where they go."""
-    # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
-    # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
-    # fewer buffers, a batch would be overwritten while it is trained on.
-    buffers = torch.empty(2 * workers + 1, size, dtype=torch.uint8).share_memory_()
-    images = Images(sources, crops, size_of, buffers)
-    loader = torch.utils.data.DataLoader(
-        images,
-        batch_size=None,  # an item is a batch
-        sampler=((number % len(buffers), *job) for number, job in enumerate(schedule)),
-        num_workers=workers,
-        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-        worker_init_fn=start_loader_worker,
+    return image_loading.load_images(
+        schedule, sources, crops, size_of, size, data.workers, place.device
     )
-    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
-    # that is forked while a collective's thread waits for the interpreter's lock.
-    loaded = iter(loader)
-    if device.type == "cuda":  # pinned, so that copies need not be waited for
-        cuda = torch.cuda.cudart()
-        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
-    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return images.batches(loaded)
 
 
-def start_loader_worker(_):
-    """Ignores signals, because training needs data until it has saved; ends with that process."""
-    for signum in endings.SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-    endings.end_with_parent(signal.SIGKILL)
+def finish_batch(inputs, target, args, data, split, epoch, position):
+    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
+    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
+    scale, shift = scale_and_shift(data.mean, data.std, inputs.device)
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
+    if (args.mixup or args.cutmix) and split == "train":
+        target = mix_groups(images, target, args, data, epoch, position)
+    return images, target
 
 
-# Images decoded in one call take a seventh less time than one by one, as less of Python's code has
-# left the processor's caches; longer lists gain little. Those of more pixels, which would gain
-# little, are decoded alone, as are files of more bytes than so many pixels have: a list is at most
-# 100 MB, whatever is in the folder.
-LISTED, LISTED_PIXELS = 32, 2**19
+@functools.cache
+def scale_and_shift(mean, std, device):
+    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
+    mean, std = torch.tensor([mean, std], device=device)[:, :, None, None]
+    return 1 / (255 * std), -mean / std
 
 
-class Images(torch.utils.data.Dataset):
-    """Batches of uint8 images in buffers that loader workers write and the trainer reads."""
-
-    def __init__(self, sources, crops, size_of, buffers):
-        """`sources` and `crops` have "train" and "val". A crop is a generator function of (out,
-        key, epoch), such as random_crop(); size_of(split, epoch) is a crop's side in pixels."""
-        self.sources, self.crops, self.size_of, self.buffers = sources, crops, size_of, buffers
-
-    def pixels(self, buffer, split, epoch, images):
-        """Returns a batch's part of a buffer, as (images, size, size, 3)."""
-        size = self.size_of(split, epoch)
-        return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
-
-    def batches(self, loaded):
-        """Yields load_batches()' batches from an iterator over __getitem__()'s results."""
-        for buffer, *when, target in loaded:
-            if isinstance(target, Exception):
-                raise target
-            yield self.pixels(buffer, *when[:2], len(target)), torch.as_tensor(target).long(), *when
-
-    def __getitem__(self, job):
-        """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
-        classes), or an exception that ends the run in place of the classes."""
-        buffer, split, epoch, _, keys = job
-        out, target = self.pixels(buffer, split, epoch, len(keys)), []
-        try:
-            for first in range(0, len(keys), LISTED):
-                some = slice(first, first + LISTED)
-                target += self.load(split, epoch, keys[some], out[some])
-            return *job[:4], target
-        except (errors.BadInput, errors.Fault) as error:
-            # Raised here, it would reach the user as a traceback.
-            return *job[:4], error
-
-    def load(self, split, epoch, keys, out):
-        """Writes up to LISTED images into uint8 (N, size, size, 3); returns their classes."""
-        source, crop = self.sources[split], self.crops[split]
-        indices = [key % len(source.target) for key in keys]
-        begins = [functools.partial(crop, *one, epoch) for one in zip(out, keys, strict=True)]
-        listed = []
-        for index, begin in zip(indices, begins, strict=True):
-            write = begin()
-            choose = functools.cache(next(write))  # one region, though two decoders may try
-            try:
-                encoded = source.read(index)
-                region = find_region(encoded, choose, LISTED_PIXELS)
-                if region is None:  # no JPEG, or a large one
-                    write.send(decode(encoded, choose))
-                else:
-                    listed.append((index, begin, write, choose, encoded, region))
-            except (OSError, errors.BadInput) as error:
-                load_again(source, index, begin, error)
-        decoded = decode_regions([region for *_, region in listed])
-        for (index, begin, write, choose, encoded, _), image in zip(listed, decoded, strict=True):
-            try:
-                write.send(decode_by_pillow(encoded, choose) if image is None else image)
-            except errors.BadInput as error:
-                load_again(source, index, begin, error)
-        return source.target[indices].tolist()
+def dummy_batch(args, data, items, device, split="train"):
+    """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
+    size = data.image_size if split == "train" else data.val_size
+    images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
+    target = torch.zeros(items, dtype=torch.int64, device=device)
+    return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
 
 
-def load_again(source, index, begin, error):
-    """Loads an image that could not be used because of `error`; begin() is its crop, from the
-    start, so that it draws the same."""
-    # A network file system may fail for a while, so reading is tried four times; it may return
-    # wrong bytes once, so decoding is tried twice. Then the run ends: training without some of the
-    # images would be another training, and nobody would notice.
-    for seconds in 1, 5, 20:  # before the second, third and fourth attempt
-        open_shard.cache_clear()  # a shard may have been replaced, or too many are open
-        time.sleep(seconds)
-        try:
-            return load_alone(source.read(index), begin())
-        except OSError as again:
-            error = again
-        except errors.BadInput as again:
-            error = again
-            break
-    what = f"{source.path(index)}: image {index} cannot be used"
-    raise errors.storage_error(what, error) from None
+# ------------------------------------------------------------------------------------- augmentation
 
 
-def load_alone(encoded, write):
-    """Loads an image; `write` is a crop: a random_crop() or a central_crop()."""
-    write.send(decode(encoded, next(write)))
+def crop_size(args, data, split, epoch):
+    """Returns the size of a split's crops in an epoch, in pixels. In training they grow after 40,
+    60 and 80 % of the epochs."""
+    if split == "val":
+        return data.val_size
+    start = args.start_size or data.image_size
+    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))
+    if thirds == 3:
+        return data.image_size
+    return start + (data.image_size - start) * thirds // 3 // 16 * 16
 
 
 def random_crop(args, data, policy, out, key, epoch):
@@ -2041,7 +1279,7 @@ def random_crop(args, data, policy, out, key, epoch):
     if args.flip == "alternate":
         mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
     image = yield functools.partial(crop_box, rng=rng, least=args.min_crop)
-    resize(image, out.shape[:2], data.interpolation, out)
+    decoding.resize(image, out.shape[:2], data.interpolation, out)
     if mirrored and args.flip != "off":
         out.copy_(out.flip(1))
     if policy:  # faster on Pillow's images than on tensors
@@ -2065,13 +1303,13 @@ def central_crop(args, data, out, key=None, epoch=None):
     """Does what random_crop() does, with the central crop, after the shorter side was resized to
     --val-resize; for models that timm publishes so, after both were, whatever the shape."""
     # Cropped to 20:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
-    squash = getattr(preset_of(args.arch), "squash", False)
+    squash = getattr(architectures.preset_of(args.arch), "squash", False)
     longest = 10**6 if squash else 20
     image = yield functools.partial(crop_box, rng=None, longest=longest)
     least = image.shape[:2] if squash else [min(image.shape[:2])] * 2
     sides = [data.val_resize * s // n for s, n in zip(image.shape[:2], least, strict=True)]
     resized = torch.empty(*sides, 3, dtype=torch.uint8)
-    resize(image, sides, data.interpolation, resized)
+    decoding.resize(image, sides, data.interpolation, resized)
     top, left = (round((side - len(out)) / 2) for side in sides)
     out.copy_(resized[top : top + len(out), left : left + len(out)])
     yield  # written
@@ -2110,186 +1348,6 @@ def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
             return rng.randint(0, height - h), rng.randint(0, width - w), h, w
     w, h = min(width, round(height * longest)), min(height, round(width * longest))
     return (height - h) // 2, (width - w) // 2, h, w
-
-
-def decode(encoded, choose):
-    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
-    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
-    choose = functools.cache(choose)  # one region, even if both decoders try
-    region = decode_region(encoded, choose)
-    return decode_by_pillow(encoded, choose) if region is None else region
-
-
-def decode_region(encoded, choose):
-    """Returns what decode() does, of a JPEG by nvImageCodec; None if that cannot."""
-    region = find_region(encoded, choose, 2 * PIL.Image.MAX_IMAGE_PIXELS)  # Pillow's limit
-    return None if region is None else decode_regions([region])[0]
-
-
-def find_region(encoded, choose, most):
-    """Returns that region of a JPEG for decode_regions(); None if it is none, if it has more than
-    `most` pixels, or bytes for more, or without nvImageCodec."""
-    # nvImageCodec does not notice a truncated file, so look for JPEG's last marker.
-    if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:] or not region_decoder():
-        return None
-    codec = region_decoder()[0]
-    with contextlib.suppress(RuntimeError):
-        stream = codec.CodeStream(encoded)
-        if max(stream.height * stream.width, len(encoded) / 3) <= most:
-            top, left, height, width = choose(stream.height, stream.width)
-            region = codec.Region(top, left, top + height, left + width)
-            return stream.get_sub_code_stream(region=region)
-    return None
-
-
-def decode_regions(regions):
-    """Decodes what find_region() returned, in one call; has None for those that nvImageCodec
-    cannot decode."""
-    if not regions:
-        return []
-    _, decoder, parameters = region_decoder()
-    decoded = None
-    with contextlib.suppress(RuntimeError), hushed() as warnings_of_c:
-        decoded = decoder.decode(regions, params=parameters)
-    # Of an image whose middle is damaged, libjpeg warns there, but raises its error at the image's
-    # end alone, which a region seldom reaches. Pillow then reads all of it.
-    if decoded is None or warnings_of_c or any(image is None for image in decoded):
-        # Of which one it warned, only decoding them one by one tells: the list takes twice as long.
-        return [None] if len(regions) == 1 else [decode_regions([one])[0] for one in regions]
-    return [np.asarray(image) for image in decoded]
-
-
-@functools.cache
-def region_decoder():
-    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
-    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
-    # Called where images are decoded, so that every loader worker makes its own.
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
-    # What its libjpeg-turbo refuses, its OpenCV would decode: damaged images, half of them grey.
-    # OpenCV reads this limit when it is loaded, and takes no image then.
-    limit = "OPENCV_IO_MAX_IMAGE_PIXELS"
-    before, os.environ[limit] = os.environ.get(limit), "0"
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
-    try:
-        codec = importlib.import_module("nvidia.nvimgcodec")
-        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
-        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
-        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
-    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
-        return None
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        del os.environ[limit]  # for OpenCV elsewhere
-        if before is not None:
-            os.environ[limit] = before
-
-
-@contextlib.contextmanager
-def hushed():
-    """Keeps C libraries from printing: libjpeg and libtiff do not say of which file. Yields a list
-    that is not empty afterwards if they would have printed something."""
-    libc, stderr, shown, kept = c_stderr()
-    said = []
-    stderr.value = kept
-    try:
-        yield said
-    finally:
-        stderr.value = shown
-        if shown != kept and libc.ftell(kept):
-            libc.rewind(kept)
-            said.append(True)
-
-
-@functools.cache
-def c_stderr():
-    """Returns (the C library, its variable stderr, what it points to, a stream in memory)."""
-    # The variable, not the descriptor 2, to which others print meanwhile.
-    try:
-        libc = ctypes.CDLL(None)
-        stderr = ctypes.c_void_p.in_dll(libc, "stderr")
-        libc.fmemopen.restype = ctypes.c_void_p
-        libc.fmemopen.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-        libc.ftell.argtypes = libc.rewind.argtypes = [ctypes.c_void_p]
-        return libc, stderr, stderr.value, libc.fmemopen(None, 4096, b"w") or stderr.value
-    except (ValueError, AttributeError, TypeError):  # not glibc: they print
-        return None, ctypes.c_void_p(), None, None
-
-
-# Not every format of Pillow: for PostScript it would run another program on the file.
-FORMATS = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
-FORMATS += ["AVIF"] * bool(importlib.util.find_spec("PIL.AvifImagePlugin"))  # since Pillow 11.3
-
-
-def decode_by_pillow(encoded, choose):
-    """Returns what decode() does, of any format in FORMATS by Pillow."""
-    with hushed(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's do not say of which file, either
-        try:
-            if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-                # Written by make_shards.py --raw: the region is a view.
-                shape = int(ppm[2]), int(ppm[1]), 3
-                pixels = np.frombuffer(encoded, np.uint8, math.prod(shape), ppm.end())
-                top, left, height, width = choose(*shape[:2])
-                return pixels.reshape(shape)[top : top + height, left : left + width]
-            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-                deep = image.format == "PNG" and ";16" in str(image.tile)  # bits a channel
-                deep |= image.format == "TIFF" and max(image.tag_v2.get(258, [1])) > 8
-                if deep or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
-                    cure = "convert it to 8 bits, by a range that you choose"
-                    raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
-                image.load()
-                top, left, height, width = choose(image.height, image.width)
-                box = left, top, left + width, top + height
-                # No copy that is not needed: of a huge image, each takes gigabytes.
-                region = image if box == (0, 0, *image.size) else image.crop(box)
-                return np.asarray(region if region.mode == "RGB" else region.convert("RGB"))
-        except PIL.UnidentifiedImageError:
-            raise errors.BadInput(why_unread(encoded)) from None
-        except Exception as error:  # Pillow's decoders raise errors of any kind
-            raise errors.BadInput(errors.first_line(error)) from None
-
-
-def why_unread(encoded):
-    """Returns what a file is that is of no format in FORMATS."""
-    with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
-        return f"it is {image.format}, not one of {', '.join(FORMATS)}"
-    return f"Pillow cannot identify it: it begins with {bytes(encoded[:16])}"
-
-
-def resize(image, size, mode, out):
-    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
-    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
-    # operator behind it writes into a tensor of any layout.
-    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
-    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
-    resizer(mode)(planes, size, False, None, None, out=into)
-
-
-@functools.cache
-def resizer(mode):
-    """Returns PyTorch's operator; to look it up takes a while."""
-    return getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out
-
-
-def finish_batch(inputs, target, args, data, split, epoch, position):
-    """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
-    # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
-    scale, shift = scale_and_shift(data.mean, data.std, inputs.device)
-    layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    images = inputs.permute(0, 3, 1, 2).to(memory_format=layout).float().mul_(scale).add_(shift)
-    if (args.mixup or args.cutmix) and split == "train":
-        target = mix_groups(images, target, args, data, epoch, position)
-    return images, target
-
-
-@functools.cache
-def scale_and_shift(mean, std, device):
-    """Returns (scale, shift), each (3, 1, 1), to normalise uint8 without a division."""
-    mean, std = torch.tensor([mean, std], device=device)[:, :, None, None]
-    return 1 / (255 * std), -mean / std
 
 
 def mix_groups(images, target, args, data, epoch, position):
@@ -2335,14 +1393,6 @@ def cutmix_box(height, width, area, rng):
     top, bottom = max(0, y - int(half * height)), min(height, y + int(half * height))
     left, right = max(0, x - int(half * width)), min(width, x + int(half * width))
     return top, left, bottom, right
-
-
-def dummy_batch(args, data, items, device, split="train"):
-    """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
-    size = data.image_size if split == "train" else data.val_size
-    images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
-    target = torch.zeros(items, dtype=torch.int64, device=device)
-    return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
 
 
 # ------------------------------------------------------------------------------------------ options
@@ -2503,7 +1553,7 @@ def add_task_options(parser):
 
 def check_task_options(args, parser):
     """Exits with one line if options exclude each other or name something unknown."""
-    if unknown := why_unknown(args.arch):
+    if unknown := architectures.why_unknown(args.arch):
         parser.error(unknown)
     timm_policy = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
     if not re.fullmatch("|".join(["off", *POLICIES, timm_policy]), args.auto_augment):

@@ -36,6 +36,7 @@ from torchvision import datasets
 
 import imagenet_nd as nd
 from trainparts import errors, progress_meter
+from trainparts.images import image_files
 
 EXAMPLES, OURS = "pytorch/examples", "imagenet_nd.py"
 SIZE, CLASSES = 8, 1000  # pixels and outputs of the linear layer
@@ -192,7 +193,10 @@ def files(args, scratch):
         if serial < args.classes:
             folder.mkdir(parents=True)
         (folder / f"{serial:09}.JPEG").touch()  # an ImageFolder goes by names
-    source, theirs = nd.open_source(scratch / "train"), datasets.ImageFolder(scratch / "train")
+    source, theirs = (
+        image_files.open_source(scratch / "train"),
+        datasets.ImageFolder(scratch / "train"),
+    )
     lists = {
         "torchvision's ImageFolder": lambda index: theirs.samples[index],
         "this project": lambda index: (source.path(index), int(source.target[index])),

@@ -25,8 +25,8 @@ from common import ROOT, count, option
 from torchvision import models
 from ways import EXCHANGES, STANDALONE, Kind, expected, losses_and_times
 
-from imagenet_nd import make_demo_set
 from trainparts import errors
+from trainparts.images import image_files
 
 DTYPE_BY = "bucket"  # sends its gradients in 16 bits
 
@@ -40,7 +40,7 @@ def options(args, batch):
 
 def enough_images(count, folder):
     """Returns a folder with so many training images, of the demo set, again and again."""
-    make_demo_set(folder / "demo")
+    image_files.make_demo_set(folder / "demo")
     common.link_images(folder / "demo", count, folder / "images")
     return folder / "images"
 

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import imagenet_nd as nd
 from trainparts import batch_plan
+from trainparts.images import architectures
 
 COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights, gradients, state
 
@@ -29,15 +30,17 @@ def memory(file, gpus):
     batch, parts, _ = batch_plan.split_batch(
         args, place, args.global_batch, nd.device_multiple(args)
     )
-    size = args.image_size or nd.preset_of(args.arch).crop_size[0]
+    size = args.image_size or architectures.preset_of(args.arch).crop_size[0]
     kept = {}  # each storage once; held, so that none is freed and its number given to another
 
     def keep(tensor):
         kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
-    model = nd.make_model(
-        args.arch, num_classes=1000, **nd.model_options(args.arch, size, {}, args.zero_init)
+    model = architectures.make_model(
+        args.arch,
+        num_classes=1000,
+        **architectures.model_options(args.arch, size, {}, args.zero_init),
     )
     weights = sum(each.nbytes for each in model.parameters())
     with FakeTensorMode() as mode, torch.autocast("cpu", torch.bfloat16):

@@ -49,6 +49,8 @@ except ImportError:
     HOROVOD = False
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not built: `make horovod`")
 nd = importlib.import_module("imagenet_nd")
+decoding = importlib.import_module("trainparts.images.decoding")
+image_files = importlib.import_module("trainparts.images.image_files")
 # What pytest or a plugin had imported before would not be that of these tests.
 if package := sys.modules.get("trainparts"):
     assert Path(package.__file__).parent == ROOT / "trainparts", package.__file__
@@ -399,8 +401,7 @@ def call_tool(monkeypatch, capsys):
     the imports; returns (stdout, stderr)."""
 
     def call(program, *words, status=0):
-        nd = importlib.import_module("imagenet_nd")
-        nd.region_decoder.cache_clear()  # each process makes its own
+        decoding.region_decoder.cache_clear()  # each process makes its own
         monkeypatch.syspath_prepend(ROOT / "tools")
         monkeypatch.setattr(sys, "argv", [f"{program}.py", *map(str, words)])
         modules = dict(sys.modules)
@@ -445,7 +446,7 @@ def locked(folder):
 def demo(tmp_path_factory):
     """The demo set, generated once."""
     folder = tmp_path_factory.mktemp("demo") / "demo_data"
-    importlib.import_module("imagenet_nd").make_demo_set(folder)
+    image_files.make_demo_set(folder)
     return folder
 
 

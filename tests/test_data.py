@@ -41,6 +41,7 @@ from torchvision.transforms.v2 import functional
 
 import imagenet_nd as nd
 from trainparts import batch_plan, errors
+from trainparts.images import architectures, decoding, image_files, image_loading
 
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet_sample.tar"
 CPU = torch.device("cpu")
@@ -50,7 +51,7 @@ SCALE = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}  # of Imag
 
 def evaluate(folder):
     """Returns the options to evaluate weights of TINY's architecture, which it writes."""
-    weights = nd.make_model("squeezenet1_1", num_classes=2).state_dict()
+    weights = architectures.make_model("squeezenet1_1", num_classes=2).state_dict()
     torch.save(weights, folder / "weights.pt")
     return ["--evaluate", "--weights", folder / "weights.pt"]
 
@@ -58,9 +59,9 @@ def evaluate(folder):
 @pytest.fixture(autouse=True)
 def own_decoder():
     """Each test, and each loader worker that it forks, makes its own decoder."""
-    nd.region_decoder.cache_clear()
+    decoding.region_decoder.cache_clear()
     yield
-    nd.region_decoder.cache_clear()
+    decoding.region_decoder.cache_clear()
 
 
 @pytest.fixture(params=["nvImageCodec", "Pillow"])
@@ -68,9 +69,9 @@ def decoder(request, monkeypatch):
     """Runs a test with each of the decoders."""
     if request.param == "Pillow":
         monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
-        assert nd.region_decoder() is None
+        assert decoding.region_decoder() is None
     elif sys.platform == "linux":
-        assert nd.region_decoder(), "nvImageCodec is missing: pip install ."
+        assert decoding.region_decoder(), "nvImageCodec is missing: pip install ."
     else:
         pytest.skip("pyproject.toml has nvImageCodec for Linux alone")
     return request.param
@@ -114,7 +115,7 @@ def open_data(args, place, global_batch=None):
 
 def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
     """Returns (schedule, iterator over batches) of a rank's slice of a global batch of 12."""
-    nd.region_decoder.cache_clear()
+    decoding.region_decoder.cache_clear()
     words = ["-b", 12, "--global-batch", 12, "-j", workers, "--image-size", 24, *words, folder]
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(CPU)
     place = place._replace(data_rank=rank, data_ranks=ranks)
@@ -124,7 +125,7 @@ def open_batches(folder, rank=0, ranks=1, workers=0, epoch=0, step=0, words=()):
     return schedule, nd.load_batches(args, place, data, iter(schedule))
 
 
-class Loader(nd.Images):
+class Loader(image_loading.Images):
     """An Images, as load_batches() makes it of options and of a Data, which tests may change."""
 
     def __init__(self, args, data):
@@ -223,9 +224,9 @@ def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypat
         if names_only:
             return ["a"]
         target = np.zeros(100 if folder.name == "train" else size, np.int32)
-        return nd.Source(str(folder), ["a"], *[target] * 4, target)
+        return image_files.Source(str(folder), ["a"], *[target] * 4, target)
 
-    monkeypatch.setattr(nd, "open_source", source)
+    monkeypatch.setattr(image_files, "open_source", source)
     args = nd.parse_args(["--evaluate", "--resume", "x", "-b", str(batch), str(pictures)])
     found, steps = [], set()
     for rank in range(ranks):
@@ -346,7 +347,7 @@ def test_a_region_is_that_part_of_what_pillow_decodes(kind, decoder):
     expected = pillow(encoded).astype(int)
     for box in whole(203, 307), (17, 33, 101, 64), (202, 306, 1, 1), (0, 200, 203, 107):
         top, left, height, width = box
-        region = nd.decode(encoded, lambda *size, box=box: box)
+        region = decoding.decode(encoded, lambda *size, box=box: box)
         assert region.dtype == np.uint8
         difference = region - expected[top : top + height, left : left + width]
         assert np.abs(difference).max() <= (kind == "CMYK"), box
@@ -356,13 +357,13 @@ def test_a_region_of_a_ppm_is_a_view():
     pixels = photo(20, 30)
     encoded = encode(pixels, "PPM")
     assert encoded.startswith(b"P6\n"), "Pillow's, which Pillow decodes"
-    assert (nd.decode(encoded, whole) == pixels).all()
+    assert (decoding.decode(encoded, whole) == pixels).all()
     ours = b"P6 30 20 255\n" + pixels.tobytes()
-    region = nd.decode(ours, lambda *size: (3, 4, 10, 5))
+    region = decoding.decode(ours, lambda *size: (3, 4, 10, 5))
     assert (region == pixels[3:13, 4:9]).all() and not region.flags.owndata
     with pytest.raises(errors.BadInput):
-        nd.decode(ours[:-1], whole)
-    assert (nd.decode(ours + b"another image", whole) == pixels).all(), "as Pillow reads it"
+        decoding.decode(ours[:-1], whole)
+    assert (decoding.decode(ours + b"another image", whole) == pixels).all(), "as Pillow reads it"
 
 
 def samples(folder):
@@ -387,7 +388,7 @@ def test_crops_and_centres_are_torchvisions_and_pillows(decoder, tmp_path):
             rng = nd.random.Random(f"0 0 {seed}")
             mirrored = rng.random() < 0.5
             top, left, height, width = nd.crop_box(*pixels.shape[:2], rng)
-            nd.load_alone(encoded, loader.random_crop(out, seed, 0))
+            image_loading.load_alone(encoded, loader.random_crop(out, seed, 0))
             crop = (out.flip(1) if mirrored else out).clone()
             size = {
                 "size": [224, 224],
@@ -398,7 +399,7 @@ def test_crops_and_centres_are_torchvisions_and_pillows(decoder, tmp_path):
             box = (left, top, left + width, top + height)
             theirs = PIL.Image.fromarray(pixels).crop(box).resize((224, 224), modes[loader.mode])
             assert np.abs(crop.numpy().astype(int) - np.asarray(theirs)).mean() < 0.5
-            nd.load_alone(encoded, loader.central_crop(out))
+            image_loading.load_alone(encoded, loader.central_crop(out))
             resize = v2.Resize(256, v2.InterpolationMode(loader.mode), antialias=True)
             theirs = v2.CenterCrop(224)(resize(planes))
             assert (out.permute(2, 0, 1).int() - theirs.int()).abs().max() <= 1
@@ -479,18 +480,18 @@ def test_images_of_more_than_8_bits_are_refused(kind):
     assert pillow(encoded).shape[2] == 3, "Pillow reads it"
     cure = "convert it to 8 bits, by a range that you choose"
     with pytest.raises(errors.BadInput, match=f"more than 8 bits a channel, .*{cure}"):
-        nd.decode(encoded, whole)
+        decoding.decode(encoded, whole)
 
 
 def test_a_range_that_the_file_says_is_used():
     """A PPM has its largest value in its header; 5, 6 and 5 bits of a BMP are 16 a pixel."""
     ppm = b"P6 2 1 4095\n" + b"\x0f\xff" * 3 + b"\x08\x00" * 3
-    assert nd.decode(ppm, whole).tolist() == [[[255] * 3, [128] * 3]]
+    assert decoding.decode(ppm, whole).tolist() == [[[255] * 3, [128] * 3]]
     head = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 16, 3, 4, 0, 0, 0, 0)
     head += struct.pack("<III", 0xF800, 0x7E0, 0x1F)
     bmp = b"BM" + struct.pack("<IHHI", 70, 0, 0, 66) + head + b"\xff\xff\0\0"
-    assert nd.decode(bmp, whole).tolist() == [[[255] * 3, [0] * 3]]
-    assert nd.decode(deep_png(3, 8, TEXT), whole).tolist() == 2 * [3 * [[255] * 3]]
+    assert decoding.decode(bmp, whole).tolist() == [[[255] * 3, [0] * 3]]
+    assert decoding.decode(deep_png(3, 8, TEXT), whole).tolist() == 2 * [3 * [[255] * 3]]
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
@@ -498,7 +499,7 @@ def test_formats_of_pillow(kind):
     if kind == "AVIF" and not PIL.features.check("avif"):
         pytest.skip("this Pillow has no AVIF")
     encoded = encode(photo(40, 50), kind)
-    found = nd.decode(encoded, lambda height, width: (3, 4, 30, 20))
+    found = decoding.decode(encoded, lambda height, width: (3, 4, 30, 20))
     assert (found == pillow(encoded)[3:33, 4:24]).all()
 
 
@@ -506,9 +507,9 @@ def test_formats_of_pillow(kind):
 def test_a_region_of_every_mode_is_converted_like_the_whole(mode, decoder):
     kind = {"CMYK": "TIFF", "YCbCr": "TIFF"}.get(mode, "PNG")
     encoded = encode(PIL.Image.fromarray(photo(40, 50)).convert(mode), kind)
-    found = nd.decode(encoded, lambda height, width: (3, 4, 30, 20))
+    found = decoding.decode(encoded, lambda height, width: (3, 4, 30, 20))
     assert (found == pillow(encoded)[3:33, 4:24]).all()
-    assert (nd.decode(encoded, whole) == pillow(encoded)).all()
+    assert (decoding.decode(encoded, whole) == pillow(encoded)).all()
 
 
 @pytest.mark.parametrize(
@@ -523,7 +524,7 @@ def test_a_region_of_every_mode_is_converted_like_the_whole(mode, decoder):
 )
 def test_what_a_file_is_that_is_not_read(encoded, why):
     with pytest.raises(errors.BadInput, match=re.escape(why)):
-        nd.decode(encoded, whole)
+        decoding.decode(encoded, whole)
 
 
 def test_no_image_has_another_program_run(monkeypatch):
@@ -533,7 +534,7 @@ def test_no_image_has_another_program_run(monkeypatch):
     monkeypatch.setattr(plugin, "Ghostscript", lambda *given: started.append(given))
     encoded = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
     with pytest.raises(errors.BadInput):
-        nd.decode(encoded, whole)
+        decoding.decode(encoded, whole)
     assert not started
 
 
@@ -573,7 +574,7 @@ def test_a_list_gives_what_each_image_gives_alone(split, decoder, monkeypatch, c
     assert target == keys and reads == keys
     for out, key in zip(batch, keys, strict=True):
         crop, alone = loader.random_crop if split == "train" else loader.central_crop, out.clone()
-        nd.load_alone(files[key], crop(alone.zero_(), key, 3))
+        image_loading.load_alone(files[key], crop(alone.zero_(), key, 3))
         assert torch.equal(out, alone) and out.any(), key
     assert capfd.readouterr() == ("", "")
 
@@ -588,7 +589,7 @@ def test_a_region_is_chosen_once_though_two_decoders_try(monkeypatch):
         batches.append(torch.zeros(40, 24, 24, 3, dtype=torch.uint8))
         loader.pixels = lambda *job: batches[-1]
         loader[0, "train", 0, 0, [*range(40)]]
-        monkeypatch.setattr(nd, "region_decoder", lambda: None)
+        monkeypatch.setattr(decoding, "region_decoder", lambda: None)
     assert torch.equal(*batches) and batches[0].any()
 
 
@@ -643,7 +644,7 @@ def test_the_digest_is_of_the_classes_of_images_and_of_their_names_too(tmp_path)
     for name in "xy":
         (tmp_path / name).touch()  # of one size
     ones, names = np.ones(2, np.int64), np.array([b"x", b"y"])
-    source = nd.Source(str(tmp_path), ["a", "b"], names, 0 * ones, 0 * ones, ones, ones)
+    source = image_files.Source(str(tmp_path), ["a", "b"], names, 0 * ones, 0 * ones, ones, ones)
     for other in (
         source._replace(target=np.array([1, 0])),
         source._replace(names=names[::-1].copy()),
@@ -655,18 +656,23 @@ def test_the_digest_is_of_the_classes_of_images_and_of_their_names_too(tmp_path)
 def test_a_file_that_was_replaced_is_read_anew(tmp_path, monkeypatch):
     """A shard for another attempt, an image each time, which also leaves no file open."""
     target = np.zeros(1, np.int64)
-    images = nd.Source(str(tmp_path), ["a"], np.array([b"x"]), target, target, target - 1, target)
+    images = image_files.Source(
+        str(tmp_path), ["a"], np.array([b"x"]), target, target, target - 1, target
+    )
     shard = images._replace(length=target + 4)
     monkeypatch.setattr(nd.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(nd, "load_alone", lambda encoded, write: encoded)
+    monkeypatch.setattr(image_loading, "load_alone", lambda encoded, write: encoded)
     for number, content in enumerate((b"old.", b"new.")):
         (tmp_path / "y").write_bytes(content)
         (tmp_path / "y").replace(tmp_path / "x")
         assert images.read(0) == content
         assert shard.read(0) == b"old.", "it is open"
         if number:
-            assert nd.load_again(shard, 0, lambda: None, errors.BadInput("damaged")) == content
-    nd.open_shard.cache_clear()
+            assert (
+                image_loading.load_again(shard, 0, lambda: None, errors.BadInput("damaged"))
+                == content
+            )
+    image_files.open_shard.cache_clear()
     before = len(os.listdir("/dev/fd"))
     assert images.read(0) and len(os.listdir("/dev/fd")) == before
 
@@ -680,13 +686,13 @@ def test_lists_are_as_long_as_memory_allows(monkeypatch):
     files += [
         small[:2] + 30 * (b"\xff\xef\xff\xff" + bytes(0xFFFD)) + small[2:]
     ]  # 2 MB of a maker's
-    loader, lists, decode_regions = loader_of(files), [], nd.decode_regions
+    loader, lists, decode_regions = loader_of(files), [], decoding.decode_regions
 
     def decode(regions):
         lists.append(decode_regions(regions))
         return [*lists[-1]]
 
-    monkeypatch.setattr(nd, "decode_regions", decode)
+    monkeypatch.setattr(decoding, "decode_regions", decode)
     loader.pixels = lambda *job: torch.zeros(len(files), 24, 24, 3, dtype=torch.uint8)
     loader[0, "val", 0, 0, [*range(len(files))]]
     sizes = [[math.prod(image.shape[:2]) for image in images] for images in lists]
@@ -728,7 +734,7 @@ def test_an_image_read_again_draws_the_same(monkeypatch):
         loader, (out, alone) = loader_of([right]), torch.zeros(2, 1, 24, 24, 3, dtype=torch.uint8)
         loader.data.train.read = read
         loader.load("train", 2, [0], out)
-        nd.load_alone(right, loader.random_crop(alone[0], 0, 2))
+        image_loading.load_alone(right, loader.random_crop(alone[0], 0, 2))
         assert torch.equal(out, alone) and not reads
 
 
@@ -763,7 +769,7 @@ def test_a_truncated_jpeg_cannot_be_read(kept, decoder):
     end = int(kept * len(encoded)) if isinstance(kept, float) else kept
     for region in whole(200, 300), (0, 0, 10, 10):
         with pytest.raises(errors.BadInput):
-            nd.decode(encoded[:end], lambda *size, region=region: region)
+            decoding.decode(encoded[:end], lambda *size, region=region: region)
 
 
 @pytest.mark.parametrize("kind", ["plain", "4:4:4", "progressive", "grey"])
@@ -775,10 +781,10 @@ def test_a_jpeg_that_is_damaged_in_its_middle_is_never_half_grey(kind, decoder):
     damaged, right = no_table(good), pillow(good)
     for top, left, height, width in whole(200, 160), (150, 0, 40, 160), (190, 70, 10, 5):
         with pytest.raises(errors.BadInput, match="broken data stream"):
-            nd.decode(damaged, lambda *_, box=(top, left, height, width): box)
+            decoding.decode(damaged, lambda *_, box=(top, left, height, width): box)
     box = 0, 30, 16, 70
     try:
-        region = nd.decode(damaged, lambda *_: box)
+        region = decoding.decode(damaged, lambda *_: box)
     except errors.BadInput:
         assert decoder == "Pillow" or kind == "progressive"
     else:
@@ -788,10 +794,10 @@ def test_a_jpeg_that_is_damaged_in_its_middle_is_never_half_grey(kind, decoder):
 @pytest.mark.skipif(sys.platform != "linux", reason="nvImageCodec is for Linux")
 def test_only_libjpeg_turbo_decodes_regions(monkeypatch, capfd):
     """Also if it printed nothing where it fails, no other decoder of nvImageCodec goes on."""
-    monkeypatch.setattr(nd, "hushed", lambda: contextlib.nullcontext([]))
+    monkeypatch.setattr(decoding, "hushed", lambda: contextlib.nullcontext([]))
     good = encode(photo(64, 64))
-    assert nd.decode_region(good, whole) is not None
-    assert nd.decode_region(no_table(good), whole) is None
+    assert decoding.decode_region(good, whole) is not None
+    assert decoding.decode_region(no_table(good), whole) is None
     assert "Bogus marker length" in capfd.readouterr().err
 
 
@@ -805,8 +811,8 @@ def test_one_region_is_drawn_though_two_decoders_try():
 
     half = len(encoded) // 2  # libjpeg warns of it, and reads it
     second = encoded[:half] + bytes(64) + encoded[half + 64 :]
-    assert nd.decode_region(second, lambda *_: (35, 2, 29, 20)) is None
-    assert (nd.decode(second, choose) == pillow(second)[35:64, 2:22]).all()
+    assert decoding.decode_region(second, lambda *_: (35, 2, 29, 20)) is None
+    assert (decoding.decode(second, choose) == pillow(second)[35:64, 2:22]).all()
     assert chosen == [(64, 64)]
 
 
@@ -824,10 +830,10 @@ def test_damaged_jpegs_are_read_as_pillow_reads_them(capfd, decoder):
         except OSError as error:
             refused += 1
             with pytest.raises(errors.BadInput, match=re.escape(str(error).split(" <_io")[0])):
-                nd.decode(damaged, whole)
+                decoding.decode(damaged, whole)
         else:
             read += 1
-            assert (nd.decode(damaged, whole) == expected).all()
+            assert (decoding.decode(damaged, whole) == expected).all()
     assert refused > 20 and read > 20
     assert capfd.readouterr() == ("", "")
     ctypes.CDLL(None).perror(b"C libraries")
@@ -841,12 +847,12 @@ def test_the_decoder_leaves_the_environment_and_no_files(tmp_path, monkeypatch):
         monkeypatch.delenv(limit, raising=False)
         if before:
             monkeypatch.setenv(limit, before)
-        nd.region_decoder.cache_clear()
-        nd.region_decoder()
+        decoding.region_decoder.cache_clear()
+        decoding.region_decoder()
         assert os.environ.get(limit) == before
-    code = "import os, signal, tempfile; import imagenet_nd as nd\n"
+    code = "import os, signal, tempfile; from trainparts.images import decoding\n"
     code += "before = os.listdir(tempfile.gettempdir())\n"  # PyTorch has a folder there
-    code += "assert nd.region_decoder() and os.listdir(tempfile.gettempdir()) == before\n"
+    code += "assert decoding.region_decoder() and os.listdir(tempfile.gettempdir()) == before\n"
     code += "os.kill(os.getpid(), signal.SIGKILL)"
     env = {"TMPDIR": tmp_path, "PYTHONPATH": ROOT}
     run([sys.executable, "-c", code], tmp_path, status=-signal.SIGKILL, env=env)
@@ -860,7 +866,7 @@ def test_pillows_warnings_are_not_printed():
         pillow(encoded)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        nd.decode(encoded, whole)
+        decoding.decode(encoded, whole)
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "group4"])
@@ -874,21 +880,21 @@ def test_libtiff_does_not_print(compression, capfd):
         pillow(damaged)
     assert capfd.readouterr().err, "libtiff prints"
     with contextlib.suppress(errors.BadInput):
-        nd.decode(damaged, whole)
+        decoding.decode(damaged, whole)
     assert capfd.readouterr() == ("", "")
 
 
 def test_without_glibc_its_libraries_print(monkeypatch, capfd):
     """And images are read."""
-    monkeypatch.setattr(nd.ctypes, "CDLL", lambda name: object())
-    nd.c_stderr.cache_clear()
+    monkeypatch.setattr(decoding.ctypes, "CDLL", lambda name: object())
+    decoding.c_stderr.cache_clear()
     try:
         encoded = encode(photo(64, 64))
-        assert (nd.decode(encoded, whole) == pillow(encoded)).all()
+        assert (decoding.decode(encoded, whole) == pillow(encoded)).all()
         with pytest.raises(errors.BadInput):
-            nd.decode(no_table(encoded), whole)
+            decoding.decode(no_table(encoded), whole)
     finally:
-        nd.c_stderr.cache_clear()
+        decoding.c_stderr.cache_clear()
 
 
 def test_a_huge_claim_takes_the_memory_that_the_page_says(decoder):
@@ -899,7 +905,7 @@ def test_a_huge_claim_takes_the_memory_that_the_page_says(decoder):
     for region, most in (whole(13_000, 13_000), 2000), ((6000, 6000, 100, 100), 800):
 
         def work(region=region):
-            return nd.decode(bytes(encoded), lambda *_: region).shape
+            return decoding.decode(bytes(encoded), lambda *_: region).shape
 
         shape, megabytes = grown(work)
         assert shape == (*region[2:], 3) and megabytes < most
@@ -913,7 +919,7 @@ def test_a_header_of_too_many_pixels_is_refused_unread(kind, monkeypatch):
     encoded[at : at + 2 * half] = (30_000).to_bytes(half, "big") * 2
     if kind == "PNG":
         encoded[29:33] = zlib.crc32(encoded[12:29]).to_bytes(4, "big")
-    answer, megabytes = grown(lambda: nd.decode(bytes(encoded), whole) is None)
+    answer, megabytes = grown(lambda: decoding.decode(bytes(encoded), whole) is None)
     assert str(answer).startswith("refused") and megabytes < 200, answer
 
 
@@ -922,7 +928,7 @@ def test_a_long_thin_image_is_validated_in_little_memory():
 
     def load():
         out = torch.zeros(224, 224, 3, dtype=torch.uint8)
-        nd.load_alone(encoded, images.central_crop(out))
+        image_loading.load_alone(encoded, images.central_crop(out))
         return bool(out.any())
 
     answer, megabytes = grown(load)
@@ -1024,7 +1030,7 @@ def test_a_file_that_cannot_be_read_is_a_fault(pictures, tmp_path):
 
 def make_shards(*words):
     """Runs tools/make_shards.py in this process."""
-    nd.region_decoder.cache_clear()
+    decoding.region_decoder.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "tools")
         patch.setattr(sys, "argv", ["make_shards.py", *map(str, words), "-j", "2"])
@@ -1064,7 +1070,7 @@ def test_listed_as_imagefolder_lists(order, tmp_path, monkeypatch):
     (tmp_path / "c").symlink_to(tmp_path / "b" / "in")
     expected, walk = torchvision.datasets.ImageFolder(tmp_path), os.walk
     monkeypatch.setattr(os, "walk", lambda *words, **more: order(walk(*words, **more)))
-    found = nd.open_source(tmp_path)
+    found = image_files.open_source(tmp_path)
     assert found.classes == expected.classes
     paths = [found.path(index) for index in range(len(found.target))]
     assert [*zip(paths, found.target.tolist(), strict=True)] == expected.samples
@@ -1136,7 +1142,7 @@ def test_a_class_without_validation_images_is_a_line(kind, pictures, tmp_path):
         f"{folder}/val: 1 of 2 classes have images; without: a",
     ]
     assert val.classes == train.classes == ["a", "b"] and set(val.target.tolist()) == {1}
-    model = nd.make_model("squeezenet1_1", num_classes=2)
+    model = architectures.make_model("squeezenet1_1", num_classes=2)
     torch.nn.init.zeros_(model.classifier[1].weight)
     model.classifier[1].bias.data = torch.tensor([0.0, 1.0])  # says b, whatever it sees
     torch.save(model.state_dict(), tmp_path / "weights.pt")
@@ -1228,8 +1234,8 @@ def test_a_shard_is_opened_once(shards, monkeypatch):
 
     args = nd.parse_args([str(shards)])
     source = nd.list_sources(args, nd.Place(CPU))[0]
-    nd.open_shard.cache_clear()
-    monkeypatch.setattr(nd, "open", count, raising=False)
+    image_files.open_shard.cache_clear()
+    monkeypatch.setattr(image_files, "open", count, raising=False)
     in_turn = sorted(range(len(source.target)), key=lambda index: source.offset[index])
     images = {index: source.read(index) for index in in_turn}
     assert len(opened) == len(source.names) > 1
@@ -1237,8 +1243,8 @@ def test_a_shard_is_opened_once(shards, monkeypatch):
     loader, found, expected = images_of(), *torch.zeros(2, 1, 24, 24, 3, dtype=torch.uint8)
     loader.data = loader.data._replace(val=source)
     last = int(np.flatnonzero(source.file == 1)[0])
-    nd.open_shard.cache_clear()
+    image_files.open_shard.cache_clear()
     monkeypatch.setattr(nd.time, "sleep", lambda seconds: None)
     loader.load("val", 0, [last], found)
-    nd.load_alone(images[last], loader.central_crop(expected[0]))
+    image_loading.load_alone(images[last], loader.central_crop(expected[0]))
     assert torch.equal(found, expected) and found.any() and not full

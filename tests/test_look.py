@@ -3,12 +3,13 @@
 import argparse
 import collections
 import csv
-import functools
 import importlib
 import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import matplotlib.figure
 import numpy as np
@@ -16,7 +17,7 @@ import PIL.Image
 import pytest
 import torch
 import torchvision
-from conftest import ROOT, command, copy_script, run, scalars, the_run
+from conftest import ROOT, command, copy_script, environment, run, scalars, the_run
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import v2
@@ -28,9 +29,21 @@ about = {"classes": CLASSES, "image_size": SIZE, "val_resize": RESIZE, "mean": M
 
 @pytest.fixture
 def look(call_tool, monkeypatch, tmp_path):
-    """look(*words, status=0) in tmp_path: returns (stdout, stderr)."""
+    """look(*words, status=0) in tmp_path: returns (stdout, stderr). With --script it may start
+    itself again, so it is called in a process of its own."""
     monkeypatch.chdir(tmp_path)
-    return functools.partial(call_tool, "look")
+
+    def call(*words, status=0):
+        if "--script" not in words:
+            return call_tool("look", *words, status=status)
+        words = [sys.executable, ROOT / "tools" / "look.py", *words]
+        done = subprocess.run(
+            [*map(str, words)], env=environment(), capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout, done.stderr
+
+    return call
 
 
 @pytest.fixture
@@ -311,7 +324,8 @@ def test_what_is_saved_is_what_the_script_validates(options, demo, tmp_path, loo
     words = ["classes", folder / "model_best.pt", "other", "--part", "test", "--save"]
     assert not look(*words, status=2)[1]  # loader processes print what cannot be read
     copy_script("changed.py", tmp_path, changed("SUMS =", "SUM = 1\nSUMS ="))
-    (line,) = look(*words, "--script", "changed.py", status=2)[1].splitlines()
+    line, unread = look(*words, "--script", "changed.py", status=2)[1].splitlines()
+    assert "bad.jpg cannot be read" in unread  # by a loader process, in a program of its own
     assert "imagenet_nd.py, which trained it, has another task section than" in line
     error = look("classes", folder / "model_best.pt", "data", "--save", status=2)[1]
     assert "--part test alone" in error and not (folder / "val.json").exists()
@@ -373,11 +387,13 @@ def changed(*pairs, script="imagenet_nd.py"):
     return text
 
 
-def log_start(folder, script, about="{}"):
+def log_start(folder, script, about="{}", images=None):
     """Logs the start of a run as the scripts do."""
     log = SummaryWriter(folder, filename_suffix=f".{len([*folder.glob('*tfevents*')])}")
     log.add_text("about", f"```json\n{about}\n```")
-    log.add_text("script", f"```python\n{script}\n```\n```python\nmodules = 'of trainparts'\n```")
+    own = (path.read_text() for path in (ROOT / "trainparts" / "images").glob("*.py"))
+    texts = script, *(images or own), "modules = 'of other folders'"
+    log.add_text("script", "\n".join(f"```python\n{text}\n```" for text in texts))
     log.close()
 
 
@@ -455,6 +471,33 @@ def test_no_script_of_images(name, text, message, look, tmp_path):
     assert line.startswith("look.py: error: --script ") and message in line
 
 
+def test_a_log_with_another_package(tmp_path, look, picture):
+    """A line where a module of images/ differs, or is missing as in logs of before it; by --script,
+    the package beside that script counts."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    words = ["predict", write(folder / "model.pt", make()), picture]
+    script = (ROOT / "imagenet_nd.py").read_text()
+    copy_script("mine.py", tmp_path, script)
+    module = tmp_path / "trainparts" / "images" / "decoding.py"
+    module.write_text(module.read_text() + "# changed\n")
+    texts = [path.read_text() for path in module.parent.glob("*.py")]
+    for images, wrong, right in (
+        (texts, [], ["--script", "mine.py"]),
+        (None, ["--script", "mine.py"], []),
+        (texts[1:], ["--script", "mine.py"], None),
+    ):
+        log_start(folder, script, images=images)
+        assert "which trained it, has another trainparts/images than" in look(*words, *wrong)[1]
+        assert right is None or not look(*words, *right)[1]
+    (tmp_path / "trainparts" / "errors.py").unlink()
+    (line,) = look(*words, "--script", "mine.py", status=2)[1].splitlines()
+    assert line == (
+        f"look.py: error: {tmp_path / 'trainparts'} is of another version, and lacks 1 modules, as "
+        "errors.py: use this program of its own checkout"
+    )
+
+
 def test_a_log_with_another_script(tmp_path, look, picture):
     """A line where the task section differs, whatever else does; nothing of it is executed."""
     folder = tmp_path / "run"
@@ -475,7 +518,7 @@ def test_a_log_with_another_script(tmp_path, look, picture):
     copy_script("bare.py", tmp_path, bare)
     assert not look(*words, "--script", "bare.py")[1]
     ran = "open('ran', 'w')\n"
-    other = changed("def decode(encoded, choose):", f"{ran}def decode(encoded, choose, low=0):")
+    other = changed("def mean_colour(data):", f"{ran}def mean_colour(data, low=0):")
     about = json.dumps({"command": "python '../own/mi\x1bne.py' -a resnet18 DIR"})
     log_start(folder, other, about)
     (line,) = look(*words)[1].splitlines()
@@ -627,7 +670,7 @@ def test_maps_at_a_larger_size(tmp_path, look, figures, picture):
     # The same part of the picture.
     tool = importlib.import_module("look")
     trained = tool.resized(tool.open_checkpoint(checkpoint), 128)
-    assert (trained.size, trained.resize) == (128, 144)
+    assert (trained.data.val_size, trained.data.val_resize) == (128, 144)
     ((crops, _),) = tool.crops(trained, [picture])
     logits, maps = tool.activation_maps(trained, tool.normalised(trained, crops))
     assert np.array_equal(drawn.images[0].get_array(), crops[0])

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import PIL.Image
 import pytest
-from conftest import ROOT, free_port, locked, nd, run, write_images, write_text
+from conftest import ROOT, free_port, locked, run, write_images, write_text
 
 from trainparts import errors
+from trainparts.images import decoding
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 SECTION = re.search(r"^## Your own data\n(.*?)(?=^## )", PAGE, re.S | re.M)[1]
@@ -116,7 +117,7 @@ def test_a_window_makes_8_bits(tmp_path):
 
     def decoded(folder):
         encoded = (tmp_path / folder / "deep.png").read_bytes()
-        return nd.decode(encoded, lambda height, width: (0, 0, height, width))
+        return decoding.decode(encoded, lambda height, width: (0, 0, height, width))
 
     with pytest.raises(errors.BadInput, match="more than 8 bits a channel"):
         decoded("images")

@@ -22,7 +22,7 @@ import torchvision
 from conftest import ROOT, damage, flip, interrupted, members, run, write_file, write_tar
 from pyarrow import parquet
 
-import imagenet_nd as nd
+from trainparts.images import image_files
 
 IDS = "n01440764", "n02110185", "n07753592"  # in ImageNet's order
 TINY = "-a squeezenet1_1 --image-size 32 --val-resize 32 -b 4 -j 0 --epochs 1 --no-accel".split()
@@ -125,7 +125,7 @@ LINKED = "kaggle", "timm"  # of which nothing is copied
 
 def held(folder, part):
     """Returns what the scripts read of a part: [(class, encoded image)], sorted."""
-    source = nd.open_source(folder / part)
+    source = image_files.open_source(folder / part)
     return sorted(
         (source.classes[label], source.read(at)) for at, label in enumerate(source.target.tolist())
     )
@@ -166,7 +166,7 @@ def test_each_form_gives_the_same_images_and_classes(form, tmp_path, prepare):
     assert stays == (form in LINKED)
     for part in "train", "val":
         assert held(data, part) == wanted(part)
-        assert nd.open_source(data / part).classes == [*IDS]
+        assert image_files.open_source(data / part).classes == [*IDS]
     assert files(source) == before and sorted(os.listdir(data)) == ["train", "val"]
     if form in LINKED:  # a folder with both can be moved
         assert not [
@@ -184,7 +184,7 @@ def test_each_form_gives_the_same_images_and_classes(form, tmp_path, prepare):
 
 def test_look_measures_the_same_on_what_came_of_each_form(tmp_path, prepare, call_tool):
     model = tmp_path / "model.pt"
-    state = nd.models.squeezenet1_1(num_classes=3).state_dict()
+    state = torchvision.models.squeezenet1_1(num_classes=3).state_dict()
     about = {"arch": "squeezenet1_1", "classes": [*IDS], "model_options": {}}
     torch.save(about | {"state_dict": state}, model)
     found = set()
@@ -310,7 +310,7 @@ def test_a_thousand_classes_are_imagenets(form, tmp_path, prepare):
         FORMS[form](folder / "source", {"train": named, "val": named})
         lines = prepare(folder / "source", folder / "data")
         expected = ids if change(0) == "x" else ids[::-1]
-        assert nd.open_source(folder / "data" / "val").classes == expected
+        assert image_files.open_source(folder / "data" / "val").classes == expected
         assert "train is not whole, or not ILSVRC2012's, which has 1281167 images" in lines[-3]
         assert "val is not whole, or not ILSVRC2012's, which has 50000 images" in lines[-1]
 
@@ -319,7 +319,7 @@ def test_a_thousand_classes_are_imagenets(form, tmp_path, prepare):
 def test_classes_without_names_are_numbers(name, tmp_path, prepare):
     """Or all of one class by their names."""
     prepare(write_parquet(tmp_path / "source", name=name), tmp_path / "data")
-    assert nd.open_source(tmp_path / "data" / "train").classes == ["0", "1", "2"]
+    assert image_files.open_source(tmp_path / "data" / "train").classes == ["0", "1", "2"]
 
 
 def test_parquet_goes_on_where_it_was_interrupted(tmp_path, prepare):

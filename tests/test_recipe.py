@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torchvision
 from conftest import (
     ROOT,
     checkpoint,
@@ -25,6 +26,7 @@ from torch import nn
 
 import imagenet_nd as nd
 from trainparts import batch_plan
+from trainparts.images import architectures
 
 ALL = "--flip alternate --auto-augment trivial --random-erase 0.5 --repeated-aug 2 --mixup 0.4"
 ALL = f"{ALL} --cutmix 1 --min-crop 0.2 --start-size 16 --image-size 24 --val-size 32 --epochs 5"
@@ -220,7 +222,9 @@ def test_option_files_are_taken(name):
     for share in args.batch_size, args.mix_group:
         assert args.global_batch % (share or 2) == 0
     with torch.device("meta"):
-        nd.make_model(args.arch, **nd.model_options(args.arch, args.image_size or 224, {}))
+        architectures.make_model(
+            args.arch, **architectures.model_options(args.arch, args.image_size or 224, {})
+        )
 
 
 def test_an_option_file_is_logged_and_what_follows_it_counts(demo, tmp_path):
@@ -248,7 +252,7 @@ def test_an_option_file_is_logged_and_what_follows_it_counts(demo, tmp_path):
 )
 def test_freeze_trains_the_last_layer_alone(way, demo, tmp_path):
     words = ["--freeze", "--weights", tmp_path / "weights.pt", "-b", "8", "--steps-per-epoch", "2"]
-    donor = nd.models.resnet18(num_classes=4)
+    donor = torchvision.models.resnet18(num_classes=4)
     torch.save(donor.state_dict(), tmp_path / "weights.pt")
     words += ["--epochs", "1", "--image-size", "32", "-j", "0", "--no-accel", "--ema", "0.9", demo]
     run([*way, *words], tmp_path)
@@ -261,14 +265,16 @@ def test_freeze_trains_the_last_layer_alone(way, demo, tmp_path):
 
 def test_zero_init_begins_with_blocks_that_are_the_identity():
     args = nd.parse_args(["--zero-init", "-a", "resnet50"])
-    model = nd.make_model("resnet50", **nd.model_options(args.arch, 224, {}, args.zero_init))
+    model = architectures.make_model(
+        "resnet50", **architectures.model_options(args.arch, 224, {}, args.zero_init)
+    )
     last = [each.bn3.weight for each in model.modules() if hasattr(each, "bn3")]
     assert len(last) == 16 and not any(each.any() for each in last)
 
 
 def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
     timm = pytest.importorskip("timm")
-    preset = nd.preset_of("timm/vit_tiny_patch16_224")
+    preset = architectures.preset_of("timm/vit_tiny_patch16_224")
     assert preset.mean == (0.5,) * 3 and preset.crop_size == [224] and preset.resize_size == [248]
     words = ["-a", "timm/resnet10t", "--image-size", "32", "-b", "8", "--optimizer", "lamb"]
     words += ["--steps-per-epoch", "4", "--epochs", "1", "-j", "0", "--no-accel", "--ema", "0.5"]

@@ -16,6 +16,7 @@ from timm.data import create_transform, resolve_data_config
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
 
 import imagenet_nd as nd
+from trainparts.images import architectures, image_loading
 
 ND = command("imagenet_nd.py")
 SLOW, MORE = pytest.mark.slow, ("ddp", "ddp_apex", "exchange")
@@ -73,18 +74,18 @@ def test_a_model_that_does_not_say_its_layers_has_no_layer_decay(complaint_here)
 @pytest.mark.parametrize(("name", "size"), FIXED.items())
 def test_models_of_fixed_size_are_built_for_images_of_another(name, size):
     own = timm.get_pretrained_cfg(name).input_size[1]
-    options = nd.model_options(f"timm/{name}", size, {})
+    options = architectures.model_options(f"timm/{name}", size, {})
     assert options == {"img_size": size}
-    assert nd.model_options(f"timm/{name}", own, {}) == {}
+    assert architectures.model_options(f"timm/{name}", own, {}) == {}
     with torch.device("meta"):
-        model = nd.make_model(f"timm/{name}", num_classes=3, **options).eval()
+        model = architectures.make_model(f"timm/{name}", num_classes=3, **options).eval()
         assert model(torch.zeros(1, 3, size, size)).shape == (1, 3)
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "xcit_nano_12_p8_224", "crossvit_tiny_240"])
 def test_other_models_are_built_as_they_are(name):
     """crossvit's would break with img_size."""
-    assert nd.model_options(f"timm/{name}", 96, {}) == {}
+    assert architectures.model_options(f"timm/{name}", 96, {}) == {}
 
 
 @pytest.mark.parametrize(("name", "size"), [("halonet26t", 96), ("efficientformer_l1", 96)])
@@ -137,7 +138,7 @@ def test_images_of_validation_are_timms(name, shape):
     rough = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
     picture = PIL.Image.fromarray(rough).resize(shape[::-1], PIL.Image.Resampling.BICUBIC)
     theirs = whole_transform(name, normalize=False)(picture).permute(1, 2, 0)
-    preset = nd.preset_of(f"timm/{name}", test=True)
+    preset = architectures.preset_of(f"timm/{name}", test=True)
     assert preset.squash == ("siglip" in name)
     fields = {"interpolation": preset.interpolation.value, "val_resize": preset.resize_size[0]}
     data = SimpleNamespace(mean=preset.mean, std=preset.std, **fields)
@@ -147,7 +148,7 @@ def test_images_of_validation_are_timms(name, shape):
         theirs = whole_transform(name, normalize=False)(picture.crop((90, 0, 210, 30)))
         theirs = theirs.permute(1, 2, 0)
     args = nd.parse_args(["-a", f"timm/{name}"])
-    nd.load_alone(encoded.getvalue(), nd.central_crop(args, data, ours))
+    image_loading.load_alone(encoded.getvalue(), nd.central_crop(args, data, ours))
     assert theirs.shape == ours.shape
     assert (theirs.int() - ours.int()).abs().max() <= 2
 

@@ -37,9 +37,9 @@ from conftest import (
     write_tar,
 )
 
-import imagenet_nd as nd
 from reporting import logs
 from trainparts import errors
+from trainparts.images import image_files
 
 
 def write_set(folder, names=("b", "a"), train=5, val=2, sizes=(60, 45)):
@@ -76,7 +76,7 @@ def test_shards_hold_the_files_in_the_folders_order(tmp_path, tool):
         wanted[f"{serial:08}.jpeg"] = path.read_bytes()
         wanted[f"{serial:08}.cls"] = b"%d" % "ab".index(path.parent.name)
     assert [*content.items()] == [*wanted.items()]
-    source = nd.open_source(out / "train")
+    source = image_files.open_source(out / "train")
     assert source.classes == ["a", "b"] and source.target.tolist() == [0] * 5 + [1] * 5
     assert [source.read(index) for index in range(10)] == [path.read_bytes() for path in files]
     same = f"{out}: sizes and checksums are as they were written\n"
@@ -90,8 +90,8 @@ def test_resized_and_raw_shards(tmp_path, tool):
     damage(broken, -40)
     tool("make_shards", folder, tmp_path / "small", "--resize", 32, "--quality", 80)
     tool("make_shards", folder, tmp_path / "raw", "--raw", 32)
-    small, raw = (nd.open_source(tmp_path / name / "train") for name in ("small", "raw"))
-    whole = nd.open_source(folder / "train")
+    small, raw = (image_files.open_source(tmp_path / name / "train") for name in ("small", "raw"))
+    whole = image_files.open_source(folder / "train")
     for index in range(len(whole.target)):
         if whole.path(index) == str(broken):
             assert small.read(index) == raw.read(index) == broken.read_bytes()
@@ -133,7 +133,7 @@ def test_verify_names_each_image_that_cannot_be_used(kind, tmp_path, call_tool):
     output, errors = call_tool("make_shards", "--verify", folder, "-j", 2, status=1)
     *lines, last = output.splitlines()
     for line, split in zip(lines, bad, strict=True):
-        source = nd.open_source(folder / split)
+        source = image_files.open_source(folder / split)
         (number,) = (n for n in range(len(source.target)) if source.read(n) == cut[split])
         assert line.startswith(f"{source.path(number)}: image {number} cannot be used: ")
     assert last == f"{folder}: 2 of 14 images cannot be used"
@@ -188,7 +188,7 @@ def test_a_shard_has_ten_thousand_images(tmp_path, tool):
     for number in range(1, 10_001):
         os.link(folder / "train" / "a" / "0.JPEG", folder / "train" / "a" / f"{number}.JPEG")
     assert tool("make_shards", folder, tmp_path / "out").endswith("out: 10002 images\n")
-    source = nd.open_source(tmp_path / "out" / "train")
+    source = image_files.open_source(tmp_path / "out" / "train")
     assert np.bincount(source.file).tolist() == [10_000, 1]
 
 
@@ -221,7 +221,7 @@ def test_a_link_to_a_tar_is_no_other_tar_and_empty_classes_are_named(tmp_path, c
         f"{folder}/train: 2 of 100 classes have images; without: 1, 2, 3, ...",
         f"{folder}/val: 1 of 100 classes have images; without: 0, 1, 3, ...",
     ]
-    assert len(nd.open_source(folder / "train").target) == 2
+    assert len(image_files.open_source(folder / "train").target) == 2
 
 
 def test_classes_that_count_from_one(tmp_path, call_tool):
@@ -235,9 +235,9 @@ def test_classes_that_count_from_one(tmp_path, call_tool):
         "python tools/", f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT))}/tools/"
     )
     assert f"{folder}/train: 2 of 4 classes have images; without: 0, 2" in output.splitlines()
-    assert nd.open_source(folder / "train").classes == ["0", "1", "2", "3"]
+    assert image_files.open_source(folder / "train").classes == ["0", "1", "2", "3"]
     output = run(["sh", "-c", typed], tmp_path)
-    source = nd.open_source(folder / "train")
+    source = image_files.open_source(folder / "train")
     assert source.target.tolist() == [0, 2] and len(source.classes) == 3
     assert "no image is of class 0" not in output
     (folder / "train" / "index.npz").unlink()
@@ -261,7 +261,7 @@ def test_ids_follow_the_classes_that_count_from_one(tmp_path, tool):
     for part in "train", "val":
         write_tar(tmp_path / part / "x.tar", content)
     tool("make_shards", "--index", tmp_path, "--first-class", 1)
-    assert nd.open_source(tmp_path / "val").classes == [*ids]
+    assert image_files.open_source(tmp_path / "val").classes == [*ids]
 
 
 def test_index_of_tars_that_exist(tmp_path, tool):
@@ -272,10 +272,10 @@ def test_index_of_tars_that_exist(tmp_path, tool):
     output = tool("make_shards", "--index", folder)
     assert output.endswith("data: 3 images\n")
     assert f"{folder}/train: files that are not read: 1 *.txt\n" in output
-    source = nd.open_source(folder / "train")
+    source = image_files.open_source(folder / "train")
     assert source.classes == ["0", "1", "2"] and source.target.tolist() == [1, 0]
     assert [source.read(index) for index in range(2)] == [b"first", b"second"]
-    assert nd.open_source(folder / "val").classes == source.classes
+    assert image_files.open_source(folder / "val").classes == source.classes
     assert "sizes" in tool("make_shards", "--check", folder)
     assert "index.npz already" in tool("make_shards", "--index", folder, status=2)
     words = "make_shards", "--index", folder, "--classes", tmp_path / "names"
@@ -290,7 +290,7 @@ def test_index_of_tars_that_exist(tmp_path, tool):
             (folder / part / "index.npz").unlink(missing_ok=True)
         assert message is None or message in tool(*words, status=2)
     tool(*words)
-    assert nd.open_source(folder / "train").classes == ["ant", "bee\x85\u2028wasp", "cat"]
+    assert image_files.open_source(folder / "train").classes == ["ant", "bee\x85\u2028wasp", "cat"]
 
 
 GOOD = {"a.cls": b"0", "a.jpg": b"x" * 2000, "b.cls": b"0", "b.jpg": b"x"}
@@ -382,7 +382,7 @@ def test_tars_that_would_be_read_wrongly(plant, options, message, tmp_path, tool
     advice = [] if plant == "sparse" else re.findall("--[a-z-]+", message)
     run([*pack, *advice, *names], tmp_path)
     assert tool("make_shards", "--index", tmp_path / "data").endswith("data: 6 images\n")
-    source = nd.open_source(tmp_path / "data" / "train")
+    source = image_files.open_source(tmp_path / "data" / "train")
     wanted = [(from_files / f"{key}.ppm").read_bytes() for key in "abc"]
     assert [source.read(index) for index in range(3)] == wanted
 
@@ -460,7 +460,7 @@ def test_damaged_jpegs_are_found_whatever_decodes_them(tmp_path, call_tool):
     for number, options in enumerate((["--resize", 48], ["--raw", 32])):
         out = tmp_path / f"out{number}"
         call_tool("make_shards", folder, out, *options, "-j", 1)
-        assert nd.open_source(out / "train").read(7) == bad.read_bytes()
+        assert image_files.open_source(out / "train").read(7) == bad.read_bytes()
 
 
 def test_shards_say_what_of_a_folder_is_not_in_them(tmp_path, call_tool):
@@ -474,7 +474,7 @@ def test_shards_say_what_of_a_folder_is_not_in_them(tmp_path, call_tool):
     for words in ("--verify", folder), (folder, tmp_path / "out"):
         output, _ = call_tool("make_shards", *words, "-j", 1)
         assert output.splitlines()[:2] == lines
-    val = nd.open_source(tmp_path / "out" / "val")
+    val = image_files.open_source(tmp_path / "out" / "val")
     assert val.classes == ["a", "b"] and val.target.tolist() == [1, 1]
 
 

@@ -18,6 +18,7 @@ from torchvision.ops._utils import split_normalization_params
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
+from trainparts.images import image_loading
 
 # Of a rectangle.
 MEASURES = {
@@ -117,7 +118,7 @@ def augmented(loader, size, images=1500):
     file = b"P6 %d %d 255\n" % (size, size) + bytes(3 * size * size)
     for key in range(images):
         out = torch.empty(size, size, 3, dtype=torch.uint8)
-        nd.load_alone(file, loader.random_crop(out, key, 3))
+        image_loading.load_alone(file, loader.random_crop(out, key, 3))
         yield out
 
 

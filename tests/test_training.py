@@ -43,6 +43,7 @@ import imagenet_nd as nd
 import imagenet_pipeline as pipeline
 import text_nd as text
 from trainparts import batch_plan, devices, endings, errors, progress_meter, safe_files
+from trainparts.images import image_files
 from trainparts.runs import checkpointing, run_folder, run_messages, state_trees
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
@@ -891,7 +892,7 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
         options={"precision": "float32"},
         folder=None,
     )
-    source = nd.Source("images", ["a"], *[np.zeros(2, int)] * 5)
+    source = image_files.Source("images", ["a"], *[np.zeros(2, int)] * 5)
     run.data.train = run.data.val = source
     run.data.lines = []
     nd.print_header(run, None)

@@ -23,15 +23,16 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
-from conftest import EARLY, ROOT, Hostile, command, load, the_run, words_of
+from conftest import EARLY, Hostile, command, load, the_run, words_of
 from torchvision import models
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
 from trainparts import batch_plan, endings, errors, safe_files
+from trainparts.images import architectures, class_names, decoding, image_files, pretrained
 
 CLASSES = ["bird", "cat", "dog"]
-IDS = (ROOT / "tools" / "imagenet_classes.txt").read_text().split()
+IDS = class_names.IMAGENET.read_text().split()
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIZES = "--image-size 64 --val-resize 72 --no-accel -j 0 -b 5".split()
 ND = command("imagenet_nd.py")
@@ -127,8 +128,8 @@ def evaluated(words, cwd, env=()):
     """Does what main() does under -e, less ending the process; returns what is printed."""
     before, handlers = dict(os.environ), {each: signal.getsignal(each) for each in conftest.SIGNALS}
     os.environ.update(dict(env))
-    nd.open_shard.cache_clear()
-    nd.region_decoder.cache_clear()
+    image_files.open_shard.cache_clear()
+    decoding.region_decoder.cache_clear()
     here, printed = os.getcwd(), io.StringIO()
     os.chdir(cwd)
     try:
@@ -230,11 +231,11 @@ def test_whose_inputs_are_transformed(arch):
         ("a.pt", {"model_options": {"transform_input": True, "aux_logits": False}}, True, 0),
         (name[arch], {"model_options": {"transform_input": False}}, False, 0),
     ):
-        about = nd.about_file(path, saved, arch)
-        options = nd.model_options(arch, 224, about)
+        about = pretrained.about_file(path, saved, arch)
+        options = architectures.model_options(arch, 224, about)
         assert options["transform_input"] is expected, path
-        assert len(nd.assumptions(path, arch, options, about)) == assumed
-    assert nd.model_options(arch, 224, {"published": True})["transform_input"] is True
+        assert len(pretrained.assumptions(path, arch, options, about)) == assumed
+    assert architectures.model_options(arch, 224, {"published": True})["transform_input"] is True
 
 
 def test_fine_tuned_googlenet_keeps_its_inputs(images, tmp_path, look):
@@ -267,17 +268,17 @@ def test_a_published_file_says_its_preprocessing(images, tmp_path, monkeypatch):
         ("vit_b_16", "vit_b_16_swag-9ac1b537.pth", (384, 384, "bicubic")),
         ("efficientnet_b1", "efficientnet_b1_rwightman-bac287d4.pth", (240, 256, "bicubic")),
     ):
-        about = nd.about_file(tmp_path / name, {}, arch)
+        about = pretrained.about_file(tmp_path / name, {}, arch)
         found = about["image_size"], about["val_resize"], about["interpolation"]
         assert about["published"] and found == sizes
         (tmp_path / "link.pth").unlink(missing_ok=True)
         (tmp_path / "link.pth").symlink_to(name)
         (tmp_path / name).touch()
-        assert nd.about_file(tmp_path / "link.pth", {}, arch) == about
+        assert pretrained.about_file(tmp_path / "link.pth", {}, arch) == about
         (tmp_path / "blob").touch()
         (tmp_path / "cache" / arch).mkdir(parents=True, exist_ok=True)
         (tmp_path / "cache" / arch / name).symlink_to(tmp_path / "blob")
-        assert nd.about_file(tmp_path / "cache" / arch / name, {}, arch) == about
+        assert pretrained.about_file(tmp_path / "cache" / arch / name, {}, arch) == about
         torch.save({}, tmp_path / name)
         words = ["-a", arch, "--weights", tmp_path / name, "-e", images]
         data = opened(words)
@@ -341,19 +342,19 @@ def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):
 
 def test_another_size_is_wanted_in_training():
     about = {"model_options": {"image_size": 64, "input_size": (64, 64)}}
-    assert nd.model_options("vit_b_16", 32, about) == {"image_size": 32}
-    assert nd.model_options("maxvit_t", 32, about) == {"input_size": (32, 32)}
+    assert architectures.model_options("vit_b_16", 32, about) == {"image_size": 32}
+    assert architectures.model_options("maxvit_t", 32, about) == {"input_size": (32, 32)}
 
 
 def test_another_project_s_numbers_are_not_believed(tmp_path):
     """Their mean may be of pixels from 0 to 255, and their classes a number."""
     own = {"model_options": {}, "mean": [0.0] * 3, "std": [0.5] * 3}
-    about = nd.about_file("x.pth", own, "resnet18")
+    about = pretrained.about_file("x.pth", own, "resnet18")
     assert about == own | {"published": False}
     saved = {"state_dict": {}, "mean": [123.7, 116.3, 103.5], "classes": 10, "image_size": (9, 9)}
-    assert nd.about_file("x.pth", saved, "resnet18") == {"published": False}
-    assert nd.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
-    about = nd.about_file("x.pth", saved | {"arch": "resnet18"}, "resnet18")
+    assert pretrained.about_file("x.pth", saved, "resnet18") == {"published": False}
+    assert pretrained.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
+    about = pretrained.about_file("x.pth", saved | {"arch": "resnet18"}, "resnet18")
     assert about == {"published": False, "arch": "resnet18"}
     for odd in (
         {"mean": [0.5]},
@@ -363,7 +364,7 @@ def test_another_project_s_numbers_are_not_believed(tmp_path):
         {"image_size": "x"},
     ):
         with pytest.raises(errors.BadInput, match="x.pth cannot be used: its "):
-            nd.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
+            pretrained.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
 
 
 # -------------------------------------------------------------------------------------------- names
@@ -375,19 +376,19 @@ ARCHS = "timm/efficientvit_b0 timm/legacy_seresnet18 timm/iformer_t densenet121 
 
 @pytest.mark.parametrize("arch", [*ARCHS, "timm/iformer_m_distilled", "squeezenet1_1"])
 def test_names_are_taken_as_they_are_and_wrappers_from_the_front(arch):
-    model = nd.make_model(arch, num_classes=3)
+    model = architectures.make_model(arch, num_classes=3)
     state = model.state_dict()
     for wrapper, other in itertools.product(
         [*WRAPPERS, "model.module."], ({}, {"loss.weight": torch.ones(2)})
     ):
         wrapped = {f"{wrapper}{name}": weight for name, weight in state.items()} | other
-        found = nd.named_as_in(model, wrapped)
+        found = pretrained.named_as_in(model, wrapped)
         assert {name: found[name] for name in state} == state, wrapper
         if wrapper not in ("", "_orig_mod."):
             assert len(found) == len(state), "what is beside the model in a module is not its own"
     first = next(iter(state)).split(".")[0]
     parts = {name.replace(f"{first}.", f"{first}._orig_mod.", 1): state[name] for name in state}
-    assert nd.named_as_in(model, parts) == state, "of a part that was compiled"
+    assert pretrained.named_as_in(model, parts) == state, "of a part that was compiled"
 
 
 def test_own_checkpoints_of_odd_names(images, tmp_path, look):
@@ -434,7 +435,7 @@ def test_published_names_of_earlier_releases():
 
 def compare(model, other, state, size=64):
     """Loads weights into another model, which must then answer as the model does."""
-    nd.load_weights(other, state, "x.pth", size)
+    pretrained.load_weights(other, state, "x.pth", size)
     batch = torch.randn(2, 3, size, size)
     assert torch.equal(other.eval()(batch), model(batch))
 
@@ -448,15 +449,15 @@ def test_a_missing_weight_that_the_output_needs_ends(tmp_path):
     for name in "fc.weight", "layer4.1.bn2.running_var", "conv1.weight":
         few = {each: state[each] for each in state if each != name}
         with pytest.raises(errors.BadInput, match=f"x.pth: 1 weights do not fit: {name}"):
-            nd.load_weights(make("resnet18", seed=2), few, "x.pth", 64)
-        nd.load_weights(make("resnet18", seed=2), few, "x.pth")  # training goes on
+            pretrained.load_weights(make("resnet18", seed=2), few, "x.pth", 64)
+        pretrained.load_weights(make("resnet18", seed=2), few, "x.pth")  # training goes on
     counters = [name for name in state if "num_batches_tracked" in name]
     assert len(counters) == 20
     compare(model, make("resnet18", seed=2), {n: state[n] for n in state if n not in counters})
     vit = models.VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=3)
     larger = models.VisionTransformer(48, 16, 2, 2, 16, 32, num_classes=3)
     with pytest.raises(errors.BadInput, match="1 weights do not fit: encoder.pos_embedding"):
-        nd.load_weights(larger, vit.state_dict(), "x.pth", 48)
+        pretrained.load_weights(larger, vit.state_dict(), "x.pth", 48)
 
 
 def test_what_is_computed_anew_is_not_needed(capfd):
@@ -486,7 +487,7 @@ def test_nothing_of_the_model_is_changed_by_the_trial(capfd):
     model, other = Two().eval(), Two().train()
     aid = other.aid.weight.detach().clone()
     state = {name: weight for name, weight in model.state_dict().items() if "aid" not in name}
-    nd.load_weights(other, state, "x.pth", 32)
+    pretrained.load_weights(other, state, "x.pth", 32)
     assert (
         "x.pth: 2 weights do not fit and are left out: aid.bias, aid.weight"
         in capfd.readouterr().out
@@ -574,9 +575,9 @@ def test_classes_are_compared_by_name(images, tmp_path, look):
 def test_classes_in_another_order():
     """As shards may have them: targets are numbers of names."""
     nothing, target = np.zeros(3, int), np.array([0, 1, 0])
-    source = nd.Source("val", ["dog", "bird"], nothing, nothing, nothing, nothing, target)
+    source = image_files.Source("val", ["dog", "bird"], nothing, nothing, nothing, nothing, target)
     for order, expected in (CLASSES, [2, 0, 2]), (["bird", "dog"], [1, 0, 1]):
-        found = nd.in_classes(source, order, "x.pth")
+        found = class_names.in_classes(source, order, "x.pth")
         assert found.target.tolist() == expected and found.classes == order
 
 
@@ -719,13 +720,13 @@ def test_published_weights_are_of_imagenet_s_classes():
     words = [f"{name}_word" for name in IDS]
     others = [*IDS[:-1], "n15075142"], [str(n) for n in range(1, 1001)], sorted(words, key=hash)
     for found in IDS, words, IDS[:200]:
-        assert nd.order_classes(found, about) == found
-    assert nd.order_classes(sorted(numbers), about) == numbers
+        assert class_names.order_classes(found, about) == found
+    assert class_names.order_classes(sorted(numbers), about) == numbers
     for found in *others, sorted(models.ResNet18_Weights.DEFAULT.meta["categories"]):
         with pytest.raises(errors.BadInput, match="ImageNet's 1,000 classes: their folders"):
-            nd.order_classes(found, about)
-        assert nd.order_classes(found, {"published": False}) == found
-        assert nd.order_classes(found, about | {"classes": CLASSES}) == CLASSES
+            class_names.order_classes(found, about)
+        assert class_names.order_classes(found, {"published": False}) == found
+        assert class_names.order_classes(found, about | {"classes": CLASSES}) == CLASSES
 
 
 def test_some_of_the_numbers(tmp_path):
@@ -856,7 +857,7 @@ def test_two_models_in_a_file(tmp_path):
     with pytest.raises(
         errors.BadInput, match="^x.pth has two models that fit, both with a conv1.weight"
     ):
-        nd.load_weights(make("resnet18"), {"state_dict": both}, "x.pth")
+        pretrained.load_weights(make("resnet18"), {"state_dict": both}, "x.pth")
     both = {f"model.{n}": one[n] for n in one} | {f"teacher.{n}": two[n] for n in two}
     compare(make("resnet18", seed=1), make("resnet18", seed=3), {"state_dict": both})
 
@@ -907,16 +908,16 @@ def test_weights_that_are_no_real_numbers(dtype, images, tmp_path, capfd):
         assert "weights do not fit: " in complaint([*words, *more], tmp_path, only=False)
     model, other = make("resnet18", seed=1), make("resnet18", seed=2)
     state = {name: weight.half() for name, weight in model.state_dict().items()}
-    nd.load_weights(other, state, "x.pth", 64)  # of counters too
+    pretrained.load_weights(other, state, "x.pth", 64)  # of counters too
     assert not capfd.readouterr().out
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-3)
     state["fc.bias"] = state["fc.bias"].to(dtype)
-    nd.load_weights(other, state, "x.pth")
+    pretrained.load_weights(other, state, "x.pth")
     assert "1 weights do not fit and are left out: fc.bias" in capfd.readouterr().out
     with pytest.raises(
         errors.BadInput, match="do not fit: fc.bias; without them the output is rand"
     ):
-        nd.load_weights(other, state, "x.pth", 64)
+        pretrained.load_weights(other, state, "x.pth", 64)
 
 
 def test_odd_files_are_one_line(images, tmp_path):
@@ -951,7 +952,7 @@ def test_a_checkpoint_of_text_is_none_of_images(text, tmp_path, look):
     path = tmp_path / "run" / "checkpoint.pt"
     says_so = f"{path} is a checkpoint of scripts for another task"
     with pytest.raises(nd.errors.BadInput, match=re.escape(says_so)):
-        nd.about_file(path, load(path))
+        pretrained.about_file(path, load(path))
     errors = look("predict", path, "x.png", status=2)[1]
     assert errors.count("\n") == 1 and says_so in errors
 
@@ -1052,13 +1053,13 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
         torch.save(saved, tmp_path / "timm.pth")
         args = nd.parse_args(["-a", typed, "-e", "--weights", str(tmp_path / "timm.pth")])
         if arch is None:
-            nd.read_about(args, None)
+            pretrained.read_about(args, None)
         else:
             with pytest.raises(errors.BadInput, match=f"type -a {arch}$"):
-                nd.read_about(args, None)
+                pretrained.read_about(args, None)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
     with mock.patch.object(importlib.util, "find_spec", lambda name: None):  # it may be any of them
-        assert nd.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
+        assert pretrained.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
     words = [*ND, "-e", "--weights", "timm.pth", demo]
     assert complaint(words, tmp_path, only=False).endswith("type -a timm/resnet50d")
 
@@ -1083,4 +1084,4 @@ def test_no_evaluation_of_random_weights(images, tmp_path):
     for script in "imagenet_nd.py", "imagenet_ddp.py":
         line = conftest.complaint([*command(script), "-e", images], tmp_path)
         assert "--evaluate needs --resume, --output-dir, --weights or --pretrained" in line
-    assert importlib.import_module("imagenet_ddp").about_file("x", None) == {"published": False}
+    assert pretrained.about_file("x", None) == {"published": False}

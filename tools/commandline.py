@@ -1,8 +1,18 @@
-"""What the tools' command lines have in common: whatever goes wrong is one line."""
+"""What the tools' command lines have in common: whatever goes wrong is one line, and `trainparts`
+is this checkout's, also where none or another one is installed. Import this module before it."""
 
 import argparse
 import contextlib
 import errno
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_BESIDE = "TRAINPARTS_BESIDE"  # a folder, from use_package_of()
+OWN = _BESIDE not in os.environ  # whether trainparts is this checkout's
+sys.path.insert(0, os.environ.pop(_BESIDE, str(ROOT)))
 
 # What no line sends to a terminal, which would take it for commands.
 CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
@@ -40,3 +50,21 @@ def one_line(parser, *mistakes):
         end(parser, error)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def use_package_of(script):
+    """Starts the program again, with the same words, if trainparts/ beside a script is another than
+    the program's. In one process a script of a fork would be mixed with this checkout's modules.
+    Raises ValueError if it lacks a module that this checkout has."""
+    there = Path(script).resolve().parent / "trainparts"
+    mine = Path(importlib.util.find_spec("trainparts").origin).parent
+    if not there.is_dir() or there.samefile(mine):
+        return
+    modules = (path.relative_to(mine) for path in sorted(mine.rglob("*.py")))
+    if missing := [str(path) for path in modules if not (there / path).exists()]:
+        what = f"{there} is of another version, and lacks {len(missing)} modules, as {missing[0]}"
+        raise ValueError(f"{what}: use this program of its own checkout")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    beside = {_BESIDE: str(there.parent)}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | beside)

@@ -17,9 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import make_parser, one_line
 
 import imagenet_nd as nd

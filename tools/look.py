@@ -34,7 +34,6 @@ import shlex
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import matplotlib
@@ -42,16 +41,15 @@ import matplotlib.figure
 import numpy as np
 import torch
 import torchvision
+from commandline import CONTROL, OWN, make_parser, one_line, use_package_of
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch import nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from commandline import CONTROL, make_parser, one_line
+from trainparts import errors, option_types, safe_files
+from trainparts.images import architectures, class_names, image_files, image_loading, pretrained
 
-import imagenet_nd
-
-nd = imagenet_nd  # or the script of --script, which main() puts here
+nd = importlib.import_module("imagenet_nd") if OWN else None  # or --script, which main() puts here
 CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
 IMAGES = torchvision.datasets.folder.IMG_EXTENSIONS  # of files in folders, as the scripts list them
 PICTURES = matplotlib.figure.Figure().canvas.get_supported_filetypes()
@@ -62,79 +60,81 @@ class Trained(NamedTuple):
 
     path: Path
     about: dict  # what the file says of its model
-    args: SimpleNamespace  # the script's options
-    arch: str
-    options: dict  # what the model was built with, beside the number of classes
+    args: argparse.Namespace  # the script's options
+    data: NamedTuple  # the script's Data, with sizes and pixels, but no images
     model: nn.Module  # in evaluation mode
     classes: list  # (C,) names, as the folders were called
-    size: int  # pixels of a crop
-    resize: int  # pixels of the shorter side, before
-    interpolation: str
-    mean: list
-    std: list
-
-    def data(self):
-        """Returns what the script's functions read of its Data."""
-        sizes = {"image_size": self.size, "val_size": self.size, "val_resize": self.resize}
-        pixels = {"interpolation": self.interpolation, "mean": tuple(self.mean)}
-        model = {"num_classes": len(self.classes), "model_options": self.options, "resumed": True}
-        return SimpleNamespace(**sizes, **pixels, std=tuple(self.std), **model)
 
 
 def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
-    saved = nd.safe_files.load_file(path)
+    saved = safe_files.load_file(path)
     try:
-        if not nd.weights_in(saved)[1]:
+        if not pretrained.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
-        about = nd.about_file(path, saved, arch)
+        about = pretrained.about_file(path, saved, arch)
         if "model_options" in saved and (line := other_script(path)):
-            nd.errors.print_line(line, sys.stderr)
+            errors.print_line(line, sys.stderr)
         arch = arch or about.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
-        usual = nd.about_images(nd.preset_of(arch))
+        usual = architectures.about_images(architectures.preset_of(arch))
         size = about.get("image_size", usual["image_size"])
         resize = round(size * usual["val_resize"] / usual["image_size"])
         resize = about.get("val_resize", resize)
         if resize < size:
             raise ValueError(f"its images of {resize} pixels are less than the crop, {size}")
-        options = nd.model_options(arch, size, about)
+        options = architectures.model_options(arch, size, about)
         count = about.get("num_classes")
         if not count:
-            count = nd.count_outputs(nd.make_model(arch, **options), saved, str(path)) or 1000
+            bare = architectures.make_model(arch, **options)
+            count = pretrained.count_outputs(bare, saved, str(path)) or 1000
         classes = about.get("classes", [])
         if not classes and count == 1000:
             classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
         classes = classes + [str(each) for each in range(len(classes), count)]
-        pixels = (about.get(name, usual[name]) for name in ("interpolation", "mean", "std"))
         args = options_of(saved, arch)
-        trained = Trained(path, about, args, arch, options, None, classes, size, resize, *pixels)
-        model = nd.build_model(args, trained.data(), load=False).eval()
-        for line in nd.assumptions(path, arch, options, about):
-            nd.errors.print_line(line, sys.stderr)
+        data = nd.Data(
+            **dict.fromkeys(nd.Data._fields)
+            | {"resumed": True, "model_options": options, "num_classes": count}
+            | {"image_size": size, "val_size": size, "val_resize": resize}
+            | {"interpolation": about.get("interpolation", usual["interpolation"])}
+            | {name: tuple(about.get(name, usual[name])) for name in ("mean", "std")}
+        )
+        model = nd.build_model(args, data, load=False).eval()
+        for line in pretrained.assumptions(path, arch, options, about):
+            errors.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
-            nd.load_weights(model, saved, str(path), size)
+            pretrained.load_weights(model, saved, str(path), size)
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
-        line = nd.errors.first_line(error)
+        line = errors.first_line(error)
         if not line.startswith(str(path)):
             line = f"{path} cannot be used: {line}"
-        raise nd.errors.BadInput(line) from None
-    return trained._replace(model=model)
+        raise errors.BadInput(line) from None
+    return Trained(path, about, args, data, model, classes)
+
+
+def described(trained):
+    """Returns what a checkpoint says of its images, and the architecture."""
+    data = trained.data
+    about = {"arch": trained.args.arch, "interpolation": data.interpolation}
+    about |= {"image_size": data.val_size, "val_resize": data.val_resize}
+    return about | {"mean": [*data.mean], "std": [*data.std]}
 
 
 def options_of(saved, arch):
     """Returns the script's options by name: those that it was trained with, which a changed script
     may read to decode images, else their defaults; but none that only training needs."""
-    options = vars(nd.make_parser().parse_args([]))
+    args = nd.make_parser().parse_args([])
     theirs = saved.get("args") if "model_options" in saved else None
     for name, value in theirs.items() if isinstance(theirs, dict) else ():
-        if name in options and isinstance(value, str | int | float | None):
-            options[name] = value
-    options |= dict.fromkeys(("channels_last", "compile", "freeze"), False)
-    return SimpleNamespace(**options | {"arch": arch, "auto_augment": "off"})
+        if name in args and isinstance(value, str | int | float | None):
+            setattr(args, name, value)
+    vars(args).update(arch=arch, auto_augment="off", channels_last=False, compile=False)
+    args.freeze = False
+    return args
 
 
 # ----------------------------------------------------------------------------------------- scripts
@@ -146,44 +146,44 @@ def load_script(path):
     name = "script_of_the_user"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     if not (spec and path.is_file()):
-        raise nd.errors.BadInput(f"--script {path} is no file that ends in .py")
+        raise errors.BadInput(f"--script {path} is no file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where its dataclasses look for it
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
-    for each in [each for each in sys.modules if each.partition(".")[0] == "trainparts"]:
-        del sys.modules[each]  # or the script would get this repository's package, not its own
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a script does
-        why = f"{type(error).__name__}: {nd.errors.first_line(error)}"
-        raise nd.errors.BadInput(f"--script {path} cannot be imported: {why}") from None
+        why = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.BadInput(f"--script {path} cannot be imported: {why}") from None
     used = {*re.findall(r"\bnd\.(\w+)", Path(__file__).read_text())}
     if missing := sorted(name for name in used if not hasattr(module, name)):
         what = f"it lacks {len(missing)} names, as {', '.join(missing[:3])}"
-        raise nd.errors.BadInput(f"--script {path} is no imagenet_*.py: {what}")
+        raise errors.BadInput(f"--script {path} is no imagenet_*.py: {what}")
     return module
 
 
 def other_script(checkpoint):
     """Returns a line to print if the log beside a checkpoint says that a script with another task
     section trained it, else None, as without a log. Nothing of the log is executed."""
-    about, trained_by = last_start(checkpoint.resolve().parent)
-    if not trained_by or task_section(trained_by) == task_section(Path(nd.__file__).read_text()):
+    about, trained_by, modules = last_start(checkpoint.resolve().parent)
+    own = [path.read_text() for path in Path(image_files.__file__).parent.glob("*.py")]
+    same = task_section(trained_by) == task_section(Path(nd.__file__).read_text())
+    if not trained_by or (same and {*own} <= {*modules}):
         return None
     try:
         name = shown(shlex.split(json.loads(about)["command"])[1])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # anyone's text
         name = "the script"
     return (
-        f"{shown(str(checkpoint))}: {name}, which trained it, has another task section than "
-        f"{shown(nd.__file__)}, so answers may differ: type --script FILE to use that script (its "
-        "text is in the run's log)"
+        f"{shown(str(checkpoint))}: {name}, which trained it, has another "
+        f"{'trainparts/images' if same else 'task section'} than {shown(nd.__file__)}, so answers "
+        "may differ: type --script FILE to use that script (its text is in the run's log)"
     )
 
 
 def last_start(folder):
-    """Returns ("about" as JSON, text of the script), both "" if unknown, as the run in a folder
-    logged them when it was last started; trainparts/ comes after the script, and is left out."""
+    """Returns ("about" as JSON, text of the script, texts of the modules of trainparts/), both ""
+    if unknown, as the run in a folder logged them when it was last started."""
     with contextlib.suppress(Exception):  # of files that may hold anything
         for log in sorted(folder.glob("*tfevents*"), reverse=True):  # names have the time
             texts = {}
@@ -193,9 +193,10 @@ def last_start(folder):
                     texts[value.tag.removesuffix("/text_summary")] = value.tensor.string_val
             if texts.get("script"):
                 both = (texts.get(name, [b""])[0].decode() for name in ("about", "script"))
-                first = (text.partition("\n```\n```python\n")[0] for text in both)
-                return [re.sub(r"\A```\w+\n|\n```\Z", "", text) for text in first]
-    return "", ""
+                about, code = (re.sub(r"\A```\w+\n|\n```\Z", "", text) for text in both)
+                script, *modules = code.split("\n```\n```python\n")
+                return about, script, modules
+    return "", "", []
 
 
 def task_section(text):
@@ -231,7 +232,7 @@ def open_table(path):
         yield None
         return
     if path.suffix.lower() in (*CHECKPOINTS, *IMAGES):  # a forgotten FILE would be its victim
-        raise nd.errors.BadInput(f"--csv {path} is no name for a table: give FILE.csv")
+        raise errors.BadInput(f"--csv {path} is no name for a table: give FILE.csv")
     target = Path(os.path.realpath(path))  # a link stays one
     at_once = os.path.exists(path) and not os.path.isfile(path)
     out = path if at_once else target.with_name(f"{target.name}.tmp")
@@ -240,18 +241,18 @@ def open_table(path):
             open(path, "ab").close()
         file = open(out, "w", newline="", encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise nd.errors.BadInput(f"--csv {path} cannot be written: {error.strerror}") from None
+        raise errors.BadInput(f"--csv {path} cannot be written: {error.strerror}") from None
     try:
         with file:
             yield csv.writer(file, lineterminator="\n")
         if not at_once:
             os.replace(out, target)
-            nd.errors.print_line(f"table: {shown(str(path))}")
+            errors.print_line(f"table: {shown(str(path))}")
     except BaseException as error:
         if not at_once:
             out.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise nd.errors.storage_error(f"--csv {path} cannot be written", error) from None
+            raise errors.storage_error(f"--csv {path} cannot be written", error) from None
         raise
 
 
@@ -278,7 +279,7 @@ def images_in(path):
     pairs = ((folder, name) for folder, names in walked for name in sorted(names))
     found = [os.path.join(*pair) for pair in pairs if pair[1].lower().endswith(IMAGES)]
     if not found:
-        raise nd.errors.BadInput(f"{path} has no image (*{', *'.join(IMAGES)}) at any depth")
+        raise errors.BadInput(f"{path} has no image (*{', *'.join(IMAGES)}) at any depth")
     return found
 
 
@@ -291,8 +292,8 @@ class Pictures(torch.utils.data.Dataset):
     """Central crops, uint8 (size, size, 3), and their numbers; -1 of what cannot be read."""
 
     def __init__(self, trained, paths, read):
-        self.crop = functools.partial(nd.central_crop, trained.args, trained.data())
-        self.size = trained.size
+        self.crop = functools.partial(nd.central_crop, trained.args, trained.data)
+        self.size = trained.data.val_size
         self.paths, self.read = paths, read  # read(index) returns the bytes of an image
 
     def __len__(self):
@@ -301,12 +302,10 @@ class Pictures(torch.utils.data.Dataset):
     def __getitem__(self, index):
         crop = torch.zeros(self.size, self.size, 3, dtype=torch.uint8)
         try:
-            nd.load_alone(self.read(index), self.crop(crop))
-        except (OSError, nd.errors.BadInput) as error:
+            image_loading.load_alone(self.read(index), self.crop(crop))
+        except (OSError, errors.BadInput) as error:
             why = getattr(error, "strerror", None) or error
-            nd.errors.print_line(
-                f"{shown(str(self.paths[index]))} cannot be read: {why}", sys.stderr
-            )
+            errors.print_line(f"{shown(str(self.paths[index]))} cannot be read: {why}", sys.stderr)
             return crop, -1
         return crop, index
 
@@ -317,10 +316,10 @@ def crops(trained, paths, read=None):
     pictures = Pictures(trained, paths, read or functools.partial(read_file, paths))
     # Workers that are not forked would import the script by a name, which --script's has not.
     fork = sys.platform == "linux"
-    workers = min(os.cpu_count(), len(paths) // 64) if fork or nd is imagenet_nd else 0
+    workers = min(os.cpu_count(), len(paths) // 64) if fork or nd.__name__ == "imagenet_nd" else 0
     yield from torch.utils.data.DataLoader(
         pictures,
-        batch_size=max(1, 64 // max(1, trained.size // 224) ** 2),  # of large crops as much memory
+        batch_size=max(1, 64 // max(1, pictures.size // 224) ** 2),  # of large crops as much memory
         num_workers=workers,
         multiprocessing_context="fork" if workers and fork else None,
     )
@@ -331,14 +330,14 @@ def normalised(trained, images):
     model's device."""
     images = images.to(next(trained.model.parameters()).device)
     target = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-    return nd.finish_batch(images, target, trained.args, trained.data(), "val", None, 0)[0]
+    return nd.finish_batch(images, target, trained.args, trained.data, "val", None, 0)[0]
 
 
 def finite(trained, logits):
     """Returns a model's outputs. Raises BadInput if they are not finite, as of finite weights that
     are too large."""
     if not logits.isfinite().all():
-        raise nd.errors.BadInput(f"{trained.path} cannot be used: its outputs are not finite")
+        raise errors.BadInput(f"{trained.path} cannot be used: its outputs are not finite")
     return logits
 
 
@@ -371,7 +370,7 @@ def predict(args):
                     name = trained.classes[chances.argmax()]
                     table.writerow([paths[number], name, *chances.numpy()])
                 else:
-                    nd.errors.print_line(f"{shown(paths[number])}: {likeliest(trained, chances)}")
+                    errors.print_line(f"{shown(paths[number])}: {likeliest(trained, chances)}")
     return odd
 
 
@@ -390,7 +389,7 @@ def classes(args):
     draws the confusion matrix, and writes its counts with --csv. The balanced accuracy is the mean
     of the classes' top-1. With --save the accuracy of all is written beside the checkpoint."""
     if args.save and args.part != "test":  # the only part that make_results.py reads
-        raise nd.errors.BadInput("--save writes test.json: it goes with --part test alone")
+        raise errors.BadInput("--save writes test.json: it goes with --part test alone")
     with open_table(args.csv) as table:
         trained = on_best_device(open_checkpoint(args.checkpoint, args.arch))
         source = open_part(args, trained)
@@ -408,8 +407,8 @@ def classes(args):
     if args.save:
         out = args.checkpoint.with_name(f"{args.part}.json")
         text = json.dumps({"checkpoint": args.checkpoint.name, **found}, indent=1, allow_nan=False)
-        nd.safe_files.write(out, lambda file: file.write(f"{text}\n".encode()))
-        nd.errors.print_line(f"accuracy: {out}")
+        safe_files.write(out, lambda file: file.write(f"{text}\n".encode()))
+        errors.print_line(f"accuracy: {out}")
     return len(source.target) - found["count"]
 
 
@@ -417,17 +416,17 @@ def open_part(args, trained):
     """Returns the Source of DIR/PART, its targets in the order of the model's classes."""
     folder = args.dir / args.part
     if not folder.is_dir():
-        raise nd.errors.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
-    source = nd.open_source(folder, allow_empty=True)
+        raise errors.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
+    source = image_files.open_source(folder, allow_empty=True)
     # As in -e: the file says its classes, or DIR has a folder for each.
-    named = nd.open_source(args.dir / "train", names_only=True) or source.classes
-    known = nd.order_classes(named, trained.about)
+    named = image_files.open_source(args.dir / "train", names_only=True) or source.classes
+    known = class_names.order_classes(named, trained.about)
     if "classes" not in trained.about and len(known) != len(trained.classes):
         outputs = len(trained.classes)
-        raise nd.unnamed(args.checkpoint, outputs, known, args.dir, args.part)
-    source = nd.in_classes(source, known, args.checkpoint)
-    for line in (*nd.order_of_numbers(known), *source.gaps()):
-        nd.errors.print_line(line)
+        raise class_names.unnamed(args.checkpoint, outputs, known, args.dir, args.part)
+    source = class_names.in_classes(source, known, args.checkpoint)
+    for line in (*class_names.order_of_numbers(known), *source.gaps()):
+        errors.print_line(line)
     return source
 
 
@@ -447,7 +446,7 @@ def measure(trained, source):
     matrix = count.compute().numpy()[several, several]
     loss, top1, top5, total = sums.tolist()
     if not total:
-        raise nd.errors.BadInput(f"{source.folder} has no picture that can be read")
+        raise errors.BadInput(f"{source.folder} has no picture that can be read")
     images = matrix.sum(axis=1)
     there = images > 0
     balanced = float((matrix.diagonal()[there] / images[there]).mean())
@@ -462,22 +461,20 @@ def print_classes(folder, names, matrix, found):
     if len(names) > 5:  # of five it is 100 % always
         accuracy += ", top-5 {top5:.3f} %".format(**found)
     images, right = matrix.sum(axis=1), matrix.diagonal()
-    nd.errors.print_line(
-        f"{folder}: {accuracy}, loss {found['loss']:.4f}; images: {found['count']:,}"
-    )
+    errors.print_line(f"{folder}: {accuracy}, loss {found['loss']:.4f}; images: {found['count']:,}")
     wide = max(len(name) for name in names)
-    nd.errors.print_line(f"{'class':{wide}}  images  top-1, %")
+    errors.print_line(f"{'class':{wide}}  images  top-1, %")
     there = images.nonzero()[0]
     for label in sorted(there, key=lambda label: right[label] / images[label]):
         share = 100 * right[label] / images[label]
-        nd.errors.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
+        errors.print_line(f"{names[label]:{wide}}  {images[label]:6}  {share:8.2f}")
     wrong = matrix - np.diag(right)
     if wrong.any():
-        nd.errors.print_line("most often confused:")
+        errors.print_line("most often confused:")
     for place in np.argsort(-wrong, axis=None, kind="stable")[:10]:
         label, other = divmod(int(place), len(matrix))
         if number := wrong[label, other]:
-            nd.errors.print_line(
+            errors.print_line(
                 f"  {names[label]} taken for {names[other]}: {number} of {images[label]}"
             )
 
@@ -502,7 +499,7 @@ def draw_matrix(out, names, matrix, found):
     axes.set_title(f"top-1 {found['top1']:.2f} %; images: {found['count']:,}")
     axes.set(xlabel="taken for", ylabel="class")
     figure.savefig(out, dpi=150)
-    nd.errors.print_line(f"confusion matrix: {out}")
+    errors.print_line(f"confusion matrix: {out}")
 
 
 @torch.no_grad()
@@ -536,10 +533,11 @@ def activation_maps(trained, images):
                     found = features
     if found is None:
         why = "its last layer does not take the mean of features over several positions"
-        if trained.size < nd.preset_of(trained.arch).crop_size[0]:
-            why += f"; it may have some at --size {max(64, 4 * trained.size)}"
-        what = f"{trained.arch} at {trained.size} pixels"
-        raise nd.errors.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")
+        arch, size = trained.args.arch, trained.data.val_size
+        if size < architectures.preset_of(arch).crop_size[0]:
+            why += f"; it may have some at --size {max(64, 4 * size)}"
+        what = f"{arch} at {size} pixels"
+        raise errors.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")
     return logits, torch.einsum("nkhw,ck->nchw", found, last.weight) if linear else found
 
 
@@ -563,13 +561,15 @@ def cells(trained, paths, label):
 
 def resized(trained, size):
     """Returns a Trained that takes larger or smaller crops, of the same part of a picture."""
-    trained = trained._replace(size=size, resize=round(size * trained.resize / trained.size))
+    data = trained.data
+    resize = round(size * data.val_resize / data.val_size)
+    trained = trained._replace(data=data._replace(val_size=size, val_resize=resize))
     try:
         with torch.no_grad():
             trained.model(torch.zeros(1, 3, size, size))
     except Exception as error:  # whatever a model does with what it is not made for
-        why = f"{trained.arch} takes no such crops: {nd.errors.first_line(error)}"
-        raise nd.errors.BadInput(f"--size {size}: {why}") from None
+        why = f"{trained.args.arch} takes no such crops: {errors.first_line(error)}"
+        raise errors.BadInput(f"--size {size}: {why}") from None
     return trained
 
 
@@ -578,9 +578,9 @@ def cam(args):
     paths = [path for path in args.files if path.suffix in CHECKPOINTS]
     pictures = [path for path in dict.fromkeys(args.files) if path.suffix not in CHECKPOINTS]
     if not (paths and pictures):
-        raise nd.errors.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
+        raise errors.BadInput(f"cam takes checkpoints ({', '.join(CHECKPOINTS)}) and pictures")
     models, rows = [open_checkpoint(path, args.arch) for path in paths], {}
-    names = [trained.arch for trained in models]
+    names = [trained.args.arch for trained in models]
     if len({*names}) < len(names):  # by file, less the folders that all are in
         above = os.path.commonpath([path.absolute().parent for path in paths])
         names = [shown(str(path.absolute().relative_to(above))) for path in paths]
@@ -591,7 +591,7 @@ def cam(args):
     lines = 1 + max(name.count("\n") + 1 for name in names)  # of titles
     for trained in models:
         if args.label and args.label not in trained.classes:
-            raise nd.errors.BadInput(f"{trained.path} has no class {args.label}")
+            raise errors.BadInput(f"{trained.path} has no class {args.label}")
         for path, *cell in cells(trained, [*rows] or pictures, args.label):
             rows.setdefault(path, []).append(cell)
     if rows:
@@ -610,7 +610,7 @@ def cam(args):
         bright = "bright: what speaks most for the class named above; dark: least; map by map"
         figure.supxlabel(bright, fontsize=9)
         figure.savefig(args.out, dpi=150)
-        nd.errors.print_line(f"class activation maps: {args.out}")
+        errors.print_line(f"class activation maps: {args.out}")
     return len(pictures) - len(rows)
 
 
@@ -618,12 +618,11 @@ def export(args):
     """Writes the model as torch.export's program or as ONNX, for batches of any size, and compares
     what it then answers with the model itself."""
     if args.out.suffix not in (".pt2", ".onnx"):
-        raise nd.errors.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
+        raise errors.BadInput(f"{args.out} ends in neither .pt2 nor .onnx")
     trained = open_checkpoint(args.checkpoint, args.arch)
-    about = {"classes": trained.classes, "image_size": trained.size, "val_resize": trained.resize}
-    about |= {"arch": trained.arch, "mean": trained.mean, "std": trained.std}
-    about = json.dumps(about | {"interpolation": trained.interpolation})
-    shape = 3, trained.size, trained.size
+    about = json.dumps({"classes": trained.classes, **described(trained)})
+    size = trained.data.val_size
+    shape = 3, size, size
     example, dynamic = (torch.randn(2, *shape),), ({0: torch.export.Dim("batch")},)
     unproven = args.out.with_name(f"unproven_{args.out.name}")  # until it was compared
     if args.out.suffix == ".pt2":
@@ -635,7 +634,7 @@ def export(args):
             runtime = importlib.import_module("onnxruntime")
             importlib.import_module("onnxscript")
         except ImportError as error:
-            raise nd.errors.BadInput(f"{error}: pip install onnx onnxscript onnxruntime") from None
+            raise errors.BadInput(f"{error}: pip install onnx onnxscript onnxruntime") from None
         program = torch.onnx.export(
             trained.model, example, dynamo=True, dynamic_shapes=dynamic, verbose=False
         )
@@ -653,13 +652,11 @@ def export(args):
             error = ((found - wanted).abs().max() / wanted.abs().max()).item()
             if not error < 1e-4:
                 why = f"relative error {error:.1g}"
-                raise nd.errors.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
+                raise errors.Fault(f"{unproven} answers otherwise than {args.checkpoint}: {why}")
     os.replace(unproven, args.out)
-    size = f"(N, 3, {trained.size}, {trained.size})"
-    nd.errors.print_line(
-        f"{args.out} takes float32 {size}: (RGB / 255 - {trained.mean}) / {trained.std}"
-    )
-    nd.errors.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
+    takes = f"(N, 3, {size}, {size}): (RGB / 255 - {[*trained.data.mean]}) / {[*trained.data.std]}"
+    errors.print_line(f"{args.out} takes float32 {takes}")
+    errors.print_line(f"relative error of its output against the checkpoint's: {error:.1g}")
     return 0
 
 
@@ -667,34 +664,33 @@ def average(args):
     """Writes the mean of several checkpoints' weights and running statistics (model soups,
     Wortsman et al. 2022)."""
     if len(args.checkpoints) < 2:
-        raise nd.errors.BadInput("average takes two checkpoints or more, and the file to write")
+        raise errors.BadInput("average takes two checkpoints or more, and the file to write")
     if args.out.exists():  # where OUT was forgotten it is a checkpoint
-        raise nd.errors.BadInput(f"{args.out} is there already: the last file is the one to write")
+        raise errors.BadInput(f"{args.out} is there already: the last file is the one to write")
     first, *others = [open_checkpoint(path, args.arch) for path in args.checkpoints]
     total = first.model.state_dict()
     for other in others:
-        alike = ("arch", "classes", "size", "resize", "interpolation", "mean", "std", "options")
-        odd = [name for name in alike if getattr(other, name) != getattr(first, name)]
-        if odd:
-            raise nd.errors.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
+        mine, theirs = (
+            described(each) | {"classes": each.classes, "model_options": each.data.model_options}
+            for each in (first, other)
+        )
+        if odd := [name for name in mine if theirs[name] != mine[name]]:
+            raise errors.BadInput(f"{other.path} differs from {first.path} in {odd[0]}")
     states = [each.model.state_dict() for each in (first, *others)]
     for name, tensor in total.items():
         if tensor.is_floating_point():  # and counts are the first's
             total[name] = sum(state[name].double() for state in states).div(len(states)).float()
-    what = {"arch": first.arch, "num_classes": len(first.classes), "state_dict": total}
-    what |= {"classes": first.about.get("classes", []), "model_options": first.options}
-    what |= {"image_size": first.size, "val_resize": first.resize}
-    what |= {"interpolation": first.interpolation, "mean": first.mean, "std": first.std}
-    nd.safe_files.write(args.out, functools.partial(torch.save, what))
+    what = {"state_dict": total, "num_classes": len(first.classes), **described(first)}
+    what |= {"classes": first.about.get("classes", []), "model_options": first.data.model_options}
+    safe_files.write(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
-    nd.errors.print_line(f"{args.out}: {what}")
+    errors.print_line(f"{args.out}: {what}")
     return 0
 
 
 def main():
     """Reads the command line and runs the command."""
     global nd
-    nd = imagenet_nd
     parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     checkpoint = {"type": Path, "metavar": "CHECKPOINT"}
@@ -727,7 +723,7 @@ def main():
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
     larger = "pixels of the crops; maps of more positions than at the size trained at (default)"
-    adds[cam]("--size", type=nd.option_types.number(int, 1, 1024), help=larger)
+    adds[cam]("--size", type=option_types.number(int, 1, 1024), help=larger)
     adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     adds[export]("checkpoint", **checkpoint)
     adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")
@@ -736,14 +732,15 @@ def main():
     args = parser.parse_args()
     matplotlib.rcParams["text.parse_math"] = False  # names may have a $
     if args.script:
-        with one_line(parser, nd.errors.BadInput, OSError):
+        with one_line(parser, errors.BadInput, OSError, ValueError):
+            use_package_of(args.script)
             nd = load_script(args.script)
-    with one_line(parser, nd.errors.BadInput, nd.errors.Fault, OSError, RuntimeError, ValueError):
+    with one_line(parser, errors.BadInput, errors.Fault, OSError, RuntimeError, ValueError):
         out = getattr(args, "out", Path("."))
         if not out.parent.is_dir():
-            raise nd.errors.BadInput(f"{out}: there is no folder {out.parent}")
+            raise errors.BadInput(f"{out}: there is no folder {out.parent}")
         if args.way in (classes, cam) and out.suffix[1:] not in PICTURES:
-            raise nd.errors.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
+            raise errors.BadInput(f"--out {out} ends in none of {', '.join(sorted(PICTURES))}")
         odd = args.way(args)
     sys.exit(2 if odd else 0)
 

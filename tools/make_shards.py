@@ -31,36 +31,31 @@ from pathlib import Path
 
 import numpy as np
 import PIL.Image
+import tarfiles
 import torch
+from commandline import end, make_parser
 from torchvision.datasets.folder import IMG_EXTENSIONS
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import tarfiles
-from commandline import end, make_parser
-
-import imagenet_nd as nd
 from trainparts import endings, errors, option_types
+from trainparts.images import class_names, decoding, image_files
 
 PARTS = ("train", "val")
 PER_IMAGE = ("offset", "length", "target")  # arrays of index.npz; the others are per tar file
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MOST_CLASSES = 1_000_000  # of them the index has a list of names
-# ILSVRC2012's classes in their order, as meta.mat of its devkit and Kaggle's LOC_synset_mapping.txt
-# have them: that of their WordNet ids.
-IMAGENET = Path(__file__).with_name("imagenet_classes.txt")
 WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")  # in n01440764_10026.JPEG
 
 
 def convert(encoded, size, quality, raw):
     """Returns (suffix, content): a JPEG whose longer side has `size` pixels at most; or a PPM whose
     shorter side has, resized as validation resizes."""
-    pixels = nd.decode_by_pillow(encoded, whole)
+    pixels = decoding.decode_by_pillow(encoded, whole)
     side = (min if raw else max)(pixels.shape[:2])
     if side > size:
         to = [max(1, size * each // side) for each in pixels.shape[:2]]
         resized = torch.empty(*to, 3, dtype=torch.uint8)
-        nd.resize(pixels, to, "bilinear", resized)
+        decoding.resize(pixels, to, "bilinear", resized)
         pixels = resized.numpy()
     if raw:
         return ".ppm", b"P6 %d %d 255\n" % pixels.shape[1::-1] + pixels.tobytes()
@@ -70,7 +65,7 @@ def convert(encoded, size, quality, raw):
 
 
 def whole(height, width):
-    """Returns the region of nd.decode_by_pillow() that is all of an image."""
+    """Returns the region of decode_by_pillow() that is all of an image."""
     return 0, 0, height, width
 
 
@@ -180,7 +175,7 @@ def checksum(path):
     return digest.hexdigest()
 
 
-def class_names(out, parts):
+def name_classes(out, parts):
     """Returns the names of the classes of {part: what read_tar() returned}: those of the part that
     is in `out` already; else the WordNet ids of their images' names, if each has one; else
     ImageNet's, if there are as many; else numbers."""
@@ -192,13 +187,13 @@ def class_names(out, parts):
     pairs = set().union(*(tar["ids"] for tar in tars))
     for part in PARTS:
         if part not in parts and (out / part / "index.npz").exists():
-            names = nd.open_source(out / part).classes
+            names = image_files.open_source(out / part).classes
             known = [*map(str, range(len(names)))]
             if len(names) < count or names != known and any(names[n] != name for n, name in pairs):
                 why = f"has other classes than {', '.join(parts)}: make both in one run"
                 raise errors.BadInput(f"{out / part} {why}")
             return names
-    ids, imagenet = dict(pairs), IMAGENET.read_text().split()
+    ids, imagenet = dict(pairs), class_names.IMAGENET.read_text().split()
     if len(pairs) == len(ids) == len({*ids.values()}) == count:
         return [ids[label] for label in range(count)]
     if count == len(imagenet) and all(imagenet[label] == name for label, name in pairs):
@@ -236,7 +231,7 @@ def shares(source, images):
 
 def open_parts(folder):
     """Returns {part: Source} of DIR; prints what is not there."""
-    sources = dict(zip(PARTS, nd.open_sources(folder), strict=True))
+    sources = dict(zip(PARTS, image_files.open_sources(folder), strict=True))
     for source in sources.values():
         for line in source.gaps():
             errors.print_line(line)
@@ -297,9 +292,9 @@ def make_index(args, pool, parts=PARTS):
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
         if not_read := sum((tar["not_read"] for tar in tars), collections.Counter()):
-            print(f"{args.out / part}: files that are not read: {nd.counts(not_read)}")
+            print(f"{args.out / part}: files that are not read: {image_files.counts(not_read)}")
     from_one = count_from(args, found)
-    classes = class_names(args.out, {part: tars for part, (_, tars) in found.items()})
+    classes = name_classes(args.out, {part: tars for part, (_, tars) in found.items()})
     if args.classes:
         count = len(classes)
         try:
@@ -311,7 +306,7 @@ def make_index(args, pool, parts=PARTS):
             raise errors.BadInput(f"{args.classes} needs {count} names or more, no two alike")
     for part, (paths, tars) in found.items():
         write_index(args.out / part, classes, paths, tars)
-        for line in nd.open_source(args.out / part).gaps():
+        for line in image_files.open_source(args.out / part).gaps():
             print(line)
     if from_one:
         print(from_one)
@@ -341,7 +336,7 @@ def check(out):
     for part in PARTS:
         if not (out / part / "index.npz").exists():
             raise errors.BadInput(f"{out / part} has no index.npz")
-        nd.open_source(out / part)  # compares the sizes
+        image_files.open_source(out / part)  # compares the sizes
         with np.load(out / part / "index.npz") as index:
             names, sums = index["names"], index["sha256"] if "sha256" in index else []
         for name, right in zip(names, sums, strict=False):
@@ -357,7 +352,7 @@ def decode_all(first, source):
     lines = []
     for index in range(len(source.target)):
         try:
-            nd.decode_by_pillow(source.read(index), whole)
+            decoding.decode_by_pillow(source.read(index), whole)
         except (OSError, errors.BadInput) as error:
             lines.append(f"{source.path(index)}: image {first + index} cannot be used: {error}")
     return lines

@@ -364,7 +364,7 @@ def copy_parquet(source, folder, parts, shards):
                 raise BadInput(f"{whole} is of another {path.name}: remove it")
             first += count
     tars = {part: [*each.values()] for part, each in made.items()}
-    classes = shards.class_names(folder, tars)
+    classes = shards.name_classes(folder, tars)
     for part in made:
         shards.write_index(
             folder / f"{part}.unfinished", classes, [*made[part]], [*made[part].values()]
@@ -412,7 +412,7 @@ def from_shards(source, folder, parts):
         if todo:
             make(source, folder, todo, shards)
         for part in parts:
-            made = shards.nd.open_source(folder / part)
+            made = shards.image_files.open_source(folder / part)
             if part == parts[0]:
                 print(f"{folder}: classes {made.classes[0]} to {made.classes[-1]}")
             report(part, folder / part, len(made.target), len(made.classes))

@@ -26,10 +26,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import make_parser, one_line
+from tqdm import tqdm
 
 import text_nd as nd
 from trainparts import errors, option_types, safe_files

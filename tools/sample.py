@@ -10,12 +10,9 @@ seed gives the same text.
 
 import itertools
 import signal
-import sys
 from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from commandline import CONTROL, make_parser, one_line
 
 import text_nd as nd

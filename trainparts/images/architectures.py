@@ -1,0 +1,128 @@
+"""Architectures of torchvision and timm by name: what they are built with, and their own sizes.
+
+Use it to build a model by name, and to preprocess images as its library does for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import math
+import types
+
+import torch
+import torch.nn as nn
+from torchvision import models
+from torchvision.transforms import InterpolationMode
+
+from trainparts import errors
+
+
+def why_unknown(arch):
+    """Returns why no model has this name, with similar ones, or None."""
+    known = models.list_models(module=models)
+    name = arch.removeprefix("timm/")
+    if name != arch:
+        if not importlib.util.find_spec("timm"):
+            return f"{arch} needs timm: pip install timm"
+        timm = importlib.import_module("timm")
+        known = timm.list_models() + timm.list_pretrained()
+    if name not in known:
+        near = ", ".join(difflib.get_close_matches(name.lower(), known, 5, 0.4) or known[:20])
+        return f"-a {arch}: no such classifier; similar names: {near}"
+    return None
+
+
+def make_model(arch, pretrained=False, **options):
+    """Returns a model with random weights, or its library's pretrained one."""
+    if arch.startswith("timm/"):
+        timm = importlib.import_module("timm")
+        return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)
+    weights = next(iter(models.get_model_weights(arch))) if pretrained else None
+    return models.get_model(arch, weights=weights, **options)
+
+
+def model_options(arch, image_size, about, zero_init=False):
+    """Returns the arguments of an architecture besides the number of classes: those of a file's
+    model, from `about_file()`, but sizes are this run's."""
+    options = {}
+    if zero_init:  # only ResNets take it
+        options = {"zero_init_residual": True}
+    elif arch in ("googlenet", "inception_v3"):  # published weights expect another normalisation
+        published = about.get("published", False)
+        options = {"aux_logits": False, "init_weights": True, "transform_input": published}
+    elif arch.startswith("vit_"):
+        options = {"image_size": image_size}
+    elif arch == "maxvit_t":
+        options = {"input_size": (image_size, image_size)}
+    elif arch.startswith("timm/"):
+        options = timm_size(arch, image_size)
+    # No other options than these: one may name a file, which a library would load.
+    theirs = about.get("model_options", {})
+    believed = [name for name in options if name in theirs and "size" not in name]
+    return options | {name: theirs[name] for name in believed}
+
+
+@functools.cache
+def timm_size(arch, image_size):
+    """Returns {"img_size": pixels} for a model of timm's that takes images of another size than its
+    own only if it is built for it, else nothing; raises BadInput if it does not take them."""
+    config = preset_of(arch).config
+    if image_size == config.input_size[1]:
+        return {}
+    why = None
+    for options in ({}, {"img_size": image_size})[: 1 + config.fixed_input_size]:
+        try:
+            with torch.device("meta"), torch.no_grad():
+                model = make_model(arch, **options).eval()
+                model(torch.zeros(1, 3, image_size, image_size))
+            return options
+        except Exception as error:  # whatever a model says of a size
+            why = why or error
+    what = f"-a {arch} does not take images of {image_size} pixels"
+    raise errors.BadInput(f"{what} ({errors.first_line(why)}); its own have {config.input_size[1]}")
+
+
+@functools.cache
+def preset_of(arch, test=False):
+    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std; for
+    published weights of timm's also that of a `test`, as in timm's validate.py."""
+    if not arch.startswith("timm/"):
+        return next(iter(models.get_model_weights(arch))).transforms()
+    config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
+    shape, share = config.input_size, config.crop_pct
+    if test:
+        shape, share = config.test_input_size or shape, config.test_crop_pct or share
+        if shape[0] != 3 or shape[1] != shape[2] or config.crop_mode not in ("center", "squash"):
+            images = f"images of {shape[1]} x {shape[2]} pixels, crop mode {config.crop_mode}"
+            raise errors.BadInput(
+                f"-a {arch} is published for {images}: these scripts do not make them"
+            )
+    return types.SimpleNamespace(
+        crop_size=[shape[1]],
+        resize_size=[math.floor(shape[1] / share)],
+        interpolation=InterpolationMode(config.interpolation),
+        mean=config.mean,
+        std=config.std,
+        squash=config.crop_mode == "squash",
+        config=config,
+    )
+
+
+def about_images(preset):
+    """Returns what about_model() says of images, of a preset of preset_of()."""
+    return {
+        "image_size": preset.crop_size[0],
+        "val_resize": preset.resize_size[0],
+        "interpolation": preset.interpolation.value,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
+    }
+
+
+def classifier(model):
+    """Returns the last layer in a list; timm's models say which it is, and some have two."""
+    *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
+    last = getattr(model, "get_classifier", lambda: last)()
+    return nn.ModuleList(last if isinstance(last, tuple) else [last])

@@ -1,0 +1,101 @@
+"""Classes by name: those of folders, and those of a model's outputs.
+
+Use it to give each image the number that a model's outputs have for its class, or to say in a line
+why that number is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from trainparts import errors
+
+# The checksum of ILSVRC2012's ids n01440764 to n15075141, end to end.
+IMAGENET_IDS = 0x3650FED2
+# The ids, one in a line, in the order in which meta.mat of ILSVRC2012's devkit and Kaggle's
+# LOC_synset_mapping.txt have the classes: that of the ids as text.
+IMAGENET = Path(__file__).with_name("imagenet_classes.txt")
+
+
+def name_outputs(train, val, about, typed, folder):
+    """Returns (train, val, number of outputs) of an evaluation, whose targets are outputs of the
+    weights: by the names that a file says, else by those in `folder`, DIR, which must then be as
+    many. `typed` is --num-classes, or None."""
+    outputs = typed or about.get("num_classes") or len(train.classes) or 1000
+    if outputs != about.get("num_classes", outputs):
+        raise errors.BadInput(
+            f"{about['what']} has {about['num_classes']} outputs: omit --num-classes"
+        )
+    if not train.classes:  # synthetic images
+        return train, val, outputs
+    classes, whose = order_classes(train.classes, about), "train/"
+    if "classes" in about:
+        whose = about["what"]
+    elif outputs != len(classes):
+        raise unnamed(about["what"], outputs, classes, folder)
+    train, val = (in_classes(each, classes, whose) for each in (train, val))
+    return train, val, outputs
+
+
+def order_classes(found, about):
+    """Returns the classes of a model's outputs: those that a file says, or those of the folders
+    that were `found`, whose order is ImageFolder's, as that of nearly all weights. For published
+    weights of 1,000 classes, these must be ImageNet's: by WordNet's ids, or from 0 to 999."""
+    if "classes" in about or not about["published"] or len(found) != 1000:
+        return about.get("classes", found)
+    numbers = [str(number) for number in range(1000)]
+    if sorted(numbers) == sorted(found):
+        return numbers
+    ids = "".join(name[:9] for name in found)  # a name may go on with a word
+    if zlib.crc32(ids.encode(errors="replace")) != IMAGENET_IDS:
+        names = f"their folders are called as in {IMAGENET}, or 0 to 999"
+        raise errors.BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
+    return found
+
+
+def in_classes(source, classes, whose):
+    """Returns a Source whose targets are positions in `classes`, by name."""
+    if source.classes == classes:
+        return source
+    labels = {name: label for label, name in enumerate(classes)}
+    if strange := [name for name in source.classes if name not in labels]:
+        what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
+        name, known = first_three(strange[:1]), first_three(classes)
+        raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
+    target = np.array([labels[name] for name in source.classes])[source.target]
+    return source._replace(classes=classes, target=target)
+
+
+def unnamed(what, outputs, classes, folder, part="val"):
+    """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
+    named = f"{len(classes):,} classes: {first_three(classes)}"
+    line = f"{what} has {outputs:,} outputs, and DIR names {named}"
+    if outputs != 1000:
+        return errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
+    measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
+    numbers = all(map(str.isdecimal, classes))
+    every = "seq 0 999" if numbers else f"cat {shlex.quote(str(IMAGENET))}"
+    place = f"NEW/{shlex.quote(part)}"
+    make = f"mkdir -p NEW/train {place} && ln -sfn {measured}/* {place}/"
+    make += f" && {every} | (cd NEW/train && xargs mkdir -p)"
+    return errors.BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
+
+
+def first_three(names):
+    """Returns the first names as text; what cannot be printed of them is escaped."""
+    return ", ".join(ascii(name)[1:-1] for name in names[:3]) + ", ..." * (len(names) > 3)
+
+
+def order_of_numbers(classes):
+    """Returns a line on the order of classes that are numbers, where text has another."""
+    if not all(map(str.isdecimal, classes)) or sorted(classes) == sorted(classes, key=int):
+        return []
+    how = "numbers"
+    if classes == sorted(classes):
+        how = "text, as torchvision does, where timm sorts them as numbers"
+    return [f"Classes are sorted as {how}: {', '.join(classes[:3])}, ..."]

@@ -1,0 +1,185 @@
+"""From an image's bytes to pixels, of the region alone that is needed, and resized.
+
+Use it to decode images as Pillow does, faster where nvImageCodec is installed, and to resize uint8
+pixels without a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import io
+import math
+import os
+import re
+import warnings
+
+import numpy as np
+import PIL.Image
+import torch
+
+from trainparts import errors
+
+
+def decode(encoded, choose):
+    """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
+    (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
+    choose = functools.cache(choose)  # one region, even if both decoders try
+    region = decode_region(encoded, choose)
+    return decode_by_pillow(encoded, choose) if region is None else region
+
+
+def decode_region(encoded, choose):
+    """Returns what decode() does, of a JPEG by nvImageCodec; None if that cannot."""
+    region = find_region(encoded, choose, 2 * PIL.Image.MAX_IMAGE_PIXELS)  # Pillow's limit
+    return None if region is None else decode_regions([region])[0]
+
+
+def find_region(encoded, choose, most):
+    """Returns that region of a JPEG for decode_regions(); None if it is none, if it has more than
+    `most` pixels, or bytes for more, or without nvImageCodec."""
+    # nvImageCodec does not notice a truncated file, so look for JPEG's last marker.
+    if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:] or not region_decoder():
+        return None
+    codec = region_decoder()[0]
+    with contextlib.suppress(RuntimeError):
+        stream = codec.CodeStream(encoded)
+        if max(stream.height * stream.width, len(encoded) / 3) <= most:
+            top, left, height, width = choose(stream.height, stream.width)
+            region = codec.Region(top, left, top + height, left + width)
+            return stream.get_sub_code_stream(region=region)
+    return None
+
+
+def decode_regions(regions):
+    """Decodes what find_region() returned, in one call; has None for those that nvImageCodec
+    cannot decode."""
+    if not regions:
+        return []
+    _, decoder, parameters = region_decoder()
+    decoded = None
+    with contextlib.suppress(RuntimeError), hushed() as warnings_of_c:
+        decoded = decoder.decode(regions, params=parameters)
+    # Of an image whose middle is damaged, libjpeg warns there, but raises its error at the image's
+    # end alone, which a region seldom reaches. Pillow then reads all of it.
+    if decoded is None or warnings_of_c or any(image is None for image in decoded):
+        # Of which one it warned, only decoding them one by one tells: the list takes twice as long.
+        return [None] if len(regions) == 1 else [decode_regions([one])[0] for one in regions]
+    return [np.asarray(image) for image in decoded]
+
+
+@functools.cache
+def region_decoder():
+    """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
+    # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
+    # Called where images are decoded, so that every loader worker makes its own.
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
+    # What its libjpeg-turbo refuses, its OpenCV would decode: damaged images, half of them grey.
+    # OpenCV reads this limit when it is loaded, and takes no image then.
+    limit = "OPENCV_IO_MAX_IMAGE_PIXELS"
+    before, os.environ[limit] = os.environ.get(limit), "0"
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
+    try:
+        codec = importlib.import_module("nvidia.nvimgcodec")
+        on_cpu = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "max_num_cpu_threads": 1}
+        decoder = codec.Decoder(**on_cpu, backends=[codec.Backend(codec.BackendKind.CPU_ONLY)])
+        return codec, decoder, codec.DecodeParams(apply_exif_orientation=False)  # like ImageFolder
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # absent, or another release
+        return None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        del os.environ[limit]  # for OpenCV elsewhere
+        if before is not None:
+            os.environ[limit] = before
+
+
+@contextlib.contextmanager
+def hushed():
+    """Keeps C libraries from printing: libjpeg and libtiff do not say of which file. Yields a list
+    that is not empty afterwards if they would have printed something."""
+    libc, stderr, shown, kept = c_stderr()
+    said = []
+    stderr.value = kept
+    try:
+        yield said
+    finally:
+        stderr.value = shown
+        if shown != kept and libc.ftell(kept):
+            libc.rewind(kept)
+            said.append(True)
+
+
+@functools.cache
+def c_stderr():
+    """Returns (the C library, its variable stderr, what it points to, a stream in memory)."""
+    # The variable, not the descriptor 2, to which others print meanwhile.
+    try:
+        libc = ctypes.CDLL(None)
+        stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+        libc.fmemopen.restype = ctypes.c_void_p
+        libc.fmemopen.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+        libc.ftell.argtypes = libc.rewind.argtypes = [ctypes.c_void_p]
+        return libc, stderr, stderr.value, libc.fmemopen(None, 4096, b"w") or stderr.value
+    except (ValueError, AttributeError, TypeError):  # not glibc: they print
+        return None, ctypes.c_void_p(), None, None
+
+
+# Not every format of Pillow: for PostScript it would run another program on the file.
+FORMATS = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
+FORMATS += ["AVIF"] * bool(importlib.util.find_spec("PIL.AvifImagePlugin"))  # since Pillow 11.3
+
+
+def decode_by_pillow(encoded, choose):
+    """Returns what decode() does, of any format in FORMATS by Pillow."""
+    with hushed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's do not say of which file, either
+        try:
+            if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+                # Written by make_shards.py --raw: the region is a view.
+                shape = int(ppm[2]), int(ppm[1]), 3
+                pixels = np.frombuffer(encoded, np.uint8, math.prod(shape), ppm.end())
+                top, left, height, width = choose(*shape[:2])
+                return pixels.reshape(shape)[top : top + height, left : left + width]
+            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+                deep = image.format == "PNG" and ";16" in str(image.tile)  # bits a channel
+                deep |= image.format == "TIFF" and max(image.tag_v2.get(258, [1])) > 8
+                if deep or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
+                    cure = "convert it to 8 bits, by a range that you choose"
+                    raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
+                image.load()
+                top, left, height, width = choose(image.height, image.width)
+                box = left, top, left + width, top + height
+                # No copy that is not needed: of a huge image, each takes gigabytes.
+                region = image if box == (0, 0, *image.size) else image.crop(box)
+                return np.asarray(region if region.mode == "RGB" else region.convert("RGB"))
+        except PIL.UnidentifiedImageError:
+            raise errors.BadInput(why_unread(encoded)) from None
+        except Exception as error:  # Pillow's decoders raise errors of any kind
+            raise errors.BadInput(errors.first_line(error)) from None
+
+
+def why_unread(encoded):
+    """Returns what a file is that is of no format in FORMATS."""
+    with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
+        return f"it is {image.format}, not one of {', '.join(FORMATS)}"
+    return f"Pillow cannot identify it: it begins with {bytes(encoded[:16])}"
+
+
+def resize(image, size, mode, out):
+    """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
+    # interpolate() returns planes, and interleaving them again takes as long as resizing. The
+    # operator behind it writes into a tensor of any layout.
+    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
+    planes, into = (tensor.permute(2, 0, 1)[None] for tensor in (pixels, out))
+    resizer(mode)(planes, size, False, None, None, out=into)
+
+
+@functools.cache
+def resizer(mode):
+    """Returns PyTorch's operator; to look it up takes a while."""
+    return getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out

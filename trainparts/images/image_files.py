@@ -1,0 +1,213 @@
+"""Images in folders, as torchvision's ImageFolder lists them, or in tar shards with an index.
+
+Use it to list train/ and val/ once, in arrays that all processes share, and to read an image's
+bytes; and to make the demo set, where there are no images.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import io
+import itertools
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import PIL.Image
+import PIL.ImageColor
+from torchvision import datasets
+
+from trainparts import errors
+from trainparts.images import class_names
+
+
+class Source(NamedTuple):
+    """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
+    `names[file[i]]`. Lists, whose reference counts change, would be copied into every worker."""
+
+    folder: str
+    classes: list  # (C,) names
+    names: np.ndarray  # (F,) bytes: paths below the folder
+    file: np.ndarray  # (N,)
+    offset: np.ndarray  # (N,) bytes
+    length: np.ndarray  # (N,) bytes; -1 = to the end of the file
+    target: np.ndarray  # (N,)
+    not_read: str = ""  # files that are there, but not in this list
+
+    def path(self, index):
+        """Returns the path of the file that holds an image."""
+        return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
+
+    def read(self, index):
+        """Returns the bytes of an image."""
+        if self.length[index] < 0:
+            with open(self.path(index), "rb", buffering=0) as file:
+                return file.read()
+        shard = open_shard(self.path(index))
+        return os.pread(shard.fileno(), self.length[index], self.offset[index])
+
+    def digest(self):
+        """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
+        hashed = hashlib.sha256(repr(self.classes).encode())
+        for array in self[2:-1]:
+            hashed.update(array)
+        for index in range(0, len(self.length), len(self.length) // 100 + 1):
+            hashed.update(b"%d " % os.path.getsize(self.path(index)))
+        return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
+
+    def gaps(self):
+        """Returns lines that say which files are not read, and which classes have no image; what
+        cannot be printed of a name is escaped."""
+        lines = [f"{self.folder}: files that are not read: {self.not_read}"] * bool(self.not_read)
+        images = np.bincount(self.target, minlength=len(self.classes))
+        if empty := [name for name, count in zip(self.classes, images, strict=True) if not count]:
+            names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
+            there = f"{len(images) - len(empty):,} of {len(images):,} classes have images"
+            lines.append(f"{self.folder}: {there}; without: {names}")
+        escaped = ((c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
+        return ["".join(line) for line in escaped]
+
+
+# Each worker opens a shard once: on a network file system, opening takes longer than reading.
+open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
+
+
+def open_sources(folder, evaluate=False):
+    """Returns (train, val) of DIR; of train's classes, val/ may have fewer. To evaluate, train/
+    only names classes, and has no images in its Source; without a train/, val/ names them."""
+    if not evaluate:
+        train = open_source(folder / "train")
+        val = open_source(folder / "val", allow_empty=True)
+        return train, class_names.in_classes(val, train.classes, "train/")
+    val = open_source(folder / "val", allow_empty=True)
+    nothing = {name: getattr(val, name)[:0] for name in Source._fields[3:-1]}
+    train = val._replace(**nothing, not_read="")
+    if names := open_source(folder / "train", names_only=True):
+        train = train._replace(folder=str(folder / "train"), classes=names)
+    return train, val
+
+
+def open_source(folder, allow_empty=False, names_only=False):
+    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it. Or
+    only the names of its classes, none if there is no such folder."""
+    try:
+        if "index.npz" in os.listdir(folder):
+            return open_shards(folder, names_only)
+        return class_folders(folder)[0] if names_only else list_images(folder, allow_empty)
+    except Exception as error:  # a damaged index may raise anything
+        lost = isinstance(error, FileNotFoundError) and not os.path.islink(folder)
+        if names_only and lost:
+            return []
+        holds = (
+            "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
+            "in any form), or tars and index.npz (tools/make_shards.py --index)"
+        )
+        raise errors.storage_error(folder, error, typed=True, advice=holds) from None
+
+
+def list_images(folder, allow_empty=False):
+    """Returns the Source of <class>/*: the files, classes and order of torchvision's ImageFolder.
+    It, however, takes a folder that cannot be read for an empty one."""
+    suffixes, not_read = datasets.folder.IMG_EXTENSIONS, collections.Counter()
+
+    def is_read(name):
+        return name.lower().endswith(suffixes)
+
+    def fail(error):
+        raise error
+
+    classes, files = class_folders(folder)
+    if not classes:
+        raise ValueError("Couldn't find any class folder")
+    files = [name for name in files if name[0] != "."]
+    not_read["images beside the classes"] = sum(map(is_read, files))
+    names, target, empty = [], [], []
+    for label, name in enumerate(classes):
+        before = len(names)
+        for path, _, files in sorted(os.walk(folder / name, onerror=fail, followlinks=True)):
+            below = os.path.relpath(path, folder)
+            for file in sorted(files):
+                if is_read(file):
+                    names.append(os.fsencode(os.path.join(below, file)))
+                elif "/." not in f"/{below}/{file}":  # hidden files are of other programs
+                    suffix = os.path.splitext(file)[1].lower()
+                    not_read[f"*{suffix}" if suffix else "without a suffix"] += 1
+        target += [label] * (len(names) - before)
+        if before == len(names):
+            empty.append(name)
+    if not names or (empty and not allow_empty):
+        wanted = ", *".join(suffixes)
+        others = f"; files that are not read: {counts(not_read)}" * bool(counts(not_read))
+        raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}{others}")
+    zeros = np.zeros(len(names), int)
+    return Source(
+        str(folder),
+        classes,
+        np.array(names),
+        file=np.arange(len(names)),  # each image is a whole file
+        offset=zeros,
+        length=zeros - 1,
+        target=np.array(target),
+        not_read=counts(not_read),
+    )
+
+
+def class_folders(folder):
+    """Returns (names of the folders in a folder, sorted as text, as ImageFolder does; others)."""
+    with os.scandir(folder) as entries:
+        folders = {entry.name: entry.is_dir() for entry in entries}
+    names = sorted(name for name, is_folder in folders.items() if is_folder)
+    return names, [name for name, is_folder in folders.items() if not is_folder]
+
+
+def counts(kinds):
+    """Returns the most frequent of {kind: count} as text."""
+    several = [f"{count:,} {kind}" for kind, count in kinds.most_common(5) if count]
+    if other := kinds.total() - sum(count for _, count in kinds.most_common(5)):
+        several.append(f"{other:,} of other kinds")
+    return ", ".join(several)
+
+
+def open_shards(folder, names_only=False):
+    """Returns the Source, or its classes, that tools/make_shards.py has written into index.npz."""
+    content = (folder / "index.npz").read_bytes()  # zipfile hides an error of the disk
+    with np.load(io.BytesIO(content)) as index:
+        if names_only:
+            return index["classes"].tolist()
+        arrays = [index[name] for name in Source._fields[2:-1]]
+        source = Source(str(folder), index["classes"].tolist(), *arrays)
+        labels = {*source.target.tolist()}
+        if not labels or not labels <= {*range(len(source.classes))}:
+            raise ValueError("its images are of other classes")
+        for name, size in zip(source.names, index["sizes"], strict=True):
+            if os.path.getsize(folder / os.fsdecode(name)) != size:
+                raise ValueError(f"{os.fsdecode(name)} has changed since")
+    return source
+
+
+def make_demo_set(folder):
+    """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
+    rng = np.random.default_rng(0)
+    # Several ranks on several nodes may write at once, each its own; one of them is renamed.
+    unfinished = Path(f"{folder}.{platform.node()}.{os.getpid()}")
+    try:
+        for label, serial in itertools.product(range(10), range(160)):
+            pixels = rng.integers(48, 208, (64, 64, 3), dtype=np.uint8)
+            top, left, size = rng.integers((0, 0, 20), (36, 36, 28))
+            hue = (36 * label + rng.integers(-9, 10)) % 360
+            colour = PIL.ImageColor.getrgb(f"hsv({hue}, 80%, 90%)")
+            pixels[top : top + size, left : left + size] = colour
+            into = unfinished / ("train" if serial < 128 else "val") / f"class{label}"
+            into.mkdir(parents=True, exist_ok=True)
+            PIL.Image.fromarray(pixels).save(into / f"{serial}.jpg", quality=90)
+        unfinished.rename(folder)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():
+            what = "no DIR, and a demo set cannot be written"
+            raise errors.storage_error(what, error, typed=True) from None

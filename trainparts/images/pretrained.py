@@ -1,0 +1,310 @@
+"""Weights of files: those that a library publishes, and those of these scripts and of others.
+
+Use it to load the weights that fit into a model, to learn what a file says of its model and its
+images, and to refuse what would give another number than the file's own.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import itertools
+import math
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torchvision import models
+
+from trainparts import errors, safe_files
+from trainparts.images import architectures
+
+
+def read_about(args, metadata):
+    """Returns about_file() of the weights that a run begins with, and "what" they are."""
+    if metadata:
+        what = f"{metadata['path']}, epoch {metadata['epoch']}"
+        about = about_file(metadata["path"], metadata, args.arch)
+    elif args.weights:
+        what = args.weights
+        about = about_file(what, safe_files.load_file(what), args.arch)
+    else:
+        what = "published weights" if args.pretrained else "random weights"
+        about = {"published": args.pretrained}
+        if args.pretrained and args.evaluate:
+            about |= architectures.about_images(architectures.preset_of(args.arch, test=True))
+    arch, same = about.get("arch", args.arch), [args.arch]
+    if "model_options" not in about and args.arch == f"timm/{arch}":  # as timm writes its names
+        same.append(arch)
+    if args.evaluate and arch not in same:
+        if "model_options" not in about and args.arch.startswith("timm/"):
+            arch = f"timm/{arch.removeprefix('timm/')}"
+        raise errors.BadInput(
+            f"{what} has another architecture than -a {args.arch}: type -a {arch}"
+        )
+    return about | {"what": what}
+
+
+# What about_model() writes into a checkpoint, and of which type it is.
+ABOUT = {
+    "arch": str,
+    "model_options": dict,
+    "num_classes": int,
+    "classes": list,
+    "image_size": int,
+    "val_resize": int,
+    "interpolation": str,
+    "mean": list,
+    "std": list,
+}
+
+
+def about_file(path, saved, arch=None):
+    """Returns {name: value} of what a file says of its model with the names of about_model(), which
+    wrote them into a checkpoint of these scripts. Of another project's file only the architecture
+    is believed: its mean, for one, may be of pixels from 0 to 255. A file with the name of one that
+    torchvision publishes for `arch` is "published", and torchvision says the rest. Raises BadInput
+    if a value is none that about_model() writes."""
+    saved = saved if isinstance(saved, dict) else {}
+    if "model_options" not in saved:
+        about = {}
+        name = saved.get("arch")
+        if name in models.list_models(module=models):
+            about["arch"] = name
+        elif isinstance(name, str):  # timm writes its own names without timm/, others a class's
+            timm = importlib.util.find_spec("timm") and importlib.import_module("timm")
+            if not timm or timm.is_model(name):
+                about["arch"] = f"timm/{name}"
+        files = published_files(arch or about.get("arch"))
+        names = os.path.basename(path), os.path.basename(os.path.realpath(path))
+        theirs = [files[name] for name in names if name in files]
+        if theirs:
+            about |= architectures.about_images(theirs[0].transforms())
+        return about | {"published": bool(theirs)}
+    if "task" in saved:  # of text_*.py
+        raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
+    about = {name: saved[name] for name in ABOUT if name in saved}
+    for name, value in about.items():
+        odd = not isinstance(value, ABOUT[name]) or (ABOUT[name] is int and value < 1)
+        odd = odd or (name == "interpolation" and value not in ("bilinear", "bicubic"))
+        odd = odd or (name == "classes" and not all(isinstance(each, str) for each in value))
+        if odd:
+            raise errors.BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
+    if not about.get("classes"):  # of synthetic images
+        about.pop("classes", None)
+    try:
+        scale = np.array([about.get("mean", [0.0] * 3), about.get("std", [1.0] * 3)], float)
+        good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
+    except (ValueError, TypeError):
+        good = False
+    if not good:
+        raise errors.BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
+    return about | {"published": False}
+
+
+def published_files(arch):
+    """Returns {file name: weights} of what torchvision publishes for an architecture."""
+    several = models.get_model_weights(arch) if arch in models.list_models(module=models) else []
+    return {os.path.basename(weights.url): weights for weights in several}
+
+
+def compare(args, data, about):
+    """Returns lines on the weights that are evaluated, on how what they say differs from `data`,
+    and on what they do not say."""
+    what, lines, preset = about["what"], [], architectures.preset_of(args.arch)
+    if args.evaluate:
+        sizes = "crops of {} pixels, resized to {}"
+        how = data.interpolation + ", squashed" * getattr(preset, "squash", False)
+        lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}, {how}")
+        own = about.get("image_size", data.val_size), about.get("val_resize", data.val_resize)
+        if own != (data.val_size, data.val_resize):
+            lines.append(f"Its own are {sizes.format(*own)}")
+    elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes:
+        lines.append(f"{what} has other classes: its last layer starts from theirs")
+    for name in "mean", "std":
+        usual = [*getattr(preset, name)]
+        if about.get(name, usual) != usual:
+            lines.append(f"{what} has a {name} of {about[name]}, not {usual}")
+    if args.weights and not data.resumed:
+        lines += assumptions(what, args.arch, data.model_options, about)
+    return lines
+
+
+def assumptions(path, arch, options, about):
+    """Returns lines on the `options` of model_options() that a file does not say, where published
+    weights have others."""
+    if not (files := published_files(arch)):  # no architecture of torchvision
+        return []
+    theirs = architectures.model_options(arch, None, about | {"published": True})
+    name = " or ".join(files)
+    return [
+        f"{path} does not say whether its {arch} has {option}: {options[option]} is assumed, as in "
+        f"a training from scratch; published weights have {theirs[option]}, and are called {name}"
+        for option in theirs
+        if "size" not in option and options.get(option, theirs[option]) != theirs[option]
+    ]
+
+
+def published_weights(arch, options):
+    """Returns the state dict that an architecture's library publishes. For a model that is built
+    with `options` of timm_size(), timm resamples the embeddings of positions."""
+    sizes = {name: options[name] for name in options if name == "img_size"}
+    # PyTorch would else run what lies in its cache, under the name of published weights.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    try:
+        return architectures.make_model(arch, pretrained=True, **sizes).state_dict()
+    except Exception as error:  # no network, or a file that may hold anything
+        cache = f"{torch.hub.get_dir()}/checkpoints"
+        if arch.startswith("timm/"):
+            cache = "Hugging Face's hub, or its cache in $HF_HOME"
+        what = f"--pretrained: cannot load {arch} from {cache}"
+        if "Weights only" in str(error):  # PyTorch's advice would be to trust it
+            error = ValueError("the file there has Python objects, which could run code")
+        raise errors.storage_error(what, error, typed=True) from None
+
+
+def count_outputs(model, saved, what):
+    """Returns the number of outputs of the model in a file, as the rows of its last layer; None if
+    it has no such layer."""
+    weights = named_as_in(model, weights_in(saved)[1], what)
+    names = {module: name for name, module in model.named_modules()}
+    for layer in reversed([*architectures.classifier(model).modules()]):
+        if f"{names.get(layer)}.weight" in weights:
+            return len(weights[f"{names[layer]}.weight"])
+    return None
+
+
+# By which names files have weights: averages first, as in validation. "ema" is of these scripts,
+# "state_dict_ema" of timm, "model_ema" and "model" of torchvision's references.
+AVERAGES = ("ema", "state_dict_ema", "model_ema")
+WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
+
+
+def load_weights(model, saved, what, size=None):
+    """Loads the weights of a file that fit, and prints the others, such as those of another last
+    layer. If the model is to be evaluated as it is, on images of `size` pixels, raises BadInput if
+    its output needs weights that the file lacks, or the file has those of another model."""
+    name, found = weights_in(saved)
+    weights, own = named_as_in(model, found, what), model.state_dict()
+    odd = {each for each in own.keys() & weights.keys() if not fits(weights[each], own[each])}
+    state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
+    # The version of the model, but none of its layers: they then rename what older releases saved.
+    state._metadata = {"": own._metadata[""]}
+    try:
+        dense = (each for each in weights.values() if each.layout == torch.strided)
+        if not all(each.isfinite().all() for each in dense if not each.is_quantized):
+            raise errors.BadInput(f"{what}: its weights are not all finite")
+        missing, extra = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # sparse tensors, for one
+        raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None
+    left = sorted({*missing, *extra} | odd)
+    line = f"{what}: {len(left)} weights do not fit"
+    names = ", ".join(left[:4])
+    if len(missing) >= len(own) / 2:
+        holds = [*(weights or (saved if isinstance(saved, dict) else ()))] or ["nothing by name"]
+        raise errors.BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
+    if size:
+        # Counters and tables are integers, and auxiliary heads are for training.
+        other = [each for each in extra if weights[each].is_floating_point()]
+        other = [each for each in other if "aux" not in each.lower()]
+        if other:
+            raise errors.BadInput(
+                f"{line}: the file is of another model, which has {', '.join(other[:4])}"
+            )
+        if output_needs(model, missing, size):
+            raise errors.BadInput(f"{line}: {names}; without them the output is random")
+    if os.environ.get("RANK", "0") == "0":
+        if left:
+            errors.print_line(f"{line} and are left out: {names}")
+        if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
+            errors.print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
+
+
+def fits(weight, own):
+    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
+    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
+    real = weight.is_floating_point() or not own.is_floating_point()
+    return weight.shape == own.shape and real and weight.layout == torch.strided
+
+
+def the_others(saved, what):
+    """Returns how to take the weights beside the averages in a file, as text."""
+    names = [name for name in WEIGHTS if name not in AVERAGES and has_tensors(saved.get(name))]
+    if not names:
+        return ""
+    path = what.removeprefix("--weights ")
+    out = f"{Path(path).stem}_{names[0]}.pth"
+    here = str(Path(safe_files.__file__).parents[1])
+    code = (
+        f"import sys, torch; sys.path.insert(0, {here!r}); from trainparts import safe_files; "
+        f"torch.save(safe_files.load_file({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
+    )
+    command = shlex.join([sys.executable, "-c", code])
+    return f": {command} writes the others into {out}"
+
+
+def output_needs(model, names, size):
+    """Returns whether the output in evaluation needs a tensor of these names: with NaN in it, it is
+    NaN. Counters are no numbers of a layer, and buffers are computed anew, all but statistics."""
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= {name: each for name, each in model.named_buffers() if "running_" in name}
+    tensors = [tensors[name] for name in names if name in tensors]
+    if not tensors:
+        return False
+    kept, training = [tensor.detach().clone() for tensor in tensors], model.training
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.fill_(math.nan)
+        output = model.eval()(torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size))
+        for tensor, before in zip(tensors, kept, strict=True):
+            tensor.copy_(before)
+    model.train(training)
+    return bool(output.isnan().any())
+
+
+def weights_in(saved):
+    """Returns (name, {name: tensor}) of the weights in a file's content. The first name is one of
+    WEIGHTS, or None if the file is a state dict itself."""
+    saved = saved if isinstance(saved, dict) else {}
+    name = next((name for name in WEIGHTS if has_tensors(saved.get(name))), None)
+    found = saved if name is None else saved[name]
+    return name, {str(each): found[each] for each in found if torch.is_tensor(found[each])}
+
+
+def has_tensors(found):
+    """Returns whether an entry of a file is a dict with tensors."""
+    return isinstance(found, dict) and any(map(torch.is_tensor, found.values()))
+
+
+def named_as_in(model, weights, what="the file"):
+    """Returns {name: tensor} with the model's names: as they are, or, if more of them fit so,
+    without the prefixes of wrappers. Raises BadInput if two models in the file fit alike."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    ways = [weights]
+    # torch.compile's prefix is in the middle of a name if only a part is compiled.
+    ways.append({name.replace("_orig_mod.", ""): ways[-1][name] for name in ways[-1]})
+    # torchvision renames what it has published of DenseNets: norm.1 is norm1.
+    old = r"(denselayer\d+\.(?:norm|conv))\.(?=[12]\.)"
+    ways.append({re.sub(old, r"\1", name): ways[-1][name] for name in ways[-1]})
+    cut = ways[-1:]
+    for _ in range(3):  # "module." is of parallel training, the others of Lightning
+        pairs = itertools.product(cut, ("module.", "model.", "net."))
+        cut = [
+            {name.removeprefix(prefix): way[name] for name in way if name.startswith(prefix)}
+            for way, prefix in pairs
+        ]
+        ways += cut
+
+    def fitting(way):
+        return sum(way[name].shape == shapes.get(name) for name in way)
+
+    best = max(ways, key=fitting)
+    for way in ways:
+        other = [name for name in way if name in best and way[name] is not best[name]]
+        if other and fitting(way) == fitting(best):
+            raise errors.BadInput(f"{what} has two models that fit, both with a {other[0]}")
+    return best
