@@ -41,10 +41,7 @@ import platform
 import random
 import re
 import shlex
-import signal
-import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +58,6 @@ if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
 
 import numpy as np
 import PIL.Image
-import psutil
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -87,6 +83,7 @@ from trainparts.images import (
     image_loading,
     pretrained,
 )
+from trainparts.launch import local_processes, rendezvous, store_broadcast
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
 # ==== step: how a step is trained and validated at Apex's opt levels; equal in all *_ddp_apex.py
@@ -275,32 +272,12 @@ def all_reduce_sum(tensor):
 
 def broadcast_object(value):
     """Returns rank 0's small value on every rank, as JSON, or raises what ended rank 0."""
-    # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
-    # code executed; and no collective may come before loader processes are forked (load_batches()).
-    store = dist.distributed_c10d._get_default_store()  # which formed the group
-    mine = f"values read by rank {dist.get_rank()}"
-    number = store.add(mine, 0)
-    if dist.get_rank() == 0:
-        store.set(f"value {number}", json.dumps({"value": value}))
-    sent = json.loads(store.get(f"value {number}"))
-    store.add(mine, 1)
-    if "error" in sent:
-        wrong = sent["status"] == errors.BadInput.status
-        raise (errors.BadInput if wrong else errors.Fault)(sent["error"])
-    return sent["value"]
+    return store_broadcast.broadcast_value(value)
 
 
 def tell_others(line, status):
-    """Sends why rank 0 ends, with the store that it holds, to ranks that wait for its value."""
-    if not dist.is_initialized():
-        return
-    store, until = dist.distributed_c10d._get_default_store(), time.monotonic() + 2
-    number = store.add("values read by rank 0", 1) - 1
-    store.set(f"value {number}", json.dumps({"error": line, "status": status}))
-    others = [f"values read by rank {rank}" for rank in range(1, dist.get_world_size())]
-    # They may have earlier values to read, or not ask at all.
-    while any(store.add(each, 0) <= number for each in others) and time.monotonic() < until:
-        time.sleep(0.01)
+    """Sends why rank 0 ends to ranks that wait for its value."""
+    store_broadcast.broadcast_end(line, status)
 
 
 def trained_state(run):
@@ -1998,14 +1975,7 @@ def launch(train_rank, args):
         raise errors.BadInput(
             "--sync-bn needs --keep-batchnorm-fp32 True: its counts overflow float16"
         )
-    sizes = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if "RANK" not in os.environ and any((os.environ.get(name) or "1") != "1" for name in sizes):
-        raise errors.BadInput("this launcher sets no RANK: start this script with torchrun")
-    if args.local_rank is not None:
-        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        # A killed torchrun would leave its processes behind.
-        endings.end_with_parent(signal.SIGTERM)
+    local_processes.follow_torchrun(args.local_rank)
     train_rank(args)
 
 
@@ -2020,11 +1990,7 @@ def init_distributed(args):
 
 def _place(args):
     """Returns the Place of this process from a launcher's variables; without them it is alone."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    values = {name: os.environ.get(name, alone[name]) for name in alone}
-    numbers = [int(value) for value in values.values() if value.isdecimal()]
-    if len(numbers) < 4 or numbers[0] >= numbers[1]:
-        raise errors.BadInput(f"a launcher sets these to numbers, RANK below WORLD_SIZE: {values}")
+    numbers = local_processes.own_numbers()
     rank, ranks, *local = numbers
     return Place(devices.pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
 
@@ -2035,125 +2001,8 @@ def _form_group(args, place):
     # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
-
-    def failed(why):
-        """Returns a line that says what failed."""
-        at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        line = (
-            f"rank {place.rank} of {place.ranks} cannot form a group with the others by {at}: {why}"
-        )
-        if backend == "gloo" and place.ranks > place.local_ranks:
-            name = os.environ.get("GLOO_SOCKET_IFNAME", "that of this machine's name")
-            line += f"; its interface is {name}: if that is wrong, export GLOO_SOCKET_IFNAME=NAME"
-        return line
-
-    def give_up():
-        """Ends the process: gloo waits for ever for a rank that cannot reach this one."""
-        errors.print_line(f"{Path(sys.argv[0]).name}: error: {failed('no answer')}", sys.stderr)
-        os._exit(errors.Fault.status)
-
-    timer = threading.Timer(wait.total_seconds() + 20, give_up)
-    timer.daemon = True
-    try:
-        if "WORLD_SIZE" in os.environ:
-            store, ends = _meet(place, backend, wait)
-            # As long for rank 0, which may come late, as for those that wait.
-            endings.arm_timeout(args)
-            address = _await_all(store, place, wait, *ends)
-        else:
-            store, address = dist.HashStore(), "127.0.0.1"
-        # gloo would listen at the address of this machine's name, which others cannot reach where
-        # /etc/hosts has it as 127.0.1.1, as Debian and Ubuntu write it.
-        for name, known in psutil.net_if_addrs().items():
-            families = {each.family: each.address.partition("%")[0] for each in reversed(known)}
-            if address in families.values():  # the first of its kind, which gloo would take
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        endings.arm_timeout(args)
-        timer.start()
+    with rendezvous.meet_ranks(args, place, backend, wait) as store:
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
-    except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
-        # A value that a launcher has set wrongly raises another type.
-        transient = isinstance(error, OSError | RuntimeError) and dist.is_backend_available(backend)
-        kind = errors.Fault if transient else errors.BadInput
-        raise kind(failed(errors.first_line(error))) from None
-    finally:
-        timer.cancel()
-
-
-def _meet(place, backend, wait):
-    """Returns a store that all ranks of this start share, and the two IP addresses of a connection
-    to rank 0: this machine's, rank 0's. torchrun's own store survives a restart, with addresses of
-    dead ranks in it. So rank 0 opens a new one and leaves its port there, and the others ask again
-    while nobody listens, as at the port of an earlier start."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        try:
-            socket.create_connection((host, port), 20).close()
-        except OSError as error:  # it is there before the ranks are
-            what = f"torchrun's store at {host} port {port} does not answer"
-            gone = f"({errors.first_line(error)}): torchrun was killed, or its node is gone"
-            raise errors.Fault(f"{what} {gone}") from None
-        launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine connects
-        host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
-    if place.rank == 0:
-        family = {}
-        if not here and socket.has_dualstack_ipv6():
-            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
-        # By itself, TCPStore would listen on all addresses.
-        store = dist.TCPStore(
-            "127.0.0.1", 0, is_master=True, timeout=wait, master_listen_fd=listener.detach()
-        )
-        store.set("group", mine)
-        if by_torchrun:
-            launchers.set("port", str(store.port))
-        return store, ("127.0.0.1", "127.0.0.1")
-    store = None
-    until = time.monotonic() + wait.total_seconds()
-    while store is None:
-        time.sleep(0.5)
-        last = time.monotonic() >= until
-        # After a restart this may still be the port of the start before, where nobody listens.
-        port = int(launchers.get("port")) if by_torchrun else port
-        # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
-        try:
-            with socket.create_connection((host, port), 20) as connection:
-                ends = connection.getsockname()[0], connection.getpeername()[0]
-            store = dist.TCPStore(host, port, timeout=wait)
-        except OSError:
-            if last:
-                raise
-    if (theirs := store.get("group").decode()) != mine:
-        raise errors.BadInput(
-            f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike"
-        )
-    return store, ends
-
-
-def _await_all(store, place, wait, here, at_rank_0):
-    """Waits until all ranks have come; returns the address at which others reach this machine.
-    `here` and `at_rank_0` are the addresses of a connection to rank 0."""
-    loopback = "127.", "::1"
-    if not here.startswith(loopback):
-        store.set("address", at_rank_0)  # rank 0's machine may know itself by 127.0.1.1 alone
-    store.set(f"rank {place.rank}", "here")
-    if place.rank == 0:
-        every = [f"rank {rank}" for rank in range(place.ranks)]
-        until = time.monotonic() + wait.total_seconds()
-        while not store.check(every) and time.monotonic() < until:
-            time.sleep(0.1)
-        store.set("missing", ", ".join(name for name in every if not store.check([name])))
-    store.wait(["missing"], wait + datetime.timedelta(seconds=20))  # rank 0 looks first
-    if missing := store.get("missing").decode():
-        if place.rank == 0:
-            time.sleep(3)  # the others read it before this end closes the store
-        ask = "is its node started, with a number of its own?"
-        raise errors.Fault(f"{missing[:200]} did not come within --timeout: {ask}")
-    if here.startswith(loopback) and store.check(["address"]):
-        return store.get("address").decode()
-    return here
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ from trainparts.images import (
     image_loading,
     pretrained,
 )
+from trainparts.launch import local_processes
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
 # ==== step: how a step is trained and validated with DataParallel; equal in all *_dp.py
@@ -1752,8 +1753,7 @@ def add_parallel_options(parser):
 
 def launch(train_rank, args):
     """One process drives all GPUs: this one."""
-    sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if any((os.environ.get(name) or "1") != "1" for name in sizes):
+    if local_processes.started_several():
         raise errors.BadInput(
             "a launcher started several processes: use the script that ends in _ddp.py"
         )

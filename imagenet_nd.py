@@ -76,6 +76,7 @@ from trainparts.images import (
     image_loading,
     pretrained,
 )
+from trainparts.launch import local_processes
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
 # ==== step: how a step is trained and validated on one device; equal in all *_nd.py
@@ -1747,8 +1748,7 @@ def add_parallel_options(parser):
 
 def launch(train_rank, args):
     """One device needs one process: this one."""
-    sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if any((os.environ.get(name) or "1") != "1" for name in sizes):
+    if local_processes.started_several():
         raise errors.BadInput(
             "a launcher started several processes: use the script that ends in _ddp.py"
         )

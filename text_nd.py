@@ -68,6 +68,7 @@ from trainparts import (
     run_options,
     safe_files,
 )
+from trainparts.launch import local_processes
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
 # ==== step: how a step is trained and validated on one device; equal in all *_nd.py
@@ -956,7 +957,7 @@ def load_weights(model, args, data):
                 raise errors.BadInput(f"{what}: {longer}")
             weights[name] = weights[name][: len(own[name])]
     fitting = {name: weights[name] for name in own.keys() & weights.keys()}
-    fitting = {name: each for name, each in fitting.items() if fits(each, own[name])}
+    fitting = {name: each for name, each in fitting.items() if safe_files.fits(each, own[name])}
     left = sorted((own.keys() | weights.keys()) - fitting.keys())
     line = f"{what}: {len(left)} weights do not fit"
     if len(own.keys() - fitting.keys()) >= len(own) / 2:
@@ -971,13 +972,6 @@ def load_weights(model, args, data):
         print_once(f"{line} and are left out: {', '.join(left[:4])}")
     if held[:1] == ["ema"]:
         print_once(f"{what}: its averages, ema, are taken")
-
-
-def fits(weight, own):
-    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
-    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
-    real = weight.is_floating_point() or not own.is_floating_point()
-    return weight.shape == own.shape and real and weight.layout == torch.strided
 
 
 def print_once(line):
@@ -2219,8 +2213,7 @@ def add_parallel_options(parser):
 
 def launch(train_rank, args):
     """One device needs one process: this one."""
-    sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
-    if any((os.environ.get(name) or "1") != "1" for name in sizes):
+    if local_processes.started_several():
         raise errors.BadInput(
             "a launcher started several processes: use the script that ends in _ddp.py"
         )

@@ -1,6 +1,7 @@
 """How imagenet_ddp.py starts its ranks, ends them, and how they meet: in this process."""
 
 import contextlib
+import datetime
 import functools
 import json
 import os
@@ -19,6 +20,7 @@ from conftest import BIN, ROOT, STARTED, command, environment, free_port, load, 
 
 import imagenet_ddp as ddp
 from trainparts import endings, errors
+from trainparts.launch import local_processes, rendezvous
 
 SLEEPS = "import time; time.sleep(60)"
 SIGNALLED = "import time; time.sleep(59)"  # SIGTERM comes to its launcher while it starts
@@ -33,7 +35,7 @@ def start(monkeypatch):
     alarm, popen, started = signal.alarm, subprocess.Popen, []
 
     def run(*programs):
-        waiting, words = iter(programs), ["--no-accel", "--nproc-per-node", str(len(programs))]
+        waiting = iter(programs)
 
         def begin(words, env):
             program = next(waiting)
@@ -46,9 +48,9 @@ def start(monkeypatch):
             started.append(process)
             return process
 
-        monkeypatch.setattr(ddp.subprocess, "Popen", begin)
-        monkeypatch.setattr(ddp.signal, "alarm", lambda seconds: alarm(min(1, seconds)))
-        return ddp._start_this_node(ddp.parse_args(words))
+        monkeypatch.setattr(local_processes.subprocess, "Popen", begin)
+        monkeypatch.setattr(local_processes.signal, "alarm", lambda seconds: alarm(min(1, seconds)))
+        return local_processes.start_this_node(len(programs), 0)
 
     yield run
     signal.alarm(0)
@@ -92,7 +94,7 @@ def test_places_of_srun(sees, process, expected, monkeypatch):
     monkeypatch.setattr(ddp.torch.accelerator, "device_count", lambda: sees)
     env = {"SLURM_STEP_NODELIST": "gpu[07-08]-ib", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
     env |= {"SLURM_PROCID": str(process), "SLURM_LOCALID": str(process % 4), "SLURM_JOB_ID": "7"}
-    ddp._follow_slurm(env, "8", no_accel=False)
+    local_processes.follow_slurm(env, "8", no_accel=False)
     expected |= {"MASTER_ADDR": "gpu07-ib", "MASTER_PORT": "20007"}
     assert {name: env[name] for name in expected} == expected
 
@@ -108,11 +110,12 @@ def test_a_restarted_rank_reads_the_port_of_its_own_start(monkeypatch):
 
     def rank_0():
         time.sleep(2)
-        stores.append(ddp._meet(place._replace(rank=0), "gloo", ddp.datetime.timedelta(seconds=20)))
+        stores.append(rendezvous.open_store(place._replace(rank=0), "gloo", wait))
 
+    wait = datetime.timedelta(seconds=20)
     stores, first = [], threading.Thread(target=rank_0)
     first.start()
-    store, _ = ddp._meet(place, "gloo", ddp.datetime.timedelta(seconds=20))
+    store, _ = rendezvous.open_store(place, "gloo", wait)
     first.join()
     stores[0][0].set("here", "yes")
     assert store.get("here") == b"yes"

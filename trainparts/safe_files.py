@@ -90,3 +90,10 @@ def load_file(path, typed=True):
         if "Weights only" in why:  # PyTorch's advice would be to trust it
             why = "no checkpoint, or one with Python objects, which could run code"
         raise errors.Damaged(f"{path} cannot be loaded: {why}") from None
+
+
+def fits(weight, own):
+    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
+    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
+    real = weight.is_floating_point() or not own.is_floating_point()
+    return weight.shape == own.shape and real and weight.layout == torch.strided

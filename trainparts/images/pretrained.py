@@ -190,7 +190,8 @@ def load_weights(model, saved, what, size=None):
     its output needs weights that the file lacks, or the file has those of another model."""
     name, found = weights_in(saved)
     weights, own = named_as_in(model, found, what), model.state_dict()
-    odd = {each for each in own.keys() & weights.keys() if not fits(weights[each], own[each])}
+    both = own.keys() & weights.keys()
+    odd = {each for each in both if not safe_files.fits(weights[each], own[each])}
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}
@@ -222,13 +223,6 @@ def load_weights(model, saved, what, size=None):
             errors.print_line(f"{line} and are left out: {names}")
         if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
             errors.print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
-
-
-def fits(weight, own):
-    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
-    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
-    real = weight.is_floating_point() or not own.is_floating_point()
-    return weight.shape == own.shape and real and weight.layout == torch.strided
 
 
 def the_others(saved, what):
