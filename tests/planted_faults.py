@@ -369,7 +369,7 @@ tests/test_storage.py -k "held or without_locks or outlives or lock_that_is"
 tests/test_launcher.py -k "killed or closes or does_not_form"
   a terminal that closes kills => signal.SIGUSR1, signal.SIGHUP) => signal.SIGUSR1)
   nohup is overridden => if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN: => if True:
-  ranks of a killed launcher stay => A killed launcher would leave its processes behind.\n            endings.end_with_parent(signal.SIGTERM) => A killed launcher would leave its processes behind.\n            endings.end_with_parent(signal.SIGCONT)
+  ranks of a killed launcher stay => A killed launcher would leave its processes behind.\n        endings.end_with_parent(signal.SIGTERM) => A killed launcher would leave its processes behind.\n        endings.end_with_parent(signal.SIGCONT)
   a group that has formed is ended => finally:\n        timer.cancel() => finally:\n        pass
   a rank trains on without its launcher => if own and launched != f"process {os.getppid()}": => if False:
 tests/test_nodes.py -m "slow or not slow" -k "127_0_1_1 or export"
@@ -395,7 +395,7 @@ tests/test_data.py -k "list or again_draws"
   lists as long as two => LISTED, LISTED_PIXELS = 32, 2**19 => LISTED, LISTED_PIXELS = 64, 2**19
   large images in lists => LISTED, LISTED_PIXELS = 32, 2**19 => LISTED, LISTED_PIXELS = 32, 2**29
   images one by one => LISTED, LISTED_PIXELS = 32, 2**19 => LISTED, LISTED_PIXELS = 1, 2**19
-  what a list cannot decode stays as it was => write.send(decode_by_pillow(encoded, choose) if image is None else image) => image is None or write.send(image)
+  what a list cannot decode stays as it was => write.send(decoding.decode_by_pillow(encoded, choose) if image is None else image) => image is None or write.send(image)
   images of a list in another order => zip(listed, decoded, strict=True): => zip(listed, decoded[::-1], strict=True):
   classes of a list in another order => return source.target[indices].tolist() => return sorted(source.target[indices].tolist())
   an image that cannot be used is left as it is => except errors.BadInput as error:\n                load_again(source, index, begin, error) => except errors.BadInput as error:\n                pass
@@ -454,9 +454,9 @@ tests/test_weights.py -k "inputs_are or keeps_its_inputs or published_file_says 
   the first published file stands for all => os.path.basename(weights.url): weights for weights in several => os.path.basename(weights.url): [*several][0] for weights in several
   options of a file are not believed => theirs = about.get("model_options", {}) => theirs = {}
   nothing is assumed aloud => options.get(option, theirs[option]) != theirs[option] => False
-  own inputs are assumed, too => theirs = model_options(arch, None, about | {"published": True}) => theirs = model_options(arch, None, {"published": True})
+  own inputs are assumed, too => theirs = architectures.model_options(arch, None, about | {"published": True}) => theirs = architectures.model_options(arch, None, {"published": True})
   mean of the file is not believed => mean=tuple(about.get("mean", preset.mean)), => mean=tuple(preset.mean),
-  mean of the file is not saved => "mean": list(data.mean), => "mean": list(preset_of(args.arch).mean),
+  mean of the file is not saved => "mean": list(data.mean), => "mean": list(architectures.preset_of(args.arch).mean),
   a resize of the file is not believed => val_resize = val_resize or theirs.get("val_resize") => pass
   sizes of the file are trained => theirs = about if args.evaluate else {} => theirs = about
   another size is typed in silence => if own != (data.val_size, data.val_resize): => if False:
@@ -479,8 +479,8 @@ tests/test_weights.py -k "taken_as_they or odd_names or earlier or missing or an
   the trial leaves the model in evaluation mode => model.train(training)\n    return bool => return bool
   another model is measured => if other:\n            raise => if False:\n            raise
   an auxiliary head is of another model => if "aux" not in each.lower() => if True
-  weights of another shape are loaded => if not fits(weights[each], own[each])} => if False}
-  outputs are rows of any layer => reversed([*classifier(model).modules()]) => reversed([*model.modules()][:5])
+  weights of another shape are loaded => if not safe_files.fits(weights[each], own[each])} => if False}
+  outputs are rows of any layer => reversed([*architectures.classifier(model).modules()]) => reversed([*model.modules()][:5])
   a size is asked of training, too => data.val_size if args.evaluate else None) => data.val_size)
 tests/test_weights.py -k "by_name or alone or as_many or index or subset or folders_of or imagenet_s or another_order"
   classes of the file are not believed => return about.get("classes", found) => return found
@@ -492,7 +492,7 @@ tests/test_weights.py -k "by_name or alone or as_many or index or subset or fold
   outputs without names are measured => if outputs not in (None, data.num_classes): => if False:
   typed outputs without names are measured => elif outputs != len(classes): => elif False:
   other outputs than a file's are typed => if outputs != about.get("num_classes", outputs): => if False:
-  outputs of a file are not believed => outputs = args.num_classes or about.get("num_classes") or len(train.classes) or 1000 => outputs = args.num_classes or len(train.classes) or 1000
+  outputs of a file are not believed => outputs = typed or about.get("num_classes") or len(train.classes) or 1000 => outputs = typed or len(train.classes) or 1000
   numbers are text for published weights => if sorted(numbers) == sorted(found): => if False:
   numbers are ImageNet's for all weights => or not about["published"] or len(found) != 1000: => or len(found) != 1000:
   published classes of any name => if zlib.crc32(ids.encode(errors="replace")) != IMAGENET_IDS: => if False:
@@ -534,7 +534,7 @@ tests/test_timm.py -k "of_validation or measured or do_not_make"
   a squashed image is cut to 4:1 => longest = 10**6 if squash else 20 => longest = 4
   a size that is not square => or shape[1] != shape[2] or config.crop_mode => or config.crop_mode
   images that would be padded are cut => config.crop_mode not in ("center", "squash"): => config.crop_mode not in ("center", "squash", "border"):
-  positions are not resampled => return make_model(arch, pretrained=True, **sizes).state_dict() => return make_model(arch, pretrained=True).state_dict()
+  positions are not resampled => return architectures.make_model(arch, pretrained=True, **sizes).state_dict() => return architectures.make_model(arch, pretrained=True).state_dict()
   a model of training's size is evaluated => built_for = val_size if args.evaluate else image_size => built_for = image_size
   the line does not say what is squashed => how = data.interpolation + ", squashed" * getattr(preset, "squash", False) => how = data.interpolation
 tests/test_timm.py -k undecayed
@@ -645,7 +645,7 @@ tests/test_look.py -k "table or unequal"
   folders above are entered by a link => below.remove(name)  # a link => pass  # a link
   suffixes in capitals are passed over => if pair[1].lower().endswith(IMAGES)] => if pair[1].endswith(IMAGES)]
   a folder in the file system's order => walked.sort() => walked.sort(reverse=True)
-  all images in one batch => batch_size=max(1, 64 // max(1, trained.size // 224) ** 2) => batch_size=len(paths)
+  all images in one batch => batch_size=max(1, 64 // max(1, pictures.size // 224) ** 2) => batch_size=len(paths)
   probabilities are rounded => name, *chances.numpy()]) => name, *chances.numpy().round(4)])
   the least likely class is predicted => trained.classes[chances.argmax()] => trained.classes[chances.argmin()]
   columns in another order => table.writerow(["file", "class", *trained.classes]) => table.writerow(["file", "class", *sorted(trained.classes)[::-1]])
@@ -661,8 +661,8 @@ tests/test_look.py -k "table or unequal"
   top-5 of four classes => if len(names) > 5: => if True:
   top-5 of six classes is left out => if len(names) > 5: => if len(names) > 6:
 tests/test_look.py -k "script_s_code or no_script or another_script"
-  a changed build_model is passed over => nd.build_model(args, trained.data(), load=False) => nd.make_model(arch, num_classes=count, **options)
-  a checkpoint's options are passed over => if name in options and isinstance(value, => if False and isinstance(value,
+  a changed build_model is passed over => nd.build_model(args, data, load=False) => architectures.make_model(arch, num_classes=count, **options)
+  a checkpoint's options are passed over => if name in args and isinstance(value, => if False and isinstance(value,
   a checkpoint's options are of any type => isinstance(value, str | int | float | None): => True:
   normalised by this repository => return nd.finish_batch( => return imagenet_nd.finish_batch(
   modules beside a script are not found => sys.path.insert(0, str(path.resolve().parent)) => pass

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
@@ -27,9 +28,9 @@ from test_own_data import PARTS, program
 from torchvision.models import VisionTransformer
 from torchvision.transforms import v2
 
-MAKE, ASSEMBLE, TRAIN = re.search(
-    r"^```bash\n(.*?)^```", PARTS["Several tags per image"], re.S | re.M
-)[1].splitlines()
+BLOCKS = re.findall(r"^```bash\n(.*?)^```", PARTS["Several tags per image"], re.S | re.M)
+MAKE, ASSEMBLE, TRAIN = BLOCKS[0].splitlines()
+LOOK = BLOCKS[1].strip()
 TAGS = ["red", "green", "blue"]
 # No image is resized in validation.
 SMALL = [*VIT, *"--val-resize 32 --epochs 4 --global-batch 16 -p 1".split()]
@@ -128,17 +129,20 @@ def test_measures_are_those_of_the_scores(folder, one_device):
     """Of scores that torchvision's model and transforms give."""
     f1 = [*scalars(folder / "runs" / "NAME", "F1/val").values()]
     assert max(f1) > f1[0] + 5 and max(f1) > 75, "it learns"
+    run(words_of(LOOK, folder), folder)
     printed = run(program("Several tags per image"), folder)
-    with open(folder / "scores.csv", newline="") as table:
+    with open(folder / "outputs.csv", newline="") as table:
         header, *rows = csv.reader(table)
-    assert header == ["file", *TAGS]
-    scores = np.array([row[1:] for row in rows], float)
+    assert header == ["file", "class", *TAGS]
+    rows = sorted((int(Path(row[0]).stem), *row[2:]) for row in rows)  # as val.csv has them
+    scores = torch.tensor([[float(output) for output in row[1:]] for row in rows])
+    scores = scores.double().sigmoid().numpy()
 
     saved = load(folder / "runs" / "NAME" / "model_best.pt")
     sizes = {"image_size": 32, "patch_size": 16, "num_layers": 2, "num_heads": 2}
     model = VisionTransformer(**sizes, hidden_dim=32, mlp_dim=64, num_classes=3).eval()
     model.load_state_dict(saved["state_dict"])
-    images = [PIL.Image.open(folder / "DIR" / "val" / name) for name, *_ in rows]
+    images = [PIL.Image.open(folder / "DIR" / "val" / f"{name}.png") for name, *_ in rows]
     steps = v2.ToImage(), v2.ToDtype(torch.float32, scale=True)
     transform = v2.Compose([*steps, v2.Normalize(saved["mean"], saved["std"])])
     batch = torch.stack([transform(image) for image in images])
@@ -166,7 +170,13 @@ def test_it_applies_though_other_places_change(tmp_path):
     the task alone."""
     text = (ROOT / "imagenet_nd.py").read_text()
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    for at in "# ==== step:", "def build_model(", "def list_sources(", "def decode(", "DEFAULTS = ":
+    for at in (
+        "# ==== step:",
+        "def build_model(",
+        "def list_sources(",
+        "def crop_box(",
+        "DEFAULTS = ",
+    ):
         assert text.count(f"\n{at}") == 1
         text = text.replace(f"\n{at}", "\n" + 40 * "# A line more.\n" + at)
     (tmp_path / "imagenet_nd.py").write_text(text)

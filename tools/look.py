@@ -354,7 +354,10 @@ def on_best_device(trained):
 @torch.no_grad()
 def predict(args):
     """Prints a line for each picture: its five likeliest classes, and their probabilities. With
-    --csv those of all classes are written as a table instead."""
+    --csv those of all classes are written as a table instead; with --outputs as well, the model's
+    outputs, before the softmax."""
+    if args.outputs and not args.csv:
+        raise errors.BadInput("--outputs are written by --csv FILE")
     paths = [path for each in args.paths for path in images_in(each)]
     with open_table(args.csv) as table:
         trained, odd = on_best_device(open_checkpoint(args.checkpoint, args.arch)), 0
@@ -362,8 +365,8 @@ def predict(args):
             table.writerow(["file", "class", *trained.classes])
         for images, numbers in crops(trained, paths):
             logits = finite(trained, trained.model(normalised(trained, images)))
-            shares = logits.softmax(dim=1).cpu()
-            for number, chances in zip(numbers.tolist(), shares, strict=True):
+            values = (logits if args.outputs else logits.softmax(dim=1)).cpu()
+            for number, chances in zip(numbers.tolist(), values, strict=True):
                 if number < 0:
                     odd += 1
                 elif table:  # of float32 csv writes as many digits as tell it from others
@@ -712,6 +715,8 @@ def main():
     )
     full = "write, in place of the lines: file, class, and the probability of each class"
     adds[predict]("--csv", **table, help=full)
+    raw = "write the model's outputs in place of probabilities, as for several classes per image"
+    adds[predict]("--outputs", action="store_true", help=raw)
     adds[classes]("checkpoint", **checkpoint)
     adds[classes]("dir", type=Path, metavar="DIR", help="has PART/<class>/")
     adds[classes]("--part", default="val", help="which folder of DIR's (%(default)s)")

@@ -67,7 +67,12 @@ def in_classes(source, classes, whose):
         what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
         name, known = first_three(strange[:1]), first_three(classes)
         raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
-    target = np.array([labels[name] for name in source.classes])[source.target]
+    positions = np.array([labels[name] for name in source.classes])
+    if source.target.ndim == 1:
+        target = positions[source.target]
+    else:
+        target = np.zeros((len(source.target), len(classes)), source.target.dtype)
+        target[:, positions] = source.target
     return source._replace(classes=classes, target=target)
 
 

@@ -36,7 +36,7 @@ class Source(NamedTuple):
     file: np.ndarray  # (N,)
     offset: np.ndarray  # (N,) bytes
     length: np.ndarray  # (N,) bytes; -1 = to the end of the file
-    target: np.ndarray  # (N,)
+    target: np.ndarray  # (N,) classes; or (N, C), 1 where an image has the class
     not_read: str = ""  # files that are there, but not in this list
 
     def path(self, index):
@@ -64,7 +64,10 @@ class Source(NamedTuple):
         """Returns lines that say which files are not read, and which classes have no image; what
         cannot be printed of a name is escaped."""
         lines = [f"{self.folder}: files that are not read: {self.not_read}"] * bool(self.not_read)
-        images = np.bincount(self.target, minlength=len(self.classes))
+        if self.target.ndim == 1:
+            images = np.bincount(self.target, minlength=len(self.classes))
+        else:
+            images = self.target.sum(axis=0)
         if empty := [name for name, count in zip(self.classes, images, strict=True) if not count]:
             names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
             there = f"{len(images) - len(empty):,} of {len(images):,} classes have images"
@@ -77,17 +80,19 @@ class Source(NamedTuple):
 open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
-def open_sources(folder, evaluate=False):
+def open_sources(folder, evaluate=False, open_part=None):
     """Returns (train, val) of DIR; of train's classes, val/ may have fewer. To evaluate, train/
-    only names classes, and has no images in its Source; without a train/, val/ names them."""
+    only names classes, and has no images in its Source; without a train/, val/ names them. A
+    function in place of open_source(), `open_part`, takes the same arguments."""
+    open_part = open_part or open_source
     if not evaluate:
-        train = open_source(folder / "train")
-        val = open_source(folder / "val", allow_empty=True)
+        train = open_part(folder / "train")
+        val = open_part(folder / "val", allow_empty=True)
         return train, class_names.in_classes(val, train.classes, "train/")
-    val = open_source(folder / "val", allow_empty=True)
+    val = open_part(folder / "val", allow_empty=True)
     nothing = {name: getattr(val, name)[:0] for name in Source._fields[3:-1]}
     train = val._replace(**nothing, not_read="")
-    if names := open_source(folder / "train", names_only=True):
+    if names := open_part(folder / "train", names_only=True):
         train = train._replace(folder=str(folder / "train"), classes=names)
     return train, val
 
