@@ -87,6 +87,29 @@ print(seen[0].nd.__file__, seen[0].nd.checkpointing.__file__)
 """
 
 
+def test_processor_time_is_of_the_checkout(demo, tmp_path):
+    """Each value is of the code of its checkout: here the other one has a script and a package that
+    say that they ran."""
+    before, ran = tmp_path / "before", tmp_path / "ran"
+    for name in "benchmarks", "tools", "reporting", "trainparts":
+        shutil.copytree(ROOT / name, before / name)
+    for path in (ROOT / "imagenet_nd.py", ROOT / "trainparts" / "images" / "image_loading.py"):
+        name = path.relative_to(ROOT)
+        head, mark, rest = path.read_text().partition("\nimport torch\n")
+        says = f"open({str(ran)!r}, 'a').write('{path.stem} ')\n"
+        (before / name).write_text(f"{head}\n{says}{mark}{rest}")
+    program = [sys.executable, ROOT / "benchmarks" / "processor_time.py", before, demo]
+    printed = run([*program, "--pairs", "1", "--steps", "2"], tmp_path)
+    lines, number = re.findall(".*: median .*", printed), r"\d+\.\d{3}"
+    for line, unit in zip(lines, ("image", "step", "--help"), strict=True):
+        ratio = re.fullmatch(
+            rf"ms an? {unit}: median ratio ({number}) of 1 pairs: ({number}) ({number})", line
+        )
+        ratio, earlier, after = map(float, ratio.groups())
+        assert ratio == pytest.approx(after / earlier, abs=0.002)
+    assert ran.read_text().split() == ["imagenet_nd", "image_loading"] * 3
+
+
 def test_another_commit_is_measured_with_its_own_package(tmp_path):
     """Else it would be compared with itself."""
     for name in "benchmarks", "reporting", "tools", "trainparts":
@@ -311,12 +334,14 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("text ngrams --ranks 1 2 --out ABSENT", "--ranks: ngrams takes one number"),
         ("overhead loop", "loop takes --examples MAIN.PY, imagenet/main.py of pytorch/examples"),
         ("gpu", "PyTorch finds no CUDA GPU here"),
+        ("processor_time EMPTY DEMO", "processor_time.py: error: EMPTY has no imagenet_nd.py"),
+        ("processor_time ROOT ABSENT", "processor_time.py: error: ABSENT has no train"),
     ],
 )
 def test_bad_input_is_one_line(words, message, demo, tmp_path, complaint_here):
     if words == "gpu" and torch.cuda.is_available():
         pytest.skip("there is one")
-    places = {"DEMO": demo, "ABSENT": tmp_path / "absent"}
+    places = {"DEMO": demo, "ROOT": ROOT, "ABSENT": tmp_path / "absent"}
     places["EMPTY"] = tmp_path / "empty"
     (places["EMPTY"] / "train" / "cat").mkdir(parents=True)
     (places["EMPTY"] / "train" / "cat" / "notes.txt").write_text("no image")

@@ -301,6 +301,32 @@ def test_extras_that_are_installed_exist():
     assert named == extras
 
 
+# ------------------------------------------------------------------ programs of this checkout
+
+
+@pytest.mark.parametrize("folder", ["tools", "benchmarks"])
+def test_programs_use_the_package_of_their_checkout(folder, tmp_path):
+    """From any folder, where none is installed or another one is, without a line of their own for
+    it: one helper of each folder has it."""
+    helper = {"tools": "commandline", "benchmarks": "common"}[folder]
+    uses = re.compile(r"^ *(?:import|from) (?:trainparts|imagenet_nd|text_nd)\b", re.MULTILINE)
+    texts = {path.name: path.read_text() for path in (ROOT / folder).glob("*.py")}
+    users = [name for name in texts if uses.search(texts[name]) and name != f"{helper}.py"]
+    assert len(users) > 4
+    for name in users:
+        asks = re.search(rf"^(?:import|from) {helper}\b", texts[name], re.MULTILINE)
+        assert asks.start() < uses.search(texts[name]).start(), name
+        others = re.findall(r"sys\.path.*", texts[name])
+        assert all(re.search("checkout|resolve", line) for line in others), name  # of an option's
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "__init__.py").write_text("raise SystemExit('another package')")
+    program = ROOT / folder / {"tools": "make_shards.py", "benchmarks": "overhead.py"}[folder]
+    env = {"PYTHONPATH": str(tmp_path)}
+    run([sys.executable, program, "--help"], tmp_path, env=env)
+    end = run([sys.executable, "-c", f"import {NAME}"], tmp_path, status=1, env=env)
+    assert end == "another package\n"
+
+
 # ------------------------------------------------------------------------------------- its rules
 
 MODULES = sorted(ROOT.glob("trainparts/**/[!_]*.py"))

@@ -15,8 +15,9 @@ and standard deviation. For others, such as pytorch/examples' and torchvision's,
 that of torchvision's weights of the architecture; files of bare weights need -a. Pictures are
 resized and cropped as in validation. With --ema the averages are used, as validation does.
 
-Model, decoding, crop, normalisation and loss are imagenet_nd.py's. If a changed script trained the
-model, add --script FILE, which imports that script and uses its functions instead.
+Model, crop, normalisation and loss are imagenet_nd.py's; trainparts/ decodes. If a changed script
+trained the model, add --script FILE, which imports that script, with the trainparts/ beside it, and
+uses its functions instead.
 """
 
 import argparse
