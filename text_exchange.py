@@ -2272,8 +2272,8 @@ def build_run(args):
             leave(place)
             sys.exit()
 
-    # 5. Loader processes are forked before prepare(), which may call a collective: load_batches()
-    #    says why.
+    # 5. Loader processes are forked before prepare(), which may call a collective: up to Python
+    #    3.11, a child hangs that is forked while a thread of one waits for the interpreter's lock.
     endings.arm_timeout(args)
     try:
         begin = run.epoch, run.step

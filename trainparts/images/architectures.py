@@ -45,7 +45,7 @@ def make_model(arch, pretrained=False, **options):
 
 def model_options(arch, image_size, about, zero_init=False):
     """Returns the arguments of an architecture besides the number of classes: those of a file's
-    model, from `about_file()`, but sizes are this run's."""
+    model, from pretrained.about_file(), but sizes are this run's."""
     options = {}
     if zero_init:  # only ResNets take it
         options = {"zero_init_residual": True}
@@ -111,7 +111,7 @@ def preset_of(arch, test=False):
 
 
 def about_images(preset):
-    """Returns what about_model() says of images, of a preset of preset_of()."""
+    """Returns what a checkpoint says of images, {name: value}, of a preset of preset_of()."""
     return {
         "image_size": preset.crop_size[0],
         "val_resize": preset.resize_size[0],

@@ -38,8 +38,8 @@ def load_images(schedule, sources, crops, size_of, size, workers, device):
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
         worker_init_fn=start_loader_worker,
     )
-    # Workers are forked here, before the group's first collective: up to Python 3.11, a child hangs
-    # that is forked while a collective's thread waits for the interpreter's lock.
+    # Workers are forked here, and the caller's first collective comes later: up to Python 3.11, a
+    # child hangs that is forked while a collective's thread waits for the interpreter's lock.
     loaded = iter(loader)
     if device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
@@ -68,7 +68,7 @@ class Images(torch.utils.data.Dataset):
 
     def __init__(self, sources, crops, size_of, buffers):
         """`sources` and `crops` have "train" and "val". A crop is a generator function of (out,
-        key, epoch), such as random_crop(); size_of(split, epoch) is a crop's side in pixels."""
+        key, epoch), as this module says; size_of(split, epoch) is a crop's side in pixels."""
         self.sources, self.crops, self.size_of, self.buffers = sources, crops, size_of, buffers
 
     def pixels(self, buffer, split, epoch, images):
@@ -77,7 +77,7 @@ class Images(torch.utils.data.Dataset):
         return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
 
     def batches(self, loaded):
-        """Yields load_batches()' batches from an iterator over __getitem__()'s results."""
+        """Yields load_images()' batches from an iterator over __getitem__()'s results."""
         for buffer, *when, target in loaded:
             if isinstance(target, Exception):
                 raise target
@@ -145,5 +145,5 @@ def load_again(source, index, begin, error):
 
 
 def load_alone(encoded, write):
-    """Loads an image; `write` is a crop: a random_crop() or a central_crop()."""
+    """Loads an image; `write` is what a crop returns, which has not begun."""
     write.send(decoding.decode(encoded, next(write)))

@@ -49,7 +49,7 @@ def read_about(args, metadata):
     return about | {"what": what}
 
 
-# What about_model() writes into a checkpoint, and of which type it is.
+# What a checkpoint of these scripts says of its model and its images, and of which type it is.
 ABOUT = {
     "arch": str,
     "model_options": dict,
@@ -64,11 +64,10 @@ ABOUT = {
 
 
 def about_file(path, saved, arch=None):
-    """Returns {name: value} of what a file says of its model with the names of about_model(), which
-    wrote them into a checkpoint of these scripts. Of another project's file only the architecture
-    is believed: its mean, for one, may be of pixels from 0 to 255. A file with the name of one that
-    torchvision publishes for `arch` is "published", and torchvision says the rest. Raises BadInput
-    if a value is none that about_model() writes."""
+    """Returns {name: value} of what a file says of its model, with the names of ABOUT. Of another
+    project's file only the architecture is believed: its mean, for one, may be of pixels from 0 to
+    255. A file with the name of one that torchvision publishes for `arch` is "published", and
+    torchvision says the rest. Raises BadInput if a value is none that these scripts write."""
     saved = saved if isinstance(saved, dict) else {}
     if "model_options" not in saved:
         about = {}
@@ -135,8 +134,8 @@ def compare(args, data, about):
 
 
 def assumptions(path, arch, options, about):
-    """Returns lines on the `options` of model_options() that a file does not say, where published
-    weights have others."""
+    """Returns lines on the `options` of architectures.model_options() that a file does not say,
+    where published weights have others."""
     if not (files := published_files(arch)):  # no architecture of torchvision
         return []
     theirs = architectures.model_options(arch, None, about | {"published": True})
@@ -151,7 +150,7 @@ def assumptions(path, arch, options, about):
 
 def published_weights(arch, options):
     """Returns the state dict that an architecture's library publishes. For a model that is built
-    with `options` of timm_size(), timm resamples the embeddings of positions."""
+    with `options` of architectures.timm_size(), timm resamples the embeddings of positions."""
     sizes = {name: options[name] for name in options if name == "img_size"}
     # PyTorch would else run what lies in its cache, under the name of published weights.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
