@@ -433,7 +433,7 @@ tests/test_data.py -k "8_bits or range_that or every_mode or formats or what_a_f
   AVIF is not read => FORMATS += ["AVIF"] => FORMATS += []
   no line says what format it is => return f"it is {image.format}, not one of {', '.join(FORMATS)}" => pass
 tests/test_data.py -k "what_to_do or counted or counts or class_without or not_trained or imagefolder_lists"
-  labels of validation keep their own numbers => np.array([labels[name] for name in source.classes])[source.target] => source.target
+  labels of validation keep their own numbers => target = positions[source.target] => target = source.target
   a class of validation that is not trained => raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}") => pass
   a trained class may be empty => if not names or (empty and not allow_empty): => if not names:
   a name breaks the line => c if c.isprintable() else ascii(c)[1:-1] => c
@@ -660,6 +660,12 @@ tests/test_look.py -k "table or unequal"
   the matrix is turned => zip(trained.classes, matrix.tolist(), strict=True) => zip(trained.classes, matrix.T.tolist(), strict=True)
   top-5 of four classes => if len(names) > 5: => if True:
   top-5 of six classes is left out => if len(names) > 5: => if len(names) > 6:
+tests/test_own_tags.py -k "measures"
+  several classes keep their own columns => target[:, positions] = source.target => target[:, range(len(source.classes))] = source.target
+  an output beside --csv is a probability => (logits if args.outputs else logits.softmax(dim=1)) => logits.softmax(dim=1)
+tests/test_look.py -k "another_package"
+  a log's package is not compared => same and {*own} <= {*modules} => same
+  a package that lacks modules is taken => if missing := [str(path) for path in modules if not (there / path).exists()]: => if missing := []:
 tests/test_look.py -k "script_s_code or no_script or another_script"
   a changed build_model is passed over => nd.build_model(args, data, load=False) => architectures.make_model(arch, num_classes=count, **options)
   a checkpoint's options are passed over => if name in args and isinstance(value, => if False and isinstance(value,

@@ -25,7 +25,8 @@ from torchvision.models import VisionTransformer
 
 from trainparts import errors
 
-MADE = "    model = make_model(args.arch, num_classes=data.num_classes, **data.model_options)\n"
+MADE = "    model = architectures.make_model("
+MADE += "args.arch, num_classes=data.num_classes, **data.model_options)\n"
 # Of a ViT, which has no BatchNorm: its convolution and its first block are frozen.
 VIT = """
     model.extra = nn.Linear(4, 4)

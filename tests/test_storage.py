@@ -354,8 +354,9 @@ from pathlib import Path
 from trainparts.runs import run_folder
 run_folder.lock_folder(Path(sys.argv[1]))
 if not os.fork():
+    os.write(1, b"forked\n")
     time.sleep(100)
-print("locked", flush=True)
+os.write(1, b"locked\n")
 sys.stdin.read()
 os._exit(0)
 """
@@ -367,7 +368,7 @@ def test_no_lock_outlives_its_process(tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
     try:
-        assert process.stdout.readline() == b"locked\n"
+        assert {process.stdout.readline() for _ in range(2)} == {b"locked\n", b"forked\n"}
         with open(tmp_path / ".lock") as lock:
             with pytest.raises(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
