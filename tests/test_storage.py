@@ -354,9 +354,9 @@ from pathlib import Path
 from trainparts.runs import run_folder
 run_folder.lock_folder(Path(sys.argv[1]))
 if not os.fork():
-    os.write(1, b"forked\n")
+    os.write(1, b"forked\\n")
     time.sleep(100)
-os.write(1, b"locked\n")
+os.write(1, b"locked\\n")
 sys.stdin.read()
 os._exit(0)
 """
