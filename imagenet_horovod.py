@@ -78,7 +78,7 @@ from trainparts.images import (
     decoding,
     image_files,
     image_loading,
-    pretrained,
+    weight_files,
 )
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
 
@@ -707,16 +707,16 @@ def build_model(args, data, load=True):
     if load and not data.resumed and (args.pretrained or args.weights):
         if args.pretrained:
             what = "--pretrained"
-            saved = pretrained.published_weights(args.arch, data.model_options)
+            saved = weight_files.published_weights(args.arch, data.model_options)
         else:
             what = f"--weights {args.weights}"
             saved = safe_files.load_file(args.weights)
-        outputs = pretrained.count_outputs(model, saved, what) if args.evaluate else None
+        outputs = weight_files.count_outputs(model, saved, what) if args.evaluate else None
         if outputs not in (None, data.num_classes):
             if args.dummy:
                 raise errors.BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
             raise class_names.unnamed(what, outputs, data.train.classes, args.dir)
-        pretrained.load_weights(model, saved, what, data.val_size if args.evaluate else None)
+        weight_files.load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
     if args.channels_last:
@@ -886,7 +886,7 @@ def open_data(args, place, sources, batches, metadata=None):
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     # Rank 0's, since other nodes may have other disks.
-    about = broadcast_object(pretrained.read_about(args, metadata) if place.rank == 0 else None)
+    about = broadcast_object(weight_files.read_about(args, metadata) if place.rank == 0 else None)
     train, val = sources
     num_classes = args.num_classes or len(train.classes) or 1000
     if args.evaluate:
@@ -931,7 +931,7 @@ def open_data(args, place, sources, batches, metadata=None):
         val_resize=val_resize,
         lines=[],
     )
-    return data._replace(lines=pretrained.compare(args, data, about))
+    return data._replace(lines=weight_files.compare(args, data, about))
 
 
 def batch_multiple(args):

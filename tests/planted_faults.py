@@ -665,7 +665,6 @@ tests/test_own_tags.py -k "measures"
   an output beside --csv is a probability => (logits if args.outputs else logits.softmax(dim=1)) => logits.softmax(dim=1)
 tests/test_look.py -k "another_package"
   a log's package is not compared => same and {*own} <= {*modules} => same
-  a package that lacks modules is taken => if missing := [str(path) for path in modules if not (there / path).exists()]: => if missing := []:
 tests/test_look.py -k "script_s_code or no_script or another_script"
   a changed build_model is passed over => nd.build_model(args, data, load=False) => architectures.make_model(arch, num_classes=count, **options)
   a checkpoint's options are passed over => if name in args and isinstance(value, => if False and isinstance(value,

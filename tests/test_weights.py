@@ -29,7 +29,7 @@ from torchvision.transforms import v2
 
 import imagenet_nd as nd
 from trainparts import batch_plan, endings, errors, safe_files
-from trainparts.images import architectures, class_names, decoding, image_files, pretrained
+from trainparts.images import architectures, class_names, decoding, image_files, weight_files
 
 CLASSES = ["bird", "cat", "dog"]
 IDS = class_names.IMAGENET.read_text().split()
@@ -231,10 +231,10 @@ def test_whose_inputs_are_transformed(arch):
         ("a.pt", {"model_options": {"transform_input": True, "aux_logits": False}}, True, 0),
         (name[arch], {"model_options": {"transform_input": False}}, False, 0),
     ):
-        about = pretrained.about_file(path, saved, arch)
+        about = weight_files.about_file(path, saved, arch)
         options = architectures.model_options(arch, 224, about)
         assert options["transform_input"] is expected, path
-        assert len(pretrained.assumptions(path, arch, options, about)) == assumed
+        assert len(weight_files.assumptions(path, arch, options, about)) == assumed
     assert architectures.model_options(arch, 224, {"published": True})["transform_input"] is True
 
 
@@ -268,17 +268,17 @@ def test_a_published_file_says_its_preprocessing(images, tmp_path, monkeypatch):
         ("vit_b_16", "vit_b_16_swag-9ac1b537.pth", (384, 384, "bicubic")),
         ("efficientnet_b1", "efficientnet_b1_rwightman-bac287d4.pth", (240, 256, "bicubic")),
     ):
-        about = pretrained.about_file(tmp_path / name, {}, arch)
+        about = weight_files.about_file(tmp_path / name, {}, arch)
         found = about["image_size"], about["val_resize"], about["interpolation"]
         assert about["published"] and found == sizes
         (tmp_path / "link.pth").unlink(missing_ok=True)
         (tmp_path / "link.pth").symlink_to(name)
         (tmp_path / name).touch()
-        assert pretrained.about_file(tmp_path / "link.pth", {}, arch) == about
+        assert weight_files.about_file(tmp_path / "link.pth", {}, arch) == about
         (tmp_path / "blob").touch()
         (tmp_path / "cache" / arch).mkdir(parents=True, exist_ok=True)
         (tmp_path / "cache" / arch / name).symlink_to(tmp_path / "blob")
-        assert pretrained.about_file(tmp_path / "cache" / arch / name, {}, arch) == about
+        assert weight_files.about_file(tmp_path / "cache" / arch / name, {}, arch) == about
         torch.save({}, tmp_path / name)
         words = ["-a", arch, "--weights", tmp_path / name, "-e", images]
         data = opened(words)
@@ -349,12 +349,12 @@ def test_another_size_is_wanted_in_training():
 def test_another_project_s_numbers_are_not_believed(tmp_path):
     """Their mean may be of pixels from 0 to 255, and their classes a number."""
     own = {"model_options": {}, "mean": [0.0] * 3, "std": [0.5] * 3}
-    about = pretrained.about_file("x.pth", own, "resnet18")
+    about = weight_files.about_file("x.pth", own, "resnet18")
     assert about == own | {"published": False}
     saved = {"state_dict": {}, "mean": [123.7, 116.3, 103.5], "classes": 10, "image_size": (9, 9)}
-    assert pretrained.about_file("x.pth", saved, "resnet18") == {"published": False}
-    assert pretrained.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
-    about = pretrained.about_file("x.pth", saved | {"arch": "resnet18"}, "resnet18")
+    assert weight_files.about_file("x.pth", saved, "resnet18") == {"published": False}
+    assert weight_files.about_file("x.pth", saved | {"arch": 7}, "resnet18") == {"published": False}
+    about = weight_files.about_file("x.pth", saved | {"arch": "resnet18"}, "resnet18")
     assert about == {"published": False, "arch": "resnet18"}
     for odd in (
         {"mean": [0.5]},
@@ -364,7 +364,7 @@ def test_another_project_s_numbers_are_not_believed(tmp_path):
         {"image_size": "x"},
     ):
         with pytest.raises(errors.BadInput, match="x.pth cannot be used: its "):
-            pretrained.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
+            weight_files.about_file("x.pth", {"model_options": {}} | odd, "resnet18")
 
 
 # -------------------------------------------------------------------------------------------- names
@@ -382,13 +382,13 @@ def test_names_are_taken_as_they_are_and_wrappers_from_the_front(arch):
         [*WRAPPERS, "model.module."], ({}, {"loss.weight": torch.ones(2)})
     ):
         wrapped = {f"{wrapper}{name}": weight for name, weight in state.items()} | other
-        found = pretrained.named_as_in(model, wrapped)
+        found = weight_files.named_as_in(model, wrapped)
         assert {name: found[name] for name in state} == state, wrapper
         if wrapper not in ("", "_orig_mod."):
             assert len(found) == len(state), "what is beside the model in a module is not its own"
     first = next(iter(state)).split(".")[0]
     parts = {name.replace(f"{first}.", f"{first}._orig_mod.", 1): state[name] for name in state}
-    assert pretrained.named_as_in(model, parts) == state, "of a part that was compiled"
+    assert weight_files.named_as_in(model, parts) == state, "of a part that was compiled"
 
 
 def test_own_checkpoints_of_odd_names(images, tmp_path, look):
@@ -435,7 +435,7 @@ def test_published_names_of_earlier_releases():
 
 def compare(model, other, state, size=64):
     """Loads weights into another model, which must then answer as the model does."""
-    pretrained.load_weights(other, state, "x.pth", size)
+    weight_files.load_weights(other, state, "x.pth", size)
     batch = torch.randn(2, 3, size, size)
     assert torch.equal(other.eval()(batch), model(batch))
 
@@ -449,15 +449,15 @@ def test_a_missing_weight_that_the_output_needs_ends(tmp_path):
     for name in "fc.weight", "layer4.1.bn2.running_var", "conv1.weight":
         few = {each: state[each] for each in state if each != name}
         with pytest.raises(errors.BadInput, match=f"x.pth: 1 weights do not fit: {name}"):
-            pretrained.load_weights(make("resnet18", seed=2), few, "x.pth", 64)
-        pretrained.load_weights(make("resnet18", seed=2), few, "x.pth")  # training goes on
+            weight_files.load_weights(make("resnet18", seed=2), few, "x.pth", 64)
+        weight_files.load_weights(make("resnet18", seed=2), few, "x.pth")  # training goes on
     counters = [name for name in state if "num_batches_tracked" in name]
     assert len(counters) == 20
     compare(model, make("resnet18", seed=2), {n: state[n] for n in state if n not in counters})
     vit = models.VisionTransformer(32, 16, 2, 2, 16, 32, num_classes=3)
     larger = models.VisionTransformer(48, 16, 2, 2, 16, 32, num_classes=3)
     with pytest.raises(errors.BadInput, match="1 weights do not fit: encoder.pos_embedding"):
-        pretrained.load_weights(larger, vit.state_dict(), "x.pth", 48)
+        weight_files.load_weights(larger, vit.state_dict(), "x.pth", 48)
 
 
 def test_what_is_computed_anew_is_not_needed(capfd):
@@ -487,7 +487,7 @@ def test_nothing_of_the_model_is_changed_by_the_trial(capfd):
     model, other = Two().eval(), Two().train()
     aid = other.aid.weight.detach().clone()
     state = {name: weight for name, weight in model.state_dict().items() if "aid" not in name}
-    pretrained.load_weights(other, state, "x.pth", 32)
+    weight_files.load_weights(other, state, "x.pth", 32)
     assert (
         "x.pth: 2 weights do not fit and are left out: aid.bias, aid.weight"
         in capfd.readouterr().out
@@ -857,7 +857,7 @@ def test_two_models_in_a_file(tmp_path):
     with pytest.raises(
         errors.BadInput, match="^x.pth has two models that fit, both with a conv1.weight"
     ):
-        pretrained.load_weights(make("resnet18"), {"state_dict": both}, "x.pth")
+        weight_files.load_weights(make("resnet18"), {"state_dict": both}, "x.pth")
     both = {f"model.{n}": one[n] for n in one} | {f"teacher.{n}": two[n] for n in two}
     compare(make("resnet18", seed=1), make("resnet18", seed=3), {"state_dict": both})
 
@@ -908,16 +908,16 @@ def test_weights_that_are_no_real_numbers(dtype, images, tmp_path, capfd):
         assert "weights do not fit: " in complaint([*words, *more], tmp_path, only=False)
     model, other = make("resnet18", seed=1), make("resnet18", seed=2)
     state = {name: weight.half() for name, weight in model.state_dict().items()}
-    pretrained.load_weights(other, state, "x.pth", 64)  # of counters too
+    weight_files.load_weights(other, state, "x.pth", 64)  # of counters too
     assert not capfd.readouterr().out
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-3)
     state["fc.bias"] = state["fc.bias"].to(dtype)
-    pretrained.load_weights(other, state, "x.pth")
+    weight_files.load_weights(other, state, "x.pth")
     assert "1 weights do not fit and are left out: fc.bias" in capfd.readouterr().out
     with pytest.raises(
         errors.BadInput, match="do not fit: fc.bias; without them the output is rand"
     ):
-        pretrained.load_weights(other, state, "x.pth", 64)
+        weight_files.load_weights(other, state, "x.pth", 64)
 
 
 def test_odd_files_are_one_line(images, tmp_path):
@@ -952,7 +952,7 @@ def test_a_checkpoint_of_text_is_none_of_images(text, tmp_path, look):
     path = tmp_path / "run" / "checkpoint.pt"
     says_so = f"{path} is a checkpoint of scripts for another task"
     with pytest.raises(nd.errors.BadInput, match=re.escape(says_so)):
-        pretrained.about_file(path, load(path))
+        weight_files.about_file(path, load(path))
     errors = look("predict", path, "x.png", status=2)[1]
     assert errors.count("\n") == 1 and says_so in errors
 
@@ -1053,13 +1053,13 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
         torch.save(saved, tmp_path / "timm.pth")
         args = nd.parse_args(["-a", typed, "-e", "--weights", str(tmp_path / "timm.pth")])
         if arch is None:
-            pretrained.read_about(args, None)
+            weight_files.read_about(args, None)
         else:
             with pytest.raises(errors.BadInput, match=f"type -a {arch}$"):
-                pretrained.read_about(args, None)
+                weight_files.read_about(args, None)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
     with mock.patch.object(importlib.util, "find_spec", lambda name: None):  # it may be any of them
-        assert pretrained.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
+        assert weight_files.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
     words = [*ND, "-e", "--weights", "timm.pth", demo]
     assert complaint(words, tmp_path, only=False).endswith("type -a timm/resnet50d")
 
@@ -1084,4 +1084,4 @@ def test_no_evaluation_of_random_weights(images, tmp_path):
     for script in "imagenet_nd.py", "imagenet_ddp.py":
         line = conftest.complaint([*command(script), "-e", images], tmp_path)
         assert "--evaluate needs --resume, --output-dir, --weights or --pretrained" in line
-    assert pretrained.about_file("x", None) == {"published": False}
+    assert weight_files.about_file("x", None) == {"published": False}

@@ -48,7 +48,7 @@ from torch import nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from trainparts import errors, option_types, safe_files
-from trainparts.images import architectures, class_names, image_files, image_loading, pretrained
+from trainparts.images import architectures, class_names, image_files, image_loading, weight_files
 
 nd = importlib.import_module("imagenet_nd") if OWN else None  # or --script, which main() puts here
 CHECKPOINTS = (".pt", ".pth", ".tar")  # of files, as in model_best.pth.tar; others are pictures
@@ -71,9 +71,9 @@ def open_checkpoint(path, arch=None):
     """Returns the Trained of a checkpoint, on the CPU, after trying it."""
     saved = safe_files.load_file(path)
     try:
-        if not pretrained.weights_in(saved)[1]:
+        if not weight_files.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
-        about = pretrained.about_file(path, saved, arch)
+        about = weight_files.about_file(path, saved, arch)
         if "model_options" in saved and (line := other_script(path)):
             errors.print_line(line, sys.stderr)
         arch = arch or about.get("arch")
@@ -89,7 +89,7 @@ def open_checkpoint(path, arch=None):
         count = about.get("num_classes")
         if not count:
             bare = architectures.make_model(arch, **options)
-            count = pretrained.count_outputs(bare, saved, str(path)) or 1000
+            count = weight_files.count_outputs(bare, saved, str(path)) or 1000
         classes = about.get("classes", [])
         if not classes and count == 1000:
             classes = torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"]
@@ -103,10 +103,10 @@ def open_checkpoint(path, arch=None):
             | {name: tuple(about.get(name, usual[name])) for name in ("mean", "std")}
         )
         model = nd.build_model(args, data, load=False).eval()
-        for line in pretrained.assumptions(path, arch, options, about):
+        for line in weight_files.assumptions(path, arch, options, about):
             errors.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
-            pretrained.load_weights(model, saved, str(path), size)
+            weight_files.load_weights(model, saved, str(path), size)
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything

@@ -45,7 +45,7 @@ def make_model(arch, pretrained=False, **options):
 
 def model_options(arch, image_size, about, zero_init=False):
     """Returns the arguments of an architecture besides the number of classes: those of a file's
-    model, from pretrained.about_file(), but sizes are this run's."""
+    model, from weight_files.about_file(), but sizes are this run's."""
     options = {}
     if zero_init:  # only ResNets take it
         options = {"zero_init_residual": True}
