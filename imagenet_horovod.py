@@ -70,7 +70,6 @@ from trainparts import (
     option_types,
     progress_meter,
     run_options,
-    safe_files,
 )
 from trainparts.images import (
     architectures,
@@ -705,17 +704,10 @@ def build_model(args, data, load=True):
     """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
     model = architectures.make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and not data.resumed and (args.pretrained or args.weights):
-        if args.pretrained:
-            what = "--pretrained"
-            saved = weight_files.published_weights(args.arch, data.model_options)
-        else:
-            what = f"--weights {args.weights}"
-            saved = safe_files.load_file(args.weights)
-        outputs = weight_files.count_outputs(model, saved, what) if args.evaluate else None
-        if outputs not in (None, data.num_classes):
-            if args.dummy:
-                raise errors.BadInput(f"{what} has {outputs} outputs: type --num-classes {outputs}")
-            raise class_names.unnamed(what, outputs, data.train.classes, args.dir)
+        what, saved = weight_files.read_weights(args.arch, args.weights, data.model_options)
+        if args.evaluate:
+            classes = data.train.classes
+            weight_files.check_outputs(model, saved, what, data.num_classes, classes, args.dir)
         weight_files.load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
@@ -894,10 +886,9 @@ def open_data(args, place, sources, batches, metadata=None):
             train, val, about, args.num_classes, args.dir
         )
     preset = architectures.preset_of(args.arch)
-    own_size = preset.crop_size[0]
+    usual_size = preset.image_size
     demo = not (args.dir or args.dummy)
-    usual_size = own_size
-    if demo and own_size == 224 and args.arch != "maxvit_t":
+    if demo and usual_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
     theirs = about if args.evaluate else {}
     image_size = args.image_size or theirs.get("image_size") or usual_size
@@ -905,7 +896,7 @@ def open_data(args, place, sources, batches, metadata=None):
     val_resize = args.val_resize
     if val_size == theirs.get("image_size"):
         val_resize = val_resize or theirs.get("val_resize")
-    val_resize = val_resize or round(val_size * preset.resize_size[0] / own_size)
+    val_resize = val_resize or round(val_size * preset.val_resize / preset.image_size)
     if val_resize < val_size:
         raise errors.BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     built_for = val_size if args.evaluate else image_size
@@ -921,7 +912,7 @@ def open_data(args, place, sources, batches, metadata=None):
         workers=min(16, devices.cores_per_rank(place)) if args.workers is None else args.workers,
         resumed=metadata is not None,
         model_options=architectures.model_options(args.arch, built_for, about, args.zero_init),
-        interpolation=theirs.get("interpolation", preset.interpolation.value),
+        interpolation=theirs.get("interpolation", preset.interpolation),
         mean=tuple(about.get("mean", preset.mean)),
         std=tuple(about.get("std", preset.std)),
         mix_group=mix_group,
@@ -948,21 +939,20 @@ def load_batches(args, place, data, schedule):
     scale_and_shift(data.mean, data.std, place.device)  # cached here, in the main stream's memory
     at_once = data.device_batch * place.devices
     largest = max(args.start_size or 0, data.image_size, data.val_size)
-    size = 3 * at_once * largest**2  # bytes
+    batch_bytes = 3 * at_once * largest**2
     size_of = functools.partial(crop_size, args, data)
     policy = augmentation_policy(args, data)
     if args.dummy:  # one random batch on the device, used again and again
-        made = torch.randint(256, (1, size), dtype=torch.uint8, device=place.device)
+        pixels = torch.randint(256, (batch_bytes,), dtype=torch.uint8, device=place.device)
         classes = torch.randint(data.num_classes, (at_once,), device=place.device)
-        loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
-        return image_loading.Images(None, None, size_of, made).batches(loaded)
+        return image_loading.repeat_images(schedule, pixels, classes, size_of)
     crops = {
         "train": functools.partial(random_crop, args, data, policy),
         "val": functools.partial(central_crop, args, data),
     }
     sources = {"train": data.train, "val": data.val}
     return image_loading.load_images(
-        schedule, sources, crops, size_of, size, data.workers, place.device
+        schedule, sources, crops, size_of, batch_bytes, data.workers, place.device
     )
 
 
@@ -1041,7 +1031,7 @@ def central_crop(args, data, out, key=None, epoch=None):
     """Does what random_crop() does, with the central crop, after the shorter side was resized to
     --val-resize; for models that timm publishes so, after both were, whatever the shape."""
     # Cropped to 20:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
-    squash = getattr(architectures.preset_of(args.arch), "squash", False)
+    squash = architectures.preset_of(args.arch).squash
     longest = 10**6 if squash else 20
     image = yield functools.partial(crop_box, rng=None, longest=longest)
     least = image.shape[:2] if squash else [min(image.shape[:2])] * 2

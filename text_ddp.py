@@ -2294,7 +2294,7 @@ def add_parallel_options(parser):
 
 
 def launch(train_rank, args):
-    """Five environment variables give each process its place, however it was started."""
+    """torchrun's variables give each process its place, however it was started."""
     by_hand = args.world_size or args.rank or args.nproc_per_node
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
     if {"RANK", "WORLD_SIZE"} <= os.environ.keys():

@@ -30,7 +30,7 @@ def memory(file, gpus):
     batch, parts, _ = batch_plan.split_batch(
         args, place, args.global_batch, nd.device_multiple(args)
     )
-    size = args.image_size or architectures.preset_of(args.arch).crop_size[0]
+    size = args.image_size or architectures.preset_of(args.arch).image_size
     kept = {}  # each storage once; held, so that none is freed and its number given to another
 
     def keep(tensor):

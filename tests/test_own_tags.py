@@ -67,8 +67,8 @@ def write_tags(folder, part, images):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the imagenet_*.py, tags_nd.py and DIR; of its 33 validation images, the second
-    of two ranks has 16, so its last batch of 8 is empty."""
+    """A folder with the imagenet_*.py, tags_nd.py and DIR; of its 49 validation images, the second
+    of two ranks has 24, so its last batch of 8 is empty."""
     folder = tmp_path_factory.mktemp("own tags")
     for script in SCRIPTS:
         copy_script(script, folder)
@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
         (folder / name).symlink_to(ROOT / name)
     make_script(folder)
     write_tags(folder / "DIR", "train", 160)
-    write_tags(folder / "DIR", "val", 33)
+    write_tags(folder / "DIR", "val", 49)
     return folder
 
 

@@ -275,7 +275,7 @@ def test_zero_init_begins_with_blocks_that_are_the_identity():
 def test_timms_models_train_with_their_own_preprocessing(demo, tmp_path):
     timm = pytest.importorskip("timm")
     preset = architectures.preset_of("timm/vit_tiny_patch16_224")
-    assert preset.mean == (0.5,) * 3 and preset.crop_size == [224] and preset.resize_size == [248]
+    assert preset.mean == (0.5,) * 3 and (preset.image_size, preset.val_resize) == (224, 248)
     words = ["-a", "timm/resnet10t", "--image-size", "32", "-b", "8", "--optimizer", "lamb"]
     words += ["--steps-per-epoch", "4", "--epochs", "1", "-j", "0", "--no-accel", "--ema", "0.5"]
     run([*command("imagenet_nd.py"), *words, demo], tmp_path)

@@ -140,9 +140,9 @@ def test_images_of_validation_are_timms(name, shape):
     theirs = whole_transform(name, normalize=False)(picture).permute(1, 2, 0)
     preset = architectures.preset_of(f"timm/{name}", test=True)
     assert preset.squash == ("siglip" in name)
-    fields = {"interpolation": preset.interpolation.value, "val_resize": preset.resize_size[0]}
+    fields = {"interpolation": preset.interpolation, "val_resize": preset.val_resize}
     data = SimpleNamespace(mean=preset.mean, std=preset.std, **fields)
-    ours = torch.empty(*preset.crop_size * 2, 3, dtype=torch.uint8)
+    ours = torch.empty(preset.image_size, preset.image_size, 3, dtype=torch.uint8)
     picture.save(encoded := io.BytesIO(), "PNG")
     if not preset.squash and max(shape) > 4 * min(shape):
         theirs = whole_transform(name, normalize=False)(picture.crop((90, 0, 210, 30)))

@@ -79,7 +79,7 @@ def open_checkpoint(path, arch=None):
         arch = arch or about.get("arch")
         if arch is None:
             raise ValueError("it does not say its architecture: give -a")
-        usual = architectures.about_images(architectures.preset_of(arch))
+        usual = architectures.preset_of(arch).about()
         size = about.get("image_size", usual["image_size"])
         resize = round(size * usual["val_resize"] / usual["image_size"])
         resize = about.get("val_resize", resize)
@@ -165,7 +165,8 @@ def load_script(path):
 
 def other_script(checkpoint):
     """Returns a line to print if the log beside a checkpoint says that a script with another task
-    section trained it, else None, as without a log. Nothing of the log is executed."""
+    section, or with other modules of images/, trained it, else None, as without a log.
+    Nothing of the log is executed."""
     about, trained_by, modules = last_start(checkpoint.resolve().parent)
     own = [path.read_text() for path in Path(image_files.__file__).parent.glob("*.py")]
     same = task_section(trained_by) == task_section(Path(nd.__file__).read_text())
@@ -183,8 +184,8 @@ def other_script(checkpoint):
 
 
 def last_start(folder):
-    """Returns ("about" as JSON, text of the script, texts of the modules of trainparts/), both ""
-    if unknown, as the run in a folder logged them when it was last started."""
+    """Returns ("about" as JSON, text of the script, texts of the modules of trainparts/), empty if
+    unknown, as the run in a folder logged them when it was last started."""
     with contextlib.suppress(Exception):  # of files that may hold anything
         for log in sorted(folder.glob("*tfevents*"), reverse=True):  # names have the time
             texts = {}
@@ -538,7 +539,7 @@ def activation_maps(trained, images):
     if found is None:
         why = "its last layer does not take the mean of features over several positions"
         arch, size = trained.args.arch, trained.data.val_size
-        if size < architectures.preset_of(arch).crop_size[0]:
+        if size < architectures.preset_of(arch).image_size:
             why += f"; it may have some at --size {max(64, 4 * size)}"
         what = f"{arch} at {size} pixels"
         raise errors.BadInput(f"{trained.path}: no class activation maps of {what}: {why}")

@@ -9,7 +9,7 @@ import difflib
 import functools
 import importlib.util
 import math
-import types
+from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -84,12 +84,42 @@ def timm_size(arch, image_size):
     raise errors.BadInput(f"{what} ({errors.first_line(why)}); its own have {config.input_size[1]}")
 
 
+class Preset(NamedTuple):
+    """The preprocessing of an architecture's images, as its library publishes it."""
+
+    image_size: int  # pixels of a crop
+    val_resize: int  # pixels of the shorter side, before the crop of validation
+    interpolation: str
+    mean: tuple  # of the pixels, from 0 to 1, by which they are normalised
+    std: tuple
+    squash: bool = False  # both sides are resized to val_resize, whatever the shape
+    config: object = None  # timm's
+
+    def about(self):
+        """Returns {name: value} of what a checkpoint says of images."""
+        return {
+            name: list(value) if type(value) is tuple else value
+            for name, value in zip(self._fields[:5], self, strict=False)
+        }
+
+
+def preset_in(transforms):
+    """Returns the Preset of what torchvision's published weights have as transforms()."""
+    return Preset(
+        transforms.crop_size[0],
+        transforms.resize_size[0],
+        transforms.interpolation.value,
+        tuple(transforms.mean),
+        tuple(transforms.std),
+    )
+
+
 @functools.cache
 def preset_of(arch, test=False):
-    """Returns the preprocessing that belongs to `arch`: crop, resize, interpolation, mean, std; for
-    published weights of timm's also that of a `test`, as in timm's validate.py."""
+    """Returns the Preset that belongs to `arch`; for published weights of timm's also that of a
+    `test`, as in timm's validate.py."""
     if not arch.startswith("timm/"):
-        return next(iter(models.get_model_weights(arch))).transforms()
+        return preset_in(next(iter(models.get_model_weights(arch))).transforms())
     config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
     shape, share = config.input_size, config.crop_pct
     if test:
@@ -99,26 +129,15 @@ def preset_of(arch, test=False):
             raise errors.BadInput(
                 f"-a {arch} is published for {images}: these scripts do not make them"
             )
-    return types.SimpleNamespace(
-        crop_size=[shape[1]],
-        resize_size=[math.floor(shape[1] / share)],
-        interpolation=InterpolationMode(config.interpolation),
-        mean=config.mean,
-        std=config.std,
+    return Preset(
+        shape[1],
+        math.floor(shape[1] / share),
+        InterpolationMode(config.interpolation).value,
+        tuple(config.mean),
+        tuple(config.std),
         squash=config.crop_mode == "squash",
         config=config,
     )
-
-
-def about_images(preset):
-    """Returns what a checkpoint says of images, {name: value}, of a preset of preset_of()."""
-    return {
-        "image_size": preset.crop_size[0],
-        "val_resize": preset.resize_size[0],
-        "interpolation": preset.interpolation.value,
-        "mean": list(preset.mean),
-        "std": list(preset.std),
-    }
 
 
 def classifier(model):

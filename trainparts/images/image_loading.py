@@ -19,16 +19,16 @@ from trainparts import endings, errors
 from trainparts.images import decoding, image_files
 
 
-def load_images(schedule, sources, crops, size_of, size, workers, device):
+def load_images(schedule, sources, crops, size_of, batch_bytes, workers, device):
     """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position) for a
     schedule of (split, epoch, position, keys). The images' buffer is reused when the next batch is
-    requested. Of the images of `sources`, {split: Source}, `crops`, {split: crop}, are taken;
-    size_of(split, epoch) is a crop's side in pixels. A batch has at most `size` bytes; so many
-    `workers` load batches, and `device` is where they go."""
+    requested. `crops[split]` is applied to images of `sources[split]`; size_of(split, epoch) is its
+    side in pixels. A batch has at most `batch_bytes`; `workers` is the number of loader processes,
+    and `device` is where batches go. SIGCHLD is left at its default."""
     # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
     # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
     # fewer buffers, a batch would be overwritten while it is trained on.
-    buffers = torch.empty(2 * workers + 1, size, dtype=torch.uint8).share_memory_()
+    buffers = torch.empty(2 * workers + 1, batch_bytes, dtype=torch.uint8).share_memory_()
     images = Images(sources, crops, size_of, buffers)
     loader = torch.utils.data.DataLoader(
         images,
@@ -47,6 +47,13 @@ def load_images(schedule, sources, crops, size_of, size, workers, device):
     # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return images.batches(loaded)
+
+
+def repeat_images(schedule, pixels, classes, size_of):
+    """Iterates as load_images() does, again and again over parts of the same uint8 `pixels`, (bytes
+    of the largest batch,), and `classes`, (N,)."""
+    loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
+    return Images(None, None, size_of, pixels[None]).batches(loaded)
 
 
 def start_loader_worker(_):

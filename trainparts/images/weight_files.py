@@ -21,7 +21,7 @@ import torch
 from torchvision import models
 
 from trainparts import errors, safe_files
-from trainparts.images import architectures
+from trainparts.images import architectures, class_names
 
 
 def read_about(args, metadata):
@@ -36,7 +36,7 @@ def read_about(args, metadata):
         what = "published weights" if args.pretrained else "random weights"
         about = {"published": args.pretrained}
         if args.pretrained and args.evaluate:
-            about |= architectures.about_images(architectures.preset_of(args.arch, test=True))
+            about |= architectures.preset_of(args.arch, test=True).about()
     arch, same = about.get("arch", args.arch), [args.arch]
     if "model_options" not in about and args.arch == f"timm/{arch}":  # as timm writes its names
         same.append(arch)
@@ -82,7 +82,7 @@ def about_file(path, saved, arch=None):
         names = os.path.basename(path), os.path.basename(os.path.realpath(path))
         theirs = [files[name] for name in names if name in files]
         if theirs:
-            about |= architectures.about_images(theirs[0].transforms())
+            about |= architectures.preset_in(theirs[0].transforms()).about()
         return about | {"published": bool(theirs)}
     if "task" in saved:  # of text_*.py
         raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
@@ -117,7 +117,7 @@ def compare(args, data, about):
     what, lines, preset = about["what"], [], architectures.preset_of(args.arch)
     if args.evaluate:
         sizes = "crops of {} pixels, resized to {}"
-        how = data.interpolation + ", squashed" * getattr(preset, "squash", False)
+        how = data.interpolation + ", squashed" * preset.squash
         lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}, {how}")
         own = about.get("image_size", data.val_size), about.get("val_resize", data.val_resize)
         if own != (data.val_size, data.val_resize):
@@ -181,6 +181,24 @@ def count_outputs(model, saved, what):
 # "state_dict_ema" of timm, "model_ema" and "model" of torchvision's references.
 AVERAGES = ("ema", "state_dict_ema", "model_ema")
 WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
+
+
+def read_weights(arch, path, options):
+    """Returns (what is read, its content): the weights in a file, or without a path those that are
+    published for an architecture, built with `options` of architectures.model_options()."""
+    if path:
+        return f"--weights {path}", safe_files.load_file(path)
+    return "--pretrained", published_weights(arch, options)
+
+
+def check_outputs(model, saved, what, outputs, classes, folder):
+    """Raises BadInput if the model in a file has another number of outputs than a model that is to
+    be evaluated with its weights; `classes` are those that DIR, `folder`, names."""
+    theirs = count_outputs(model, saved, what)
+    if theirs not in (None, outputs):
+        if not classes:  # of synthetic images
+            raise errors.BadInput(f"{what} has {theirs} outputs: type --num-classes {theirs}")
+        raise class_names.unnamed(what, theirs, classes, folder)
 
 
 def load_weights(model, saved, what, size=None):

@@ -80,15 +80,14 @@ def start_this_node(processes, found, nodes=1, node=0, url=None):
     `found`, with torchrun's variables; returns the status of the first that fails, or of one that
     fails while signals end the others. Node number `node` of `nodes` meets the others at `url`,
     tcp://HOST:PORT of node 0."""
-    given = url
+    if node >= nodes or (nodes > 1 and not url):
+        what = "nodes count from 0, and all need node 0's --dist-url"
+        raise errors.BadInput(f"--rank {node} of --world-size {nodes}: {what}")
     with socket.create_server(("127.0.0.1", 0)) as free:
-        url = given or f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        url = url or f"tcp://127.0.0.1:{free.getsockname()[1]}"
     address = re.fullmatch(r"tcp://\[?([^][/]+)\]?:(\d+)/?", url)
     if not address or not 0 < int(address[2]) < 65536:
         raise errors.BadInput(f"--dist-url {url} is not of the form tcp://HOST:PORT")
-    if node >= nodes or (nodes > 1 and not given):
-        what = "nodes count from 0, and all need node 0's --dist-url"
-        raise errors.BadInput(f"--rank {node} of --world-size {nodes}: {what}")
     if processes > found > 0:
         raise errors.BadInput(
             f"--nproc-per-node {processes}: this node has {found} GPUs, or --no-accel"
