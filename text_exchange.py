@@ -2129,9 +2129,7 @@ def main():
     sys.stderr = sys.stderr or open(os.devnull, "w")  # daemons may have none
     try:
         args = parse_args()
-        # A launcher that restarts ranks gives each of them these.
-        counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
-        if {*counts} - {None, "0"} and not (args.output_dir or args.evaluate):
+        if local_processes.may_restart() and not (args.output_dir or args.evaluate):
             needs = "--output-dir FOLDER, on storage that all nodes share"
             raise errors.BadInput(
                 f"ranks that are restarted would begin from scratch: give {needs}"
@@ -2247,13 +2245,7 @@ def build_run(args):
     # Under --evaluate no step is trained: the schedule has batches of validation alone.
     run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
     if metadata:
-        about = about_model(args, data)
-        mine = {name: about[name] for name in MUST_FIT if about[name]}
-        theirs = {name: metadata.get(name) for name in mine}
-        if found := checkpointing.differing(theirs, mine):
-            arch = theirs.get("arch")
-            advice = f": type -a {arch}" if arch != mine.get("arch") else ""
-            raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
+        checkpointing.check_model(about_model(args, data), MUST_FIT, metadata)
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)

@@ -1,20 +1,25 @@
 """Processor time of an image, a step and a --help: of this checkout, and of another commit's.
 
     git worktree add BEFORE COMMIT
-    python benchmarks/processor_time.py BEFORE DIR              # ten pairs of each: 15 minutes
+    python benchmarks/processor_time.py BEFORE DIR              # ten pairs of each: 20 minutes
     python benchmarks/processor_time.py BEFORE DIR --only step  # of one
 
 For who changes a part that all scripts use, and must not make them slower. Each value is the time,
-of user and system, of a process of its own and its children, with one thread: of the loader of
-imagenet_nd.py with two loader processes, an image of DIR; of its loop, on synthetic images, a step;
-of its --help, a start. Before and after take turns, and change places from pair to pair. Printed
-are all pairs and the median of their ratios, after / before; nothing is written.
+of user and system, of a process of its own and its children, with one thread:
+
+- image: an image of DIR, by the loader of imagenet_nd.py without loader processes; the fastest of
+  ten passes, because other programs on the machine only add
+- loaded: an image of DIR, with two loader processes, over all passes
+- step: a step of its loop, on synthetic images; the fastest of ten epochs
+- help: its --help
+
+Before and after take turns, and change places from pair to pair. Printed are all pairs and the
+median of their ratios, after / before; nothing is written.
 """
 
 import argparse
 import contextlib
 import io
-import itertools
 import os
 import resource
 import statistics
@@ -26,8 +31,13 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-UNITS = {"image": "ms an image", "step": "ms a step", "help": "ms a --help"}
-BATCH, STEPS = 32, 300
+UNITS = {
+    "image": "ms an image",
+    "loaded": "ms an image, of two loader processes",
+    "step": "ms a step",
+    "help": "ms a --help",
+}
+BATCH, PASSES = 32, 10
 
 
 def used(processes=()):
@@ -45,33 +55,48 @@ def import_of(checkout, name):
     return module
 
 
+def passes_over(checkout, folder, workers):
+    """Returns a function of a pass's number, which loads all of DIR; it returns how many images."""
+    words = ["-j", workers, "-b", BATCH, "--epochs", 1000, folder]
+    passes = import_of(checkout, "common").loader_of(words)
+    return lambda serial: sum(len(pixels) for pixels, *_ in passes(serial))
+
+
 def image(checkout, folder, steps):
     """Returns the seconds that an image takes, after a pass that warms up."""
-    passes = import_of(checkout, "common").loader_of(
-        ["-j", 2, "-b", BATCH, "--epochs", 1000, folder]
-    )
-    for _ in passes(0):
-        pass
+    load, seconds = passes_over(checkout, folder, workers=0), []
+    for serial in range(1 + PASSES):
+        before = used()
+        images = load(serial)
+        seconds.append((used() - before) / images)
+    return min(seconds[1:])
+
+
+def loaded(checkout, folder, steps):
+    """Returns the seconds that an image takes with loader processes, after a pass that warms up."""
+    load = passes_over(checkout, folder, workers=2)
+    load(0)
     workers = psutil.Process().children()
-    before, images = used(workers), 0
-    for serial in itertools.count(1):
-        images += sum(len(pixels) for pixels, *_ in passes(serial))
-        if images >= steps * 8:
-            return (used(workers) - before) / images
+    before = used(workers)
+    images = sum(load(serial) for serial in range(1, 1 + PASSES))
+    return (used(workers) - before) / images
 
 
 def step(checkout, folder, steps):
     """Returns the seconds that a step takes, after an epoch that warms up."""
     nd = import_of(checkout, "imagenet_nd")
-    words = "-a squeezenet1_1 --image-size 32 -b 4 --no-accel --dummy --epochs 2 --lr 0.001"
-    words += f" --checkpoint-minutes 0 --steps-per-epoch {steps} --output-dir run"
+    words = (
+        "-a squeezenet1_1 --image-size 32 -b 4 --no-accel --dummy --num-classes 10 --output-dir run"
+    )
+    words += f" --lr 0.001 --checkpoint-minutes 0 --epochs {1 + PASSES} --steps-per-epoch {steps}"
+    seconds = []
     with contextlib.redirect_stdout(io.StringIO()):
         run = nd.build_run(nd.parse_args(words.split()))
-        nd.train_one_epoch(run)
-        run.epoch, run.step = 1, 0
-        before = used()
-        nd.train_one_epoch(run)
-        return (used() - before) / steps
+        for run.epoch in range(1 + PASSES):
+            run.step, before = 0, used()
+            nd.train_one_epoch(run)
+            seconds.append((used() - before) / steps)
+    return min(seconds[1:])
 
 
 def start(checkout, folder, steps):
@@ -87,7 +112,9 @@ def measure_here(kind, checkout, folder, steps):
     mine = {str(Path(__file__).resolve().parent), str(ROOT)}
     sys.path[:] = [each for each in sys.path if each not in mine]
     sys.path[:0] = map(str, (checkout, checkout / "benchmarks", checkout / "tools"))
-    seconds = {"image": image, "step": step, "help": start}[kind](checkout, folder, steps)
+    seconds = {"image": image, "loaded": loaded, "step": step, "help": start}[kind](
+        checkout, folder, steps
+    )
     print(1000 * seconds, flush=True)
     for child in psutil.Process().children():  # loader processes
         child.kill()
@@ -117,7 +144,7 @@ def main():
     parser.add_argument("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
     parser.add_argument("--only", choices=UNITS, nargs="+", default=[*UNITS], help="(all)")
     parser.add_argument("--pairs", type=int, default=10, help="of each (%(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="and 8 images each (%(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="of an epoch (%(default)s)")
     parser.add_argument("--here", choices=UNITS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     for folder, name in (args.before, "imagenet_nd.py"), (args.dir, "train"):

@@ -101,13 +101,14 @@ def test_processor_time_is_of_the_checkout(demo, tmp_path):
     program = [sys.executable, ROOT / "benchmarks" / "processor_time.py", before, demo]
     printed = run([*program, "--pairs", "1", "--steps", "2"], tmp_path)
     lines, number = re.findall(".*: median .*", printed), r"\d+\.\d{3}"
-    for line, unit in zip(lines, ("image", "step", "--help"), strict=True):
+    units = "image", "image, of two loader processes", "step", "--help"
+    for line, unit in zip(lines, units, strict=True):
         ratio = re.fullmatch(
             rf"ms an? {unit}: median ratio ({number}) of 1 pairs: ({number}) ({number})", line
         )
         ratio, earlier, after = map(float, ratio.groups())
-        assert ratio == pytest.approx(after / earlier, abs=0.002)
-    assert ran.read_text().split() == ["imagenet_nd", "image_loading"] * 3
+        assert ratio == pytest.approx(after / earlier, rel=0.01)
+    assert ran.read_text().split() == ["imagenet_nd", "image_loading"] * 4
 
 
 def test_another_commit_is_measured_with_its_own_package(tmp_path):

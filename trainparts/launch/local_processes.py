@@ -26,6 +26,12 @@ def started_several():
     return any((os.environ.get(name) or "1") != "1" for name in sizes)
 
 
+def may_restart():
+    """Returns whether a launcher restarts the ranks that it has started, or has done so."""
+    counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
+    return bool({*counts} - {None, "0"})
+
+
 def follow_torchrun(local_rank=None):
     """Does what follow_launcher() does, where torchrun alone may start several processes; raises
     BadInput if another launcher has."""

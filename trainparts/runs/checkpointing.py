@@ -200,6 +200,17 @@ def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
     return found
 
 
+def check_model(about, must_fit, metadata):
+    """Raises BadInput unless the checkpoint with this metadata has the same values of the names in
+    `must_fit` as a run says `about` its model, where that says any."""
+    mine = {name: about[name] for name in must_fit if about[name]}
+    theirs = {name: metadata.get(name) for name in mine}
+    if found := differing(theirs, mine):
+        arch = theirs.get("arch")
+        advice = f": type -a {arch}" if arch != mine.get("arch") else ""
+        raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
+
+
 def differing(theirs, mine):
     """Returns how {name: value} of another run or rank differ from this one's, as text."""
     names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
