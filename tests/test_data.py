@@ -893,6 +893,7 @@ def test_without_glibc_its_libraries_print(monkeypatch, capfd):
         assert (decoding.decode(encoded, whole) == pillow(encoded)).all()
         with pytest.raises(errors.BadInput):
             decoding.decode(no_table(encoded), whole)
+        assert decoding.c_stderr()[0] is None
     finally:
         decoding.c_stderr.cache_clear()
 
