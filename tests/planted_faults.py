@@ -663,6 +663,18 @@ tests/test_look.py -k "table or unequal"
 tests/test_own_tags.py -k "measures"
   several classes keep their own columns => target[:, positions] = source.target => target[:, range(len(source.classes))] = source.target
   an output beside --csv is a probability => (logits if args.outputs else logits.softmax(dim=1)) => logits.softmax(dim=1)
+tests/test_data.py -k "as_long_as_its_keys"
+  synthetic classes beyond the last batch => classes[: len(keys)]) for *job, keys in schedule) => classes) for *job, keys in schedule)
+tests/test_data.py -k "own_reader"
+  an own reader does not name an evaluation's classes => if names := open_part(folder / "train", names_only=True): => if names := open_source(folder / "train", names_only=True):
+tests/test_weights.py -k "resize_alone"
+  another resize alone is not said => if own != (data.val_size, data.val_resize): => if own[0] != data.val_size:
+tests/test_launcher.py -k "empty_variable or under_srun or counts_more"
+  an empty variable is a launcher => (os.environ.get(name) or "1") != "1" => os.environ.get(name, "1") != "1"
+  what is typed under srun is passed over => elif tasks != "1" and not by_hand: => elif tasks != "1":
+  a rank that is gone counts more than a mistake => for known in (2, 1) if known in statuses => for known in (1, 2) if known in statuses
+tests/test_look.py -k "changes_no_model"
+  look.py compiles => channels_last=False, compile=False) => channels_last=False)
 tests/test_look.py -k "another_package"
   a log's package is not compared => same and {*own} <= {*modules} => same
 tests/test_look.py -k "script_s_code or no_script or another_script"

@@ -111,6 +111,19 @@ def test_processor_time_is_of_the_checkout(demo, tmp_path):
     assert ran.read_text().split() == ["imagenet_nd", "image_loading"] * 4
 
 
+def test_pairs_are_before_and_after_whichever_came_first(monkeypatch, tmp_path, capsys):
+    program = importlib.import_module("processor_time")
+    (tmp_path / "imagenet_nd.py").touch()
+    (tmp_path / "train").mkdir()
+    seconds = {tmp_path: 1.0, ROOT: 2.0}
+    monkeypatch.setattr(program, "measure", lambda kind, checkout, *_: seconds[checkout])
+    words = ["processor_time.py", str(tmp_path), str(tmp_path), "--only", "step", "--pairs", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    program.main()
+    wanted = "ms a step: median ratio 2.000 of 2 pairs: 1.000 2.000; 1.000 2.000\n"
+    assert capsys.readouterr().out == wanted
+
+
 def test_another_commit_is_measured_with_its_own_package(tmp_path):
     """Else it would be compared with itself."""
     for name in "benchmarks", "reporting", "tools", "trainparts":

@@ -1249,3 +1249,26 @@ def test_a_shard_is_opened_once(shards, monkeypatch):
     loader.load("val", 0, [last], found)
     image_loading.load_alone(images[last], loader.central_crop(expected[0]))
     assert torch.equal(found, expected) and found.any() and not full
+
+
+def test_the_last_batch_of_synthetic_images_is_as_long_as_its_keys():
+    schedule = [("val", 0, 0, range(4)), ("val", 0, 4, range(4, 7))]
+    pixels, classes = torch.zeros(4 * 2 * 2 * 3, dtype=torch.uint8), torch.arange(4)
+    batches = image_loading.repeat_images(schedule, pixels, classes, lambda split, epoch: 2)
+    assert [(len(images), len(target)) for images, target, *_ in batches] == [(4, 4), (3, 3)]
+
+
+def test_an_own_reader_names_the_classes_of_an_evaluation(tmp_path):
+    """Where the weights name none; val/ has fewer classes, in another order."""
+
+    def read(folder, allow_empty=False, names_only=False):
+        names = ["a", "b", "c"] if folder.name == "train" else ["c", "a"]
+        one = np.zeros(1, int)
+        source = image_files.Source(
+            str(folder), names, np.array([b"x"]), one, one, one - 1, np.array([1])
+        )
+        return names if names_only else source
+
+    train, val = image_files.open_sources(tmp_path, True, read)
+    assert train.classes == ["a", "b", "c"] and train.folder == str(tmp_path / "train")
+    assert not len(train.target) and val.classes == ["c", "a"]

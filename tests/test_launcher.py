@@ -324,3 +324,33 @@ def test_what_ends_a_group_that_does_not_form_is_over_once_it_has(monkeypatch):
     dist.destroy_process_group()
     timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
     assert all(each.finished.is_set() for each in timers)
+
+
+SIZES = "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS"
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("value", ["", "1", "2"])
+def test_an_empty_variable_is_no_launcher(name, value, monkeypatch):
+    for each in SIZES:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, value)
+    assert local_processes.started_several() == (value == "2")
+
+
+def test_under_srun_what_is_typed_counts(monkeypatch):
+    for name in "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE":
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    monkeypatch.setattr(local_processes, "follow_slurm", lambda *words: pytest.fail("its task"))
+    monkeypatch.setattr(local_processes, "start_this_node", lambda *words: words)
+    words = "--no-accel --world-size 2 --rank 1 --nproc-per-node 3 --dist-url tcp://a:1"
+    with pytest.raises(SystemExit) as ended:
+        ddp.launch(None, ddp.parse_args(words.split()))
+    assert ended.value.code == (3, 0, 2, 1, "tcp://a:1")
+
+
+def test_a_mistake_of_the_user_counts_more_than_a_rank_that_is_gone(start):
+    late = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
+    gone = "import time; time.sleep(1); raise SystemExit(1)"
+    assert start(f"{late}time.sleep(1.5); raise SystemExit(2)", gone) == 2

@@ -490,11 +490,11 @@ def test_a_log_with_another_package(tmp_path, look, picture):
         log_start(folder, script, images=images)
         assert "which trained it, has another trainparts/images than" in look(*words, *wrong)[1]
         assert right is None or not look(*words, *right)[1]
-    (tmp_path / "trainparts" / "errors.py").unlink()
+    module.unlink()
     (line,) = look(*words, "--script", "mine.py", status=2)[1].splitlines()
     assert line == (
         f"look.py: error: {tmp_path / 'trainparts'} is of another version, and lacks 1 modules, as "
-        "errors.py: use this program of its own checkout"
+        "images/decoding.py: use this program of its own checkout"
     )
 
 
@@ -803,3 +803,11 @@ def test_bad_words(words, message, tmp_path, look):
     write(tmp_path / "model.pt", make("squeezenet1_1"), "squeezenet1_1")
     (line,) = look(*words.split(), status=2)[1].splitlines()
     assert "error: " in line and message in line
+
+
+def test_an_option_of_the_training_changes_no_model(call_tool):
+    call_tool("look", "--help")
+    theirs = {"compile": True, "channels_last": True, "freeze": True, "auto_augment": "rand"}
+    look = importlib.import_module("look")
+    args = look.options_of({"model_options": {}, "args": theirs}, "resnet18")
+    assert not (args.compile or args.channels_last or args.freeze) and args.auto_augment == "off"

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import conftest
@@ -1085,3 +1086,13 @@ def test_no_evaluation_of_random_weights(images, tmp_path):
         line = conftest.complaint([*command(script), "-e", images], tmp_path)
         assert "--evaluate needs --resume, --output-dir, --weights or --pretrained" in line
     assert weight_files.about_file("x", None) == {"published": False}
+
+
+def test_another_resize_alone_is_a_line():
+    args = nd.parse_args(["-a", "resnet18", "-e", "--weights", "w.pt"])
+    sizes = {"val_size": 224, "val_resize": 224, "interpolation": "bilinear"}
+    data = SimpleNamespace(**sizes, resumed=False, model_options={})
+    about = {"what": "w.pt", "image_size": 224, "val_resize": 256}
+    assert "Its own are crops of 224 pixels, resized to 256" in weight_files.compare(
+        args, data, about
+    )
