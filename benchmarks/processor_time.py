@@ -132,6 +132,13 @@ def measure(kind, checkout, folder, steps):
     return float(done.stdout.split()[-1])
 
 
+def count(text):
+    """Returns a whole number from 1 on: a type of options."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
+
+
 def main():
     """Measures pairs, and prints them."""
     parser = argparse.ArgumentParser(
@@ -143,11 +150,12 @@ def main():
     parser.add_argument("before", metavar="BEFORE", type=Path, help="the other checkout")
     parser.add_argument("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")
     parser.add_argument("--only", choices=UNITS, nargs="+", default=[*UNITS], help="(all)")
-    parser.add_argument("--pairs", type=int, default=10, help="of each (%(default)s)")
-    parser.add_argument("--steps", type=int, default=100, help="of an epoch (%(default)s)")
+    parser.add_argument("--pairs", type=count, default=10, help="of each (%(default)s)")
+    parser.add_argument("--steps", type=count, default=100, help="of an epoch (%(default)s)")
     parser.add_argument("--here", choices=UNITS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    for folder, name in (args.before, "imagenet_nd.py"), (args.dir, "train"):
+    needed = (args.before, "imagenet_nd.py"), (args.before, "benchmarks/common.py")
+    for folder, name in (*needed, (args.dir, "train")):
         if not (folder / name).exists():
             parser.exit(2, f"{parser.prog}: error: {folder} has no {name}\n")
     before, folder = args.before.resolve(), args.dir.resolve()

@@ -115,6 +115,8 @@ def test_pairs_are_before_and_after_whichever_came_first(monkeypatch, tmp_path, 
     program = importlib.import_module("processor_time")
     (tmp_path / "imagenet_nd.py").touch()
     (tmp_path / "train").mkdir()
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "common.py").touch()
     seconds = {tmp_path: 1.0, ROOT: 2.0}
     monkeypatch.setattr(program, "measure", lambda kind, checkout, *_: seconds[checkout])
     words = ["processor_time.py", str(tmp_path), str(tmp_path), "--only", "step", "--pairs", "2"]
@@ -349,6 +351,7 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("overhead loop", "loop takes --examples MAIN.PY, imagenet/main.py of pytorch/examples"),
         ("gpu", "PyTorch finds no CUDA GPU here"),
         ("processor_time EMPTY DEMO", "processor_time.py: error: EMPTY has no imagenet_nd.py"),
+        ("processor_time ROOT DEMO --pairs 0", "--pairs: 0 is not a whole number from 1 on"),
         ("processor_time ROOT ABSENT", "processor_time.py: error: ABSENT has no train"),
     ],
 )

@@ -99,6 +99,19 @@ def test_places_of_srun(sees, process, expected, monkeypatch):
     assert {name: env[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    "odd", [{"SLURM_LOCALID": None}, {"SLURM_JOB_ID": "x"}, {"SLURM_STEP_TASKS_PER_NODE": "x"}]
+)
+def test_variables_that_are_not_srun_s(odd):
+    """A line, and nothing is set."""
+    env = {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"} | odd
+    env = {name: value for name, value in env.items() if value is not None}
+    before = dict(env)
+    with pytest.raises(errors.BadInput, match="SLURM_STEP_NUM_TASKS is 2, but srun's other"):
+        local_processes.follow_slurm(env, "2", no_accel=True)
+    assert env == before
+
+
 def test_a_restarted_rank_reads_the_port_of_its_own_start(monkeypatch):
     """torchrun's store still has that of the start before, where nobody listens any more."""
     launchers = dist.TCPStore("127.0.0.1", 0, None, True)

@@ -490,6 +490,10 @@ def test_a_log_with_another_package(tmp_path, look, picture):
         log_start(folder, script, images=images)
         assert "which trained it, has another trainparts/images than" in look(*words, *wrong)[1]
         assert right is None or not look(*words, *right)[1]
+    for text, why in ("def (", "SyntaxError: "), ("", "AttributeError: "):
+        module.write_text(text)
+        *_, line = look(*words, "--script", "mine.py", status=2)[1].splitlines()
+        assert f"error: {tmp_path}/trainparts does not fit this program ({why}" in line
     module.unlink()
     (line,) = look(*words, "--script", "mine.py", status=2)[1].splitlines()
     assert line == (

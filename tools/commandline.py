@@ -9,13 +9,28 @@ import os
 import sys
 from pathlib import Path
 
+# What no line sends to a terminal, which would take it for commands.
+CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
 ROOT = Path(__file__).resolve().parents[1]
 _BESIDE = "TRAINPARTS_BESIDE"  # a folder, from use_package_of()
 OWN = _BESIDE not in os.environ  # whether trainparts is this checkout's
-sys.path.insert(0, os.environ.pop(_BESIDE, str(ROOT)))
+FOLDER = os.environ.pop(_BESIDE, str(ROOT))  # where it is
+sys.path.insert(0, FOLDER)
 
-# What no line sends to a terminal, which would take it for commands.
-CONTROL = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+
+def _say_which_package(kind, error, trace):
+    """The excepthook of a program that use_package_of() has started again: what would be a bug of
+    its own package is another version of it, or a mistake in it."""
+    if not issubclass(kind, (ImportError, SyntaxError, NameError, AttributeError, TypeError)):
+        return sys.__excepthook__(kind, error, trace)
+    why = f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}".translate(CONTROL)
+    line = f"{Path(sys.argv[0]).name}: error: {FOLDER}/trainparts does not fit this program ({why})"
+    print(f"{line}: mend it, or use this program of its own checkout", file=sys.stderr, flush=True)
+    os._exit(2)
+
+
+if not OWN:
+    sys.excepthook = _say_which_package
 
 
 def make_parser(description):

@@ -68,17 +68,34 @@ def own_numbers():
 
 
 def follow_slurm(env, tasks, no_accel):
-    """Sets torchrun's variables from those of srun, which started one task per rank."""
+    """Sets torchrun's variables from those of srun, which started one task per rank. Raises
+    BadInput if they are not as srun sets them."""
+    try:
+        env |= variables_of_slurm(env, tasks, no_accel)
+    except (KeyError, ValueError, TypeError) as error:
+        why = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.BadInput(
+            f"SLURM_STEP_NUM_TASKS is {tasks}, but srun's other variables are not as it sets them "
+            f"({why})"
+        ) from None
+
+
+def variables_of_slurm(env, tasks, no_accel):
+    """Returns torchrun's variables, which `env` may have already, from srun's in it."""
     nodes = env.get("SLURM_STEP_NODELIST", "127.0.0.1")
     first = re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes).split(",")[0]  # gpu[07-09,12]-ib -> gpu07-ib
-    env.setdefault("MASTER_ADDR", first)
-    env.setdefault("MASTER_PORT", str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 10000))
-    env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], tasks
+    port = str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 10000)
     # Where Slurm has bound one GPU to each task, it is number 0 of 1 for its task.
     alone = torch.accelerator.device_count() == 1 and not no_accel
-    env["LOCAL_RANK"] = "0" if alone else env["SLURM_LOCALID"]
     tasks_here = re.match(r"\d+", env["SLURM_STEP_TASKS_PER_NODE"])[0]
-    env["LOCAL_WORLD_SIZE"] = "1" if alone else tasks_here
+    return {
+        "MASTER_ADDR": env.get("MASTER_ADDR", first),
+        "MASTER_PORT": env.get("MASTER_PORT", port),
+        "RANK": env["SLURM_PROCID"],
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": "0" if alone else env["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": "1" if alone else tasks_here,
+    }
 
 
 def start_this_node(processes, found, nodes=1, node=0, url=None):
