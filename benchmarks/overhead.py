@@ -193,10 +193,8 @@ def files(args, scratch):
         if serial < args.classes:
             folder.mkdir(parents=True)
         (folder / f"{serial:09}.JPEG").touch()  # an ImageFolder goes by names
-    source, theirs = (
-        image_files.open_source(scratch / "train"),
-        datasets.ImageFolder(scratch / "train"),
-    )
+    source = image_files.open_source(scratch / "train")
+    theirs = datasets.ImageFolder(scratch / "train")
     lists = {
         "torchvision's ImageFolder": lambda index: theirs.samples[index],
         "this project": lambda index: (source.path(index), int(source.target[index])),

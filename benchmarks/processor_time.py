@@ -85,10 +85,9 @@ def loaded(checkout, folder, steps):
 def step(checkout, folder, steps):
     """Returns the seconds that a step takes, after an epoch that warms up."""
     nd = import_of(checkout, "imagenet_nd")
-    words = (
-        "-a squeezenet1_1 --image-size 32 -b 4 --no-accel --dummy --num-classes 10 --output-dir run"
-    )
-    words += f" --lr 0.001 --checkpoint-minutes 0 --epochs {1 + PASSES} --steps-per-epoch {steps}"
+    words = "-a squeezenet1_1 --image-size 32 --num-classes 10 -b 4 --no-accel --dummy --lr 0.001"
+    words += f" --checkpoint-minutes 0 --epochs {1 + PASSES} --steps-per-epoch {steps}"
+    words += " --output-dir run"
     seconds = []
     with contextlib.redirect_stdout(io.StringIO()):
         run = nd.build_run(nd.parse_args(words.split()))

@@ -97,10 +97,9 @@ class Preset(NamedTuple):
 
     def about(self):
         """Returns {name: value} of what a checkpoint says of images."""
-        return {
-            name: list(value) if type(value) is tuple else value
-            for name, value in zip(self._fields[:5], self, strict=False)
-        }
+        about = {"image_size": self.image_size, "val_resize": self.val_resize}
+        about |= {"interpolation": self.interpolation}
+        return about | {"mean": list(self.mean), "std": list(self.std)}
 
 
 def preset_in(transforms):
