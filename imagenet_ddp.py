@@ -29,7 +29,7 @@ import datetime
 import fnmatch
 import functools
 import gc
-import importlib.util
+import importlib
 import json
 import math
 import os
@@ -42,12 +42,18 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+try:
+    PARTS = "0.2"  # the version of trainparts/ that this script is written for
+    from trainparts import VERSION
+except ImportError:  # there is none, or an empty folder
+    VERSION = "none"
+if VERSION.rpartition(".")[0] != PARTS:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
     print(
-        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
-        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        f"{Path(__file__).name}: error: needs trainparts/ of version {PARTS}, which stood beside "
+        f"it, and finds {VERSION}: copy that folder, too (unless PYTHONSAFEPATH is set), or "
+        "pip install PATH_OF_THE_CLONE",
         file=sys.stderr,
     )
     sys.exit(2)
@@ -67,6 +73,7 @@ from trainparts import (
     endings,
     errors,
     option_types,
+    package_digest,
     progress_meter,
     run_options,
 )
@@ -108,7 +115,7 @@ def precision(args, device):
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
+def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_steps, args):
     """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
     sums of what criterion() measured."""
     sums = 0
@@ -118,7 +125,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
         context = model.no_sync() if number < last else contextlib.nullcontext()
         with context:
             with precision(args, inputs.device):
-                loss, measured = criterion(model(inputs), target)
+                loss, measured = objective(model(inputs), target)
             scaler.scale(loss / accumulation_steps).backward()
         sums += measured
     if args.clip_grad:
@@ -132,10 +139,10 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
     return sums
 
 
-def validate_step(model, criterion, inputs, target, args):
+def validate_step(model, objective, inputs, target, args):
     """Returns the sums of one validation batch."""
     with precision(args, inputs.device):
-        return criterion(model(inputs), target)[1]
+        return objective(model(inputs), target)[1]
 
 
 def all_reduce_sum(tensor):
@@ -648,6 +655,7 @@ def make_checkpoint(run):
         "monitor": run.monitor or monitor_of(run.args),
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
+        "trainparts": package_digest.IDENTITY,
         "args": vars(run.args) | run.options,
         "not_default": run_options.not_default(run.options, make_parser()),
         **full_state(run),
@@ -834,15 +842,15 @@ def about_model(args, data):
 
 def about_data(data):
     """Returns the lines that are printed on the data at the start."""
-    train, val = data.train, data.val
-    images = f"{len(val.target):,} validation images"
-    if len(train.target):  # an evaluation has none
-        images = f"{len(train.target):,} training and {images}"
-    if not train.classes:
+    training, validation = data.train, data.val
+    images = f"{len(validation.target):,} validation images"
+    if len(training.target):  # an evaluation has none
+        images = f"{len(training.target):,} training and {images}"
+    if not training.classes:
         return [*data.lines, f"{images}, {data.num_classes:,} classes, all synthetic"]
-    lines = [*data.lines, f"{images}, {len(train.classes):,} classes"]
-    gaps = [*(train.gaps() if len(train.target) else []), *val.gaps()]
-    return [*lines, *class_names.order_of_numbers(train.classes), *gaps]
+    lines = [*data.lines, f"{images}, {len(training.classes):,} classes"]
+    gaps = [*(training.gaps() if len(training.target) else []), *validation.gaps()]
+    return [*lines, *class_names.order_of_numbers(training.classes), *gaps]
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -904,11 +912,11 @@ def open_data(args, place, sources, batches, metadata=None):
         raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     # Rank 0's, since other nodes may have other disks.
     about = broadcast_object(weight_files.read_about(args, metadata) if place.rank == 0 else None)
-    train, val = sources
-    num_classes = args.num_classes or len(train.classes) or 1000
+    training, validation = sources
+    num_classes = args.num_classes or len(training.classes) or 1000
     if args.evaluate:
-        train, val, num_classes = class_names.name_outputs(
-            train, val, about, args.num_classes, args.dir
+        training, validation, num_classes = class_names.name_outputs(
+            training, validation, about, args.num_classes, args.dir
         )
     preset = architectures.preset_of(args.arch)
     usual_size = preset.image_size
@@ -925,12 +933,12 @@ def open_data(args, place, sources, batches, metadata=None):
     if val_resize < val_size:
         raise errors.BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
     built_for = val_size if args.evaluate else image_size
-    steps = steps_per_epoch(args, train, global_batch)
+    steps = steps_per_epoch(args, training, global_batch)
     if args.dummy and args.steps_per_epoch:
-        val = val._replace(target=train.target[: steps * global_batch])
+        validation = validation._replace(target=training.target[: steps * global_batch])
     data = Data(
-        train,
-        val,
+        training,
+        validation,
         steps,
         *batches,
         repeats=args.repeated_aug,
@@ -1709,13 +1717,13 @@ def defining_options(args, place, sources):
     """Returns {name: value} of the options that define what is trained, with the precision and the
     data's digest, the same on all ranks."""
     parser = make_parser()
-    train, val = (source.digest() for source in sources)
+    data, val_data = (source.digest() for source in sources)
     endings.arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
+    mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
-    mine |= {"device": place.device.type}
+    mine |= {"device": place.device.type, "trainparts": package_digest.IDENTITY}
     if found := checkpointing.differing(broadcast_object(mine), mine):
         raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options
@@ -1808,7 +1816,7 @@ def add_parallel_options(parser):
     return [], [*own, "multiprocessing_distributed"]
 
 
-def launch(train_rank, args):
+def launch(run_rank, args):
     """torchrun's variables give each process its place, however it was started."""
     by_hand = args.world_size or args.rank or args.nproc_per_node
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
@@ -1829,7 +1837,7 @@ def launch(train_rank, args):
         processes = args.nproc_per_node or (1 if args.gpu is not None else found or 1)
         nodes, node = args.world_size or 1, args.rank or 0
         sys.exit(local_processes.start_this_node(processes, found, nodes, node, args.dist_url))
-    train_rank(args)
+    run_rank(args)
 
 
 def init_distributed(args):

@@ -49,12 +49,18 @@ import types
 from pathlib import Path
 from typing import NamedTuple
 
-if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+try:
+    PARTS = "0.2"  # the version of trainparts/ that this script is written for
+    from trainparts import VERSION
+except ImportError:  # there is none, or an empty folder
+    VERSION = "none"
+if VERSION.rpartition(".")[0] != PARTS:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
     print(
-        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
-        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        f"{Path(__file__).name}: error: needs trainparts/ of version {PARTS}, which stood beside "
+        f"it, and finds {VERSION}: copy that folder, too (unless PYTHONSAFEPATH is set), or "
+        "pip install PATH_OF_THE_CLONE",
         file=sys.stderr,
     )
     sys.exit(2)
@@ -78,6 +84,7 @@ from trainparts import (
     endings,
     errors,
     option_types,
+    package_digest,
     progress_meter,
     run_options,
     safe_files,
@@ -298,7 +305,7 @@ def precision(args, device):
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args):
+def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_steps, args):
     """Trains one step on this replica's `accumulation_steps` batches (inputs, target), each in
     --microbatches. Returns the sums of what criterion() measured, zeros but on the last stage."""
     pipeline, device = model.pipeline, model.pipeline.device
@@ -306,7 +313,7 @@ def train_step(model, criterion, optimizer, scaler, micro_batches, accumulation_
 
     def loss_of(output, target):
         with precision(args, output.device):
-            loss, measured = criterion(output, target)
+            loss, measured = objective(output, target)
         sums.add_(measured)
         return scaler.scale(loss / (accumulation_steps * args.microbatches))
 
@@ -342,7 +349,7 @@ def _average(gradients, group):
         gradient.copy_(mean.view_as(gradient))
 
 
-def validate_step(model, criterion, inputs, target, args):
+def validate_step(model, objective, inputs, target, args):
     """Returns the sums of one validation batch, on the last stage; the others' are zeros."""
     pipeline = model.pipeline
     # Stages have a fixed batch size.
@@ -354,7 +361,7 @@ def validate_step(model, criterion, inputs, target, args):
             len(SUMS), dtype=devices.exact_dtype(inputs.device), device=inputs.device
         )
     with precision(args, inputs.device):
-        return criterion(output[: len(inputs)], target)[1]
+        return objective(output[: len(inputs)], target)[1]
 
 
 def all_reduce_sum(tensor):
@@ -855,6 +862,7 @@ def make_checkpoint(run):
         "monitor": run.monitor or monitor_of(run.args),
         "waited": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
+        "trainparts": package_digest.IDENTITY,
         "args": vars(run.args) | run.options,
         "not_default": run_options.not_default(run.options, make_parser()),
         **full_state(run),
@@ -944,7 +952,7 @@ def build_model(args, data, load=True):
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
         try_out(model, args, data.train)
     if load and args.weights:
-        load_weights(model, args, data)
+        load_fitting_weights(model, args, data)
     if args.compile:
         # Or, after another length, all later batches would run a slower graph.
         model.compile(mode=args.compile_mode, dynamic=False)
@@ -1186,7 +1194,7 @@ class Rates(torch.overrides.TorchFunctionMode):
         super().__init__()
         self.found = set()
 
-    def __torch_function__(self, function, types, given=(), named=None):
+    def __torch_function__(self, function, kinds, given=(), named=None):
         """Calls the function, like PyTorch without this mode."""
         named = named or {}
         name = getattr(function, "__name__", "")
@@ -1197,7 +1205,7 @@ class Rates(torch.overrides.TorchFunctionMode):
         return function(*given, **named)
 
 
-def load_weights(model, args, data):
+def load_fitting_weights(model, args, data):
     """Loads the weights of --weights FILE that fit, and prints the others, such as those of another
     task's last layer. Of more positions than --max-length, the first are taken. Raises BadInput if
     FILE is a checkpoint of these scripts of another model, or, to evaluate, of another task, or if
@@ -1214,7 +1222,7 @@ def load_weights(model, args, data):
         mine = {name: about[name] for name in MUST_FIT if about[name] and name not in free}
         if found := checkpointing.differing(saved, mine):
             raise errors.BadInput(f"{what} differs in {found}")
-    held = [name for name in WEIGHTS if isinstance(saved.get(name), dict) and saved[name]]
+    held = [name for name in WEIGHT_NAMES if isinstance(saved.get(name), dict) and saved[name]]
     found = saved[held[0]] if held else saved
     weights = {
         str(name).replace("_orig_mod.", "").removeprefix("module."): found[name]
@@ -1339,15 +1347,17 @@ def about_model(args, data):
 
 def about_data(data):
     """Returns the lines that are printed on the data at the start."""
-    train, val = data.train, data.val
-    counts = f"{len(train.target):,} training and {len(val.target):,} validation sequences"
-    return [*data.lines, f"{counts}, a vocabulary of {train.vocabulary:,}"]
+    training, validation = data.train, data.val
+    counts = (
+        f"{len(training.target):,} training and {len(validation.target):,} validation sequences"
+    )
+    return [*data.lines, f"{counts}, a vocabulary of {training.vocabulary:,}"]
 
 
 # --------------------------------------------------------------------------------------------- data
 
 
-class Source(NamedTuple):
+class Sequences(NamedTuple):
     """Sequence i of training or validation has `length[i]` tokens from `offset[i]` on."""
 
     path: str
@@ -1408,7 +1418,7 @@ def list_blocks(args):
         if words and (tokens[: 10**6] == 0).mean() > 0.5:
             raise errors.BadInput(f"{path}: more than half of its words do not occur in training")
         zeros = np.zeros(len(offset), np.int8)
-        source = Source(
+        source = Sequences(
             str(path),
             tokens,
             offset,
@@ -1552,7 +1562,7 @@ def list_rows(args, place):
             second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
         length = np.array([len(row) for row in tokens])
         tokens = np.concatenate(tokens)
-        source = Source(
+        source = Sequences(
             str(path),
             tokens,
             offset=length.cumsum() - length,
@@ -1731,8 +1741,8 @@ def read_file(path, text=False):
 class Data(NamedTuple):
     """The data of a run, and its sizes."""
 
-    train: Source
-    val: Source
+    train: Sequences
+    val: Sequences
     steps: int  # per epoch
     device_batch: int  # sequences on a device at a time
     accumulation_steps: int  # such batches in a step
@@ -1901,7 +1911,7 @@ CLASSES = {
     "wnli": ["not_entailment", "entailment"],
 }
 # By which names files have weights, averages first.
-WEIGHTS = ("ema", "state_dict", "model", "model_state_dict")
+WEIGHT_NAMES = ("ema", "state_dict", "model", "model_state_dict")
 
 
 class StoreArch(argparse.Action):
@@ -1992,7 +2002,7 @@ def check_task_options(args, parser):
     lost = named and not (errors.look_at(named) and os.path.isdir(named))
     missing = (named or not lm) and not importlib.util.find_spec("transformers")
     sized = any(getattr(args, name) != parser.get_default(name) for name in SIZES)
-    random = known or args.from_scratch
+    untrained = known or args.from_scratch
     begun = args.resume or args.output_dir or args.weights
     tags = {"lm": "loss perplexity", "mnli": "loss accuracy"}.get(args.task, "loss accuracy f1 mcc")
     wanted = {args.best, *(tag.lower() for tag, _ in args.desired)} - {None}
@@ -2010,7 +2020,7 @@ def check_task_options(args, parser):
         "DIR and --weights need a name": "" in (args.dir, args.weights),
         "--from-scratch and --weights exclude each other": args.from_scratch and args.weights,
         "--evaluate needs --resume, --output-dir, --weights or -a FOLDER: random weights have no "
-        "accuracy worth a number": args.evaluate and random and not begun,
+        "accuracy worth a number": args.evaluate and untrained and not begun,
         f"{task} needs DIR with files of GLUE": not args.dir and args.task not in ("lm", "cola"),
     }
     for why, wrong in refused.items():
@@ -2398,13 +2408,13 @@ def defining_options(args, place, sources):
     """Returns {name: value} of the options that define what is trained, with the precision and the
     data's digest, the same on all ranks."""
     parser = make_parser()
-    train, val = (source.digest() for source in sources)
+    data, val_data = (source.digest() for source in sources)
     endings.arm_timeout(args)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": train, "val_data": val}
+    mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
-    mine |= {"device": place.device.type}
+    mine |= {"device": place.device.type, "trainparts": package_digest.IDENTITY}
     if found := checkpointing.differing(broadcast_object(mine), mine):
         raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options
@@ -2505,7 +2515,7 @@ def add_parallel_options(parser):
     return ["schedule", "stages"], ["dist_backend", "local_rank"]
 
 
-def launch(train_rank, args):
+def launch(run_rank, args):
     """torchrun has started this process, one of many; or it is alone."""
     local_processes.follow_torchrun(args.local_rank)
     refused = {
@@ -2521,7 +2531,7 @@ def launch(train_rank, args):
     for name, what in refused.items():
         if getattr(args, name, None):  # a task may not have it
             raise errors.BadInput(f"--{name.replace('_', '-')}: a pipeline cannot train {what}")
-    train_rank(args)
+    run_rank(args)
 
 
 def init_distributed(args):

@@ -149,8 +149,8 @@ tests/test_training.py -k says
 tests/test_training.py -k "counters_go_on"
   best accuracies not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: metadata.get(name, worst) if tag == "Loss" else worst for tag, (name,
 tests/test_folder.py -k other_data
-  another set of data is the same run => args.precision, "data": train, => args.precision, "data": "other",
-  other images are validated => "val_data": val} => "val_data": ""}
+  another set of data is the same run => args.precision, "data": data, => args.precision, "data": "other",
+  other images are validated => "val_data": val_data} => "val_data": ""}
 tests/test_best.py -k images
   statistics not synced => sync_statistics(run)\n    meter = => meter =
 tests/test_training.py -k flags
@@ -251,7 +251,7 @@ tests/test_training.py -k "counters_go_on or without_the_script or spent_budget 
   model_best.pt holds the best of before => reached, stuck = judge(run, val)\n        if val[monitor] == run.best[monitor]:  # of equal epochs the last\n            save_best(run) => best = dict(run.best)\n        reached, stuck = judge(run, val)\n        if val[monitor] == run.best[monitor]:\n            now, run.best = run.best, best\n            save_best(run)\n            run.best = now
   end of the log has the last for the best => ": run.best[tag] for tag in BEST if tag in val} => ": val[tag] for tag in BEST if tag in val}
 tests/test_bad_input.py -k ranks_that_differ
-  validation data not compared over ranks => "val_data": val} => "val_data": broadcast_object(val)}
+  validation data not compared over ranks => "val_data": val_data} => "val_data": broadcast_object(val_data)}
 tests/test_launcher.py
   restart keeps the port first read => port = int(launchers.get("port")) if by_torchrun else port => port = port or int(launchers.get("port"))
   srun: rank of all for rank on the node => "0" if alone else env["SLURM_LOCALID"] => "0" if alone else env["SLURM_PROCID"]
@@ -443,10 +443,10 @@ tests/test_data.py -k "what_to_do or counted or counts or class_without or not_t
   images beside the classes are not counted => sum(map(is_read, files)) => 0
   a suffix in capitals is another => os.path.splitext(file)[1].lower() => os.path.splitext(file)[1]
   what is not read is another set of data => for array in self[2:-1]: => for array in (*self[2:-1], self.not_read.encode()):
-  training is counted as validation => {len(val.target):,} validation images" => {len(train.target):,} validation images"
-  empty classes of training alone are named => else []), *val.gaps()] => else [])]
+  training is counted as validation => {len(validation.target):,} validation images" => {len(training.target):,} validation images"
+  empty classes of training alone are named => else []), *validation.gaps()] => else [])]
 tests/test_text_input.py -k data_is_counted
-  sequences of training are counted twice => {len(val.target):,} validation sequences" => {len(train.target):,} validation sequences"
+  sequences of training are counted twice => {len(validation.target):,} validation sequences" => {len(training.target):,} validation sequences"
 tests/test_weights.py -k "inputs_are or keeps_its_inputs or published_file_says or sizes_mean or not_believed"
   a published file is somebody's training => theirs = [files[name] for name in names if name in files] => theirs = []
   a published file is known by its path => names = os.path.basename(path), os.path => names = str(path), os.path
@@ -588,7 +588,7 @@ tests/test_text_folders.py -k "of_the_whole"
   the rest of a text is lost => yield before, text\n\n => yield before, ""\n\n
 tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
   the line names nothing of a text's file => holds = ", ".join(map(str, [*(weights or saved)][:4])) => holds = ""
-  averages come last => WEIGHTS = ("ema", "state_dict", "model", "model_state_dict") => WEIGHTS = ("state_dict", "ema", "model", "model_state_dict")
+  averages come last => WEIGHT_NAMES = ("ema", "state_dict", "model", "model_state_dict") => WEIGHT_NAMES = ("state_dict", "ema", "model", "model_state_dict")
   averages are taken in silence => if held[:1] == ["ema"]: => if False:
   the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]
   weights of another model => if "model_options" in saved: => if False:
@@ -724,7 +724,7 @@ tests/test_training.py -k "flags_of or starts_again_once or spent_budget or scal
   the timer starts again once a minute => start_timer(seconds, int(time.monotonic())) => start_timer(seconds, int(time.monotonic() // 60))
   a budget that ends in validation is noticed late => spent = time.perf_counter() > run.deadline => spent = training and time.perf_counter() > run.deadline
   a new scaler's scale for the checkpoint's => scaler = run.scaler.state_dict() | metadata["scaler"] => scaler = metadata["scaler"] | run.scaler.state_dict()
-  validation in float32 whatever --amp says => with precision(args, inputs.device):\n        return criterion(model(inputs), target)[1] => return criterion(model(inputs), target)[1]
+  validation in float32 whatever --amp says => with precision(args, inputs.device):\n        return objective(model(inputs), target)[1] => return objective(model(inputs), target)[1]
   each rank validates its own statistics under --ema => tensor.copy_(average)\n    sync_statistics(run) => tensor.copy_(average)\n    if not run.ema:\n        sync_statistics(run)
   waits divided by slices of data => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits) / run.place.data_ranks
   a replica's stages drop the same units => seed_from(args.seed, epoch, step, run.place.rank) => seed_from(args.seed, epoch, step, run.place.data_rank)
@@ -835,7 +835,7 @@ tests/test_text_input.py -k "config_json_does_not or half_a_token or python_obje
 tests/test_text_folders.py -k old_mac
   a column named twice is the last => if header.count(name) > 1] => if False]
 tests/test_folder.py -k other_data
-  other images are validated in a run => "val_data": val} => "val_data": "any"}
+  other images are validated in a run => "val_data": val_data} => "val_data": "any"}
 tests/test_weights.py -k of_a_subset
   a link to all of train/ comes into train/ => ln -sfn {measured}/* {place}/" => ln -sfn {measured} {place}"
 """  # noqa: E501

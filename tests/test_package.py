@@ -24,6 +24,7 @@ from conftest import (
 )
 
 from tools import sync_copies
+from trainparts import VERSION
 from trainparts.runs import event_log
 
 NAME = "trainparts"
@@ -62,6 +63,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_has_what_git_tracks(wheel):
     found = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
     version = re.search(r'^version = "(.*)"$', PROJECT, re.MULTILINE)[1]
+    assert version == VERSION, "pyproject.toml has it, too: an image is built before it has modules"
     metadata = {name for name in found if name.startswith(f"{NAME}-{version}.dist-info/")}
     assert metadata
     assert found - metadata == {*tracked(NAME)}, "a new file needs `git add`"
@@ -98,24 +100,29 @@ def test_importing_the_package_imports_nothing():
 # ------------------------------------------------------------------------------ a script without it
 
 # This stands in each script that imports the package, before all imports but the standard
-# library's. A folder that was left empty has no origin.
+# library's.
 GUARD = """
-if not getattr(importlib.util.find_spec("trainparts"), "origin", None):
+try:
+    PARTS = "0.2"  # the version of trainparts/ that this script is written for
+    from trainparts import VERSION
+except ImportError:  # there is none, or an empty folder
+    VERSION = "none"
+if VERSION.rpartition(".")[0] != PARTS:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         time.sleep(5)  # rank 0 prints the same, and the launcher ends this process meanwhile
     print(
-        f"{Path(__file__).name}: error: needs trainparts/, which stood beside it: copy that "
-        "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE",
+        f"{Path(__file__).name}: error: needs trainparts/ of version {PARTS}, which stood beside "
+        f"it, and finds {VERSION}: copy that folder, too (unless PYTHONSAFEPATH is set), or "
+        "pip install PATH_OF_THE_CLONE",
         file=sys.stderr,
     )
     sys.exit(2)
 """
 LINE = (
-    "{}: error: needs trainparts/, which stood beside it: copy that folder, too (unless "
-    "PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE\n"
+    "{}: error: needs trainparts/ of version 0.2, which stood beside it, and finds none: copy that "
+    "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE\n"
 )
 STAND_IN = f"""
-import importlib.util
 import os
 import sys
 import time
@@ -199,6 +206,19 @@ def test_a_script_finds_the_package_beside_it(tmp_path):
     done = end_alone(ALONE[0], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"found {tmp_path / NAME / 'runs' / '__init__.py'}\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("0.1.9", 0), ("0.20.0", 0), ("1.2.0", 0), ("0.2", 0), ("0.2.17", 1)]
+)
+def test_a_script_needs_the_first_two_numbers_of_its_version(version, fits, tmp_path):
+    """Before it imports a module, which another version may lack."""
+    (tmp_path / NAME / "runs").mkdir(parents=True)
+    (tmp_path / NAME / "__init__.py").write_text(f"VERSION = {version!r}\n")
+    (tmp_path / NAME / "runs" / "__init__.py").touch()
+    done = end_alone(ALONE[0], tmp_path)
+    line = "" if fits else LINE.format(ALONE[0]).replace("finds none", f"finds {version}")
+    assert (done.returncode, done.stderr) == (0 if fits else 2, line)
 
 
 @pytest.mark.parametrize(
@@ -329,39 +349,19 @@ def test_programs_use_the_package_of_their_checkout(folder, tmp_path):
 
 # ------------------------------------------------------------------------------------- its rules
 
-MODULES = sorted(ROOT.glob("trainparts/**/[!_]*.py"))
-TRAINS = re.compile(
-    r"backward\(|optimizer\.step|zero_grad|GradScaler|all_reduce|broadcast\(|barrier\("
-)
-# The words that a folder is about, which those beside it do not name.
-OF_A_FOLDER = {"images": sync_copies.IMAGES, "launch": re.compile("dist|distributed|gloo|torchrun")}
 
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_a_module_does_not_train_and_knows_no_way_and_no_task(path):
-    text = path.read_text()
-    mine = OF_A_FOLDER.get(path.parent.name, re.compile("(?!)"))
-    for words in sync_copies.BACKENDS, sync_copies.IMAGES, TRAINS:
-        assert [word for word in words.findall(text) if not mine.fullmatch(word)] == []
-    assert not re.findall(r"^\s*(?:from|import) (?:imagenet_|text_)\w+", text, re.MULTILINE)
-
-
-def test_imports_of_the_package_lead_one_way():
-    """`errors` imports none of it; folders import none beside them; no circle."""
-    found = {}
-    for path in MODULES:
-        lines = re.findall(r"^from (trainparts\S*) import (.+)$", path.read_text(), re.MULTILINE)
-        names = {f"{package}.{name}" for package, some in lines for name in some.split(", ")}
-        found[".".join(path.relative_to(ROOT).with_suffix("").parts)] = names
-    assert len(found) > 10 and not found["trainparts.errors"]
-    for name, used in found.items():
-        folders = {each.rpartition(".")[0] for each in used | {name}}
-        assert folders <= {"trainparts", name.rpartition(".")[0]}, name
-    done = set()
-    while len(done) < len(found):
-        ready = {name for name in found if found[name] <= done} - done
-        assert ready, found.keys() - done
-        done |= ready
+def test_sync_copies_checks_the_package():
+    """Its rules are planted in test_sync_copies.py; here it must have read each module."""
+    modules = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for path in ROOT.glob("trainparts/**/[!_]*.py")
+    }
+    assert len(modules) > 20
+    assert sync_copies.check_package(modules, TEXTS) == []
+    for path in modules:
+        wrong = modules | {path: modules[path] + "\n# backward()\n"}
+        (complaint,) = sync_copies.check_package(wrong, TEXTS)
+        assert complaint.startswith(path) and "names backward(" in complaint
 
 
 @pytest.mark.parametrize("script", ["imagenet_nd", "text_nd"])

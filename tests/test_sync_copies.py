@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import os
 import re
 import runpy
 import sys
@@ -19,8 +20,12 @@ try:
 except ImportError:  # works without it
     hvd = None"""
 LOOK = """# The package beside the scripts.
-if not importlib.util.find_spec("trainparts"):
-    exit(2)"""
+try:
+    from trainparts import VERSION
+except ImportError:
+    VERSION = None
+if not VERSION:
+    os._exit(2)"""
 WAYS = {  # end of the first line, launcher, what its functions return, imports for it
     "nd": ("on one device: a GPU.", "python", "json.dumps({})", "import json", ""),
     "fsdp": ("with FSDP2: in shards.", "torchrun --nproc_per_node=2", "dist.barrier()", DIST, ""),
@@ -54,8 +59,7 @@ def script(name, step=STEP, launch=LAUNCH, task=TASK):
     standard = {"import json", "import re"} & {way_import, task_import}
     others = {"import torch", way_import, task_import} - standard
     others = sorted(others, key=lambda line: (line.startswith("from"), line))
-    standard = sorted(standard | {"import importlib.util"})
-    imports = "\n".join([*standard, "", LOOK, "", *others])
+    imports = "\n".join([*sorted(standard | {"import os"}), "", LOOK, "", *others])
     helper, first = "", ""
     if way_name != "nd":
         helper = "def _meet():\n    return torch.ones(1)\n\n\n"
@@ -222,7 +226,7 @@ DIFFERENT = [  # a case a rule: what stands in text_fsdp.py, what takes its plac
     ("def _meet", "def meet", "launch: meet(), in its contract meet(is missing)"),
     ("(args, data)", "(args, data, more)", "build_model(args, data, more), in its contract build_"),
     ("SUMS", "SUM", "task: SUMS(is missing), in its contract SUMS(None)"),
-    ("SUMS = None", "SUMS = hvd", "task text: line 48 names hvd: SUMS = hvd"),
+    ("SUMS = None", "SUMS = hvd", "task text: line 52 names hvd: SUMS = hvd"),
     ("# of", "# image_size ImageFolder JPEGs IMAGENET_DIR best_top1 Top-5 DDP", *IMAGES),
     ("Begins.", "Begins on images by torchrun.", "names images:", "names torchrun:"),
     (CALL, f"_meet() + Scaler + GPT + _read + {CALL}", *PRIVATE),
@@ -270,6 +274,80 @@ def test_names_of_its_own_are_free():
         return text.replace("# of the", "# imagery, reimaged, top10, top-k, stop1; of the")
 
     assert check({name: free(text) for name, text in TEXTS.items()}) == []
+
+
+# ----------------------------------------------------------------------------------- the package
+
+MODULES = {
+    "trainparts/errors.py": "import os\n\n\nclass Fault(Exception):\n    os = None\n",
+    "trainparts/devices.py": "from trainparts import VERSION, errors\n\n\ndef pick(n):\n    pass\n",
+    "trainparts/runs/event_log.py": "from trainparts import devices, errors\n\nLAST = 1\n",
+    "trainparts/images/decoding.py": "from trainparts import errors\n\nSIZE = 'pixels'\n",
+    "trainparts/launch/processes.py": "import torch.distributed as dist\n\nSTORE = dist\n",
+}
+USE = "import torch\n"
+USES = USE + "from trainparts import errors\nfrom trainparts.runs import event_log\n"
+PLANTED = [  # where, a text there, another in its place, what is reported
+    ("errors", "os = None", "step = 'optimizer.step'", "line 5 names optimizer.step"),
+    ("errors", "os = None", "ways = 'FSDP'", "line 5 names FSDP"),
+    ("errors", "os = None", "task = 'ImageNet'", "line 5 names ImageNet"),
+    ("decoding", "'pixels'", "'torchrun'", "line 3 names torchrun"),
+    ("processes", "STORE = dist", "STORE = 'jpeg'", "line 3 names jpeg"),
+    ("processes", "STORE = dist", "STORE = dist.all_reduce", "line 3 names all_reduce"),
+    ("decoding", "SIZE", "import imagenet_ddp\nSIZE", "imports a script, imagenet_ddp"),
+    ("devices", "    pass", "    import text_nd", "imports a script, text_nd"),
+    ("devices", "    pass", "    from trainparts.errors import Fault", "errors.Fault: import"),
+    ("devices", "    pass", "    import trainparts.errors", "errors as a whole: "),
+    ("devices", "errors\n", "errors, gone\n", "imports trainparts.gone: import its module"),
+    ("errors", "import os", "import os\nfrom trainparts import devices", "and all import it"),
+    ("devices", "    pass", "    from trainparts.runs import event_log", "imports in a circle"),
+    ("decoding", "SIZE", "from trainparts.runs import event_log\nSIZE", "event_log.py, of another"),
+    ("event_log", "LAST", "from trainparts.launch import processes\nLAST", "of another folder"),
+    ("decoding", "SIZE", "LAST", "event_log.py, trainparts/images/decoding.py: each defines LAST"),
+    ("text_fsdp", "def main", "LAST = 1\n\n\ndef main", "text_fsdp.py: each defines LAST"),
+    ("text_fsdp", USES, USES + "import imagenet_nd\n", "py: imports a script, imagenet_nd"),
+    ("text_fsdp", "event_log", "LAST", "text_fsdp.py: imports trainparts.runs.LAST: import its"),
+    ("text_fsdp", "def main():", "def main(torch):", "py: main() has a local torch, which"),
+    ("devices", "(n)", "(errors)", "devices.py: pick() has a local errors, which the file"),
+    ("devices", "    pass", "    def pick(): pass", "pick() has a local pick, which"),
+    ("devices", "    pass", "    for errors in (): pass", "pick() has a local errors, which"),
+    ("devices", "    pass", "    return [0 for pick in ()]", "has a local pick, which"),
+    ("devices", "    pass", "    return lambda pick: 0", "lambda() has a local pick, which"),
+    ("devices", "    pass", "    import errors", "pick() has a local errors, which"),
+    ("errors", "os = None", "def os(self, Fault): pass", "os() has a local Fault, which"),
+]
+
+
+@pytest.mark.parametrize("case", PLANTED, ids=str)
+def test_what_is_wrong_in_the_package_is_reported(case):
+    name, old, new, expected = case
+    modules, texts = dict(MODULES), {name: TEXTS[name].replace(USE, USES) for name in TEXTS}
+    assert sync_copies.check_package(modules, texts) == []
+    for files in modules, texts:
+        for path in files:
+            if path.endswith(f"{name}.py"):
+                assert old in files[path]
+                files[path] = files[path].replace(old, new)
+    found = sync_copies.check_package(modules, texts)
+    assert expected in "\n".join(found)
+    assert len(found) == 1 or "circle" in expected or "all import it" in expected
+
+
+def test_one_line_tells_which_scripts_are_wrong_alike():
+    texts = {name: TEXTS[name].replace("def main()", "def main(torch)") for name in TEXTS}
+    (line,) = sync_copies.check_package({}, texts)
+    assert line.startswith(", ".join(texts))
+
+
+def test_the_package_is_read(folder):
+    path = folder / "trainparts" / "runs" / "event_log.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("import os\n\n\ndef start(os):\n    pass\n")
+    (path.parent / "__init__.py").write_text('"""Names FSDP."""\n')
+    (path.parent / ".#event_log.py").symlink_to("nobody@nowhere.1")
+    printed = run(tool(folder), folder, status=1)
+    what = "start() has a local os, which the file defines or imports at its top"
+    assert printed == f"{os.path.join('trainparts', 'runs', 'event_log.py')}: {what}\n"
 
 
 def test_line_endings_and_last_lines_are_compared():

@@ -14,12 +14,17 @@ then propagate it.
 Checked as well: each way and each task defines what STEP, LAUNCH and TASK list, and the other
 sections use nothing else of it; helpers of one name are equal in all ways; no name is defined
 twice; sections that are not a way's name no backend, those that are equal everywhere nothing of
-images. Only --from and --new write.
+images. Of trainparts/: it does not train, names no way and no task outside the folders that are
+about one, imports no script, and its imports lead one way; it defines nothing that a script or
+another module defines. In both, no parameter and no local has the name of something that its file
+defines or imports, and the package's modules are imported, not their names. Only --from and --new
+write.
 """
 
 import argparse
 import ast
 import difflib
+import graphlib
 import importlib.util
 import itertools
 import os
@@ -33,8 +38,8 @@ from pathlib import Path
 STEP = {
     "prepare": "args, place, data",
     "precision": "args, device",
-    "train_step": "model, criterion, optimizer, scaler, micro_batches, accumulation_steps, args",
-    "validate_step": "model, criterion, inputs, target, args",
+    "train_step": "model, objective, optimizer, scaler, micro_batches, accumulation_steps, args",
+    "validate_step": "model, objective, inputs, target, args",
     "all_reduce_sum": "tensor",
     "broadcast_object": "value",
     "tell_others": "line, status",
@@ -45,7 +50,7 @@ STEP = {
 }
 LAUNCH = {
     "add_parallel_options": "parser",
-    "launch": "train_rank, args",
+    "launch": "run_rank, args",
     "init_distributed": "args",
 }
 # What each task defines, and may have more: functions, and classes and constants (None).
@@ -93,6 +98,13 @@ FORBIDDEN = {
     "task": [BACKENDS],
     **dict.fromkeys(("loop", "optimizer", "start"), [BACKENDS, IMAGES]),
 }
+# The folder beside the scripts, with what is not training; and words that it has not, but for those
+# that a folder in it is about.
+PACKAGE = "trainparts"
+TRAINING = re.compile(
+    r"backward\(|optimizer\.step|zero_grad|GradScaler|all_reduce|broadcast\(|barrier\("
+)
+ABOUT = {"images": IMAGES, "launch": re.compile("dist|distributed|gloo|torchrun")}
 
 
 def split(text):
@@ -191,6 +203,89 @@ def check_names(found, contracts):
     return complaints
 
 
+def check_locals(text):
+    """Returns complaints about parameters and locals that hide what a file defines or imports: a
+    reader takes the one for the other."""
+    top = symtable.symtable(text, "file", "exec")
+    own = {x.get_name() for x in top.get_symbols() if x.is_assigned() or x.is_imported()}
+    complaints, tables = [], top.get_children()
+    for table in tables:
+        tables += table.get_children()
+        if table.get_type() != "function":  # a class's names are attributes
+            continue
+        for each in table.get_symbols():
+            bound = each.is_parameter() or each.is_assigned() or each.is_imported()
+            if bound and each.is_local() and each.get_name() in own:
+                what = f"a local {each.get_name()}, which the file defines or imports at its top"
+                complaints.append(f"{table.get_name()}() has {what}")
+    return complaints
+
+
+def imports_of(text, known):
+    """Returns the modules of the package that a file imports, and complaints, about imports of
+    names, and of scripts. `known` are the package's modules, as trainparts.runs.event_log."""
+    imported, complaints = set(), []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        elif isinstance(node, ast.Import):
+            names = [f"{each.name} as a whole" for each in node.names]
+        else:
+            continue
+        for name in names:
+            first = name.partition(" ")[0].partition(".")[0]
+            if re.fullmatch(rf"[a-z]+_({'|'.join(WAYS)})", first):
+                complaints.append(f"imports a script, {first}")
+            elif first == PACKAGE and name in known:
+                imported.add(name)
+            elif first == PACKAGE and name != f"{PACKAGE}.VERSION":
+                complaints.append(f"imports {name}: import its module")
+    return imported, complaints
+
+
+def check_package(modules, scripts):
+    """Returns complaints about {path below the scripts' folder: text} of the package's modules, and
+    about {name: text} of scripts that import them."""
+    complaints, used, owners, having = [], {}, {}, {}
+    known = {path.removesuffix(".py").replace("/", "."): path for path in modules}
+    for path, text in modules.items():
+        allowed = ABOUT.get(Path(path).parent.name, re.compile("(?!)"))
+        for number, line in enumerate(text.splitlines(), 1):
+            for words in BACKENDS, IMAGES, TRAINING:
+                found = [word for word in words.findall(line) if not allowed.fullmatch(word)]
+                complaints += [f"{path}: line {number} names {word}: {line}" for word in found]
+    for path, text in (modules | scripts).items():
+        imported, wrong = imports_of(text, known)
+        for each in [*wrong, *check_locals(text)]:
+            having.setdefault(each, []).append(path)
+        for name in read_section(text)[0].keys() - names_of_imports(text):
+            owners.setdefault(name, {})[path] = path in modules
+        if path not in modules:
+            continue
+        used[path] = {known[name] for name in imported}
+        # A folder's modules import each other, and those above all folders.
+        for other in sorted(used[path]):
+            if Path(other).parent not in (Path(PACKAGE), Path(path).parent):
+                complaints.append(f"{path}: imports {other}, of another folder")
+    if first := sorted(used.get(f"{PACKAGE}/errors.py", [])):
+        complaints.append(f"{PACKAGE}/errors.py: imports {', '.join(first)}, and all import it")
+    try:
+        [*graphlib.TopologicalSorter(used).static_order()]
+    except graphlib.CycleError as error:
+        complaints.append(f"imports in a circle: {', '.join(error.args[1])}")
+    complaints += [f"{', '.join(paths)}: {each}" for each, paths in having.items()]
+    for name, places in owners.items():
+        if any(places.values()) and len(places) > 1:
+            complaints.append(f"{', '.join(places)}: each defines {name}")
+    return complaints
+
+
+def names_of_imports(text):
+    """Returns the names that imports give to what a file has at its top."""
+    symbols = symtable.symtable(text, "file", "exec").get_symbols()
+    return {each.get_name() for each in symbols if each.is_imported()}
+
+
 def check(scripts, step=STEP, launch=LAUNCH, task=TASK):
     """Returns a list of complaints about {name: text}; empty when all is well."""
     parts = {name: split(text) for name, text in scripts.items()}
@@ -243,7 +338,10 @@ def read_head(name, text):
     lines, done, imports, others = code.splitlines(), 0, [], []
     for node in ast.parse(code).body:  # with the comments above it
         kind = imports if isinstance(node, ast.Import | ast.ImportFrom) else others
-        kind.append("\n".join(lines[done : node.end_lineno]).strip())
+        text = "\n".join(lines[done : node.end_lineno])
+        if kind is others and done and text.strip() == text:  # no blank line is between them
+            text = f"{others.pop()}\n{text}"
+        kind.append(text.strip())
         done = node.end_lineno
     return *prose.partition("\n")[::2], commands, imports, others
 
@@ -278,7 +376,7 @@ def put_together(new, way_donor, task_donor, scripts):
         top = re.search(r"^(?:from|import) (\w+)", each, re.MULTILINE)[1]
         (standard if top in sys.stdlib_module_names else later).append(each)
     code = dict.fromkeys(others + more)
-    look = [each for each in code if 'find_spec("trainparts")' in each]
+    look = [each for each in code if f"from {PACKAGE} import VERSION" in each]
     code = [each for each in code if each not in look]
     head = "\n\n".join(["\n".join(standard), *look, "\n".join(later), *code])
     config = Path(__file__).parents[1] / "pyproject.toml"
@@ -355,7 +453,14 @@ def main():
             parser.error(f"{name} is as it was: {error}" if args.source else str(error))
         scripts[name] = text
         print(f"{name}: {what}")
-    complaints = check(scripts)
+    folder = args.folder / PACKAGE
+    modules = {
+        str(path.relative_to(args.folder)): path.read_text(errors="surrogateescape")
+        for path in sorted(folder.rglob("[!._]*.py"))
+        if path.is_file()
+    }
+    whole = {name: text for name, text in scripts.items() if split(text)}
+    complaints = check(scripts) + check_package(modules, whole)
     print("\n".join(complaints) or f"{len(scripts)} scripts agree")
     sys.exit(1 if complaints else 0)
 

@@ -22,7 +22,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from trainparts import devices, errors
+from trainparts import devices, errors, package_digest
 
 
 def start_log(folder, purge):
@@ -43,10 +43,9 @@ def log_program(log, about, script, charts):
     """Logs what is trained: `about`, of describe(), and the text of `script`, a path, and of this
     package. TensorBoard draws training and validation of each tag in `charts` in one chart."""
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
-    package = sorted(Path(__file__).parents[1].rglob("[!.]*.py"))  # without editors' locks
-    paths = [Path(script), *filter(Path.is_file, package)]
-    texts = (f"```python\n{path.read_text()}\n```" for path in paths)
-    log.add_text("script", "\n".join(texts))
+    parts = package_digest.TEXTS
+    texts = [Path(script).read_text(), *(parts[name] for name in parts if name.endswith(".py"))]
+    log.add_text("script", "\n".join(f"```python\n{text}\n```" for text in texts))
     charts = {tag: ["Multiline", [f"{tag}/train", f"{tag}/val"]] for tag in charts}
     log.add_custom_scalars({"train and val": charts})
 
@@ -124,4 +123,5 @@ def describe(args, place, model, sizes, steps, script, metadata):
         "torch": torch.__version__,  # with its build
         "packages": {package["Name"]: package["Version"] for package in packages},
         "commit": commit,
+        "trainparts": package_digest.IDENTITY,
     }

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shlex
 
+from trainparts import package_digest
+
 
 def about_batches(args, place, data, items, peak, usual, metadata):
     """Returns lines on batch sizes and the peak learning rate. `items` is the name of what is in a
@@ -37,6 +39,9 @@ def about_resuming(args, epoch, step, steps, metadata):
     done, rest = divmod(epoch * steps + step, steps)
     after = f"{done} of {args.epochs} epochs" + f" and {rest} steps" * bool(rest)
     lines.append(f"Resuming {metadata['path']} after {after}")
+    saved_by = metadata.get("trainparts", package_digest.IDENTITY)  # checkpoints before 0.2 lack it
+    if saved_by != package_digest.IDENTITY:
+        lines.append(f"It was saved with trainparts {saved_by}, this is {package_digest.IDENTITY}")
     if metadata["in_place"] and max(metadata["logged"], default=0) > epoch + 1:
         lines.append("The log has later epochs: they are trained again")
     return lines
