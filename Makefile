@@ -2,6 +2,7 @@
 # make results: RESULTS.md and figures/ from logs/.  make study-scaling_cpu: its runs anew, in logs/.
 # make bench DIR=FOLDER, make bench-gpu: the benchmarks, in logs/benchmarks/.  make chaos: faults.
 # make equal COMMIT=86e46ec: whether the scripts train exactly as those of that commit.
+# make flat: each script as one file, with what it uses of trainparts/ in it, in flat/.
 PYTHON ?= python3
 BIN := .venv/bin
 CIFAR10 ?= cifar10
@@ -60,8 +61,15 @@ chaos: setup
 	$(BIN)/python -m pytest -v -n 0 -m chaos -k "$(K)" -o tmp_path_retention_policy=failed \
 		--chaos-log $(CHAOS) tests/chaos
 
+# It needs no packages, and no environment.
+flat:
+	mkdir -p flat
+	for script in imagenet_*.py text_*.py; do \
+		$(PYTHON) tools/one_file.py $$script > flat/$$script || { rm flat/$$script; exit 1; }; \
+	done
+
 # Compares this working tree with a commit, bit for bit: ten minutes. K="ddp recipe" chooses
-# comparisons by name.
+# comparisons by name. COMMIT=flat compares the scripts with what `make flat` makes of them.
 equal: setup
 	$(BIN)/python tests/equal.py $(COMMIT) $(if $(K),-k "$(K)")
 
@@ -86,4 +94,4 @@ setup: .venv/installed-dev .venv/installed-horovod
 
 horovod: .venv/installed-horovod
 
-.PHONY: demo test test-all results bench bench-gpu chaos equal setup horovod
+.PHONY: demo test test-all results bench bench-gpu chaos equal flat setup horovod

@@ -3,6 +3,7 @@
     python tests/equal.py 86e46ec                    # all comparisons
     python tests/equal.py 86e46ec -k "ddp recipe"    # those that have this text in their names
     make equal COMMIT=86e46ec K="ddp recipe"         # the same
+    python tests/equal.py flat                       # the scripts with their one files, `make flat`
 
 It proves that a change, such as a move of code, changes no training. Both trees run the same
 commands on the same small models and data, each in an empty folder, on the CPU, with two ranks
@@ -53,12 +54,15 @@ import numpy as np
 import PIL.Image
 import torch
 
+sys.path.append(str(conftest.ROOT / "tools"))
+import one_file  # noqa: E402
+
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it prints the points that it purges
 
 # Intended differences: regular expressions that match all of "NAME: DIFFERENCE" as it would be
 # printed, such as r"help \w+: only after:   --new-option .*". They fail no comparison, whose line
 # counts them.
-PERMITTED = []
+PERMITTED = [r".*: (about|\S+\.pt): trainparts: only (after|resumed)"]  # since version 0.2.0
 
 CODE = ["*.py", "trainparts", "tools"]  # what is copied of the working tree
 LONGEST = 600  # seconds that a command may take
@@ -299,7 +303,10 @@ class Comparer:
         if case.first:
             program, *words = case.first.split()
             words = [word.format(data=self.folder / "data") for word in words]
-            self.run(tree, [sys.executable, tree.root / program, *words], folder)
+            having = (
+                tree if (tree.root / program).exists() else self.trees[0]
+            )  # one files have none
+            self.run(having, [sys.executable, having.root / program, *words], folder)
         printed = self.run(tree, self.words(tree, name), folder)
         run = read_run(folder, *printed, places_of(tree, name, folder))
         if case.steps:  # that are trained, or equality would prove little
@@ -643,6 +650,14 @@ def copy_working_tree(folder):
             shutil.copy2(path, folder / name)
 
 
+def write_one_files(source, folder):
+    """Writes the scripts of a folder, each as one file, into another folder."""
+    folder.mkdir()
+    for path in sorted(source.glob("*_*.py")):
+        if path.stem in SCRIPTS:
+            (folder / path.name).write_text(one_file.write(path))
+
+
 # --------------------------------------------------------------------------------------------- main
 
 
@@ -683,7 +698,7 @@ def main(argv=None):
         usage=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.add_argument("commit", metavar="COMMIT", help="whose scripts are compared with")
+    parser.add_argument("commit", metavar="COMMIT", help="whose scripts are compared with; or flat")
     parser.add_argument("-k", default="", metavar="TEXT", help="only comparisons of this name")
     args = parser.parse_args(argv)
     started = time.monotonic()
@@ -697,8 +712,12 @@ def main(argv=None):
         if not chosen:
             raise BadUse(f"no comparison has {args.k!r} in its name")
         before.root.parent.mkdir()
-        copy_commit(args.commit, before.root)
-        copy_working_tree(after.root)
+        if args.commit == "flat":
+            copy_working_tree(before.root)
+            write_one_files(before.root, after.root)
+        else:
+            copy_commit(args.commit, before.root)
+            copy_working_tree(after.root)
         write_data(folder / "data")
         if any("apex" in name for name in chosen):
             print("Apex's opt levels run in PyTorch's form: Apex itself needs a GPU", flush=True)

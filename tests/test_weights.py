@@ -33,7 +33,7 @@ from trainparts import batch_plan, endings, errors, safe_files
 from trainparts.images import architectures, class_names, decoding, image_files, weight_files
 
 CLASSES = ["bird", "cat", "dog"]
-IDS = class_names.IMAGENET.read_text().split()
+IDS = class_names.IMAGENET
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIZES = "--image-size 64 --val-resize 72 --no-accel -j 0 -b 5".split()
 ND = command("imagenet_nd.py")

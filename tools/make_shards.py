@@ -193,7 +193,7 @@ def name_classes(out, parts):
                 why = f"has other classes than {', '.join(parts)}: make both in one run"
                 raise errors.BadInput(f"{out / part} {why}")
             return names
-    ids, imagenet = dict(pairs), class_names.IMAGENET.read_text().split()
+    ids, imagenet = dict(pairs), class_names.IMAGENET
     if len(pairs) == len(ids) == len({*ids.values()}) == count:
         return [ids[label] for label in range(count)]
     if count == len(imagenet) and all(imagenet[label] == name for label, name in pairs):

@@ -16,7 +16,8 @@ from trainparts import errors
 
 # ILSVRC2012's ids, one in a line, in the order in which meta.mat of its devkit and Kaggle's
 # LOC_synset_mapping.txt have the classes: that of the ids as text.
-IMAGENET = Path(__file__).with_name("imagenet_classes.txt")
+IMAGENET_FILE = Path(__file__).with_name("imagenet_classes.txt")
+IMAGENET = IMAGENET_FILE.read_text().split()
 
 
 def name_outputs(train, val, about, typed, folder):
@@ -48,8 +49,8 @@ def order_classes(found, about):
     numbers = [str(number) for number in range(1000)]
     if sorted(numbers) == sorted(found):
         return numbers
-    if [name[:9] for name in found] != IMAGENET.read_text().split():  # a word may follow
-        names = f"their folders are called as in {IMAGENET}, or 0 to 999"
+    if [name[:9] for name in found] != IMAGENET:  # a word may follow
+        names = f"their folders are called as in {IMAGENET_FILE}, or 0 to 999"
         raise errors.BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
     return found
 
@@ -80,7 +81,8 @@ def unnamed(what, outputs, classes, folder, part="val"):
         return errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
     measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
     numbers = all(map(str.isdecimal, classes))
-    every = "seq 0 999" if numbers else f"cat {shlex.quote(str(IMAGENET))}"
+    ids = f"grep -xE 'n[0-9]{{8}}' {shlex.quote(str(IMAGENET_FILE))}"
+    every = "seq 0 999" if numbers else ids
     place = f"NEW/{shlex.quote(part)}"
     make = f"mkdir -p NEW/train {place} && ln -sfn {measured}/* {place}/"
     make += f" && {every} | (cd NEW/train && xargs mkdir -p)"

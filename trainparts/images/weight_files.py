@@ -249,10 +249,11 @@ def the_others(saved, what):
         return ""
     path = what.removeprefix("--weights ")
     out = f"{Path(path).stem}_{names[0]}.pth"
-    here = str(Path(safe_files.__file__).parents[1])
+    loader = sys.modules[safe_files.load_file.__module__].__file__
     code = (
-        f"import sys, torch; sys.path.insert(0, {here!r}); from trainparts import safe_files; "
-        f"torch.save(safe_files.load_file({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
+        f"import runpy, sys, torch; sys.path.insert(0, {str(Path(loader).parents[1])!r}); "
+        f"load = runpy.run_path({loader!r})['load_file']; "
+        f"torch.save(load({path!r})[{names[0]!r}], open({out!r}, 'xb'))"
     )
     command = shlex.join([sys.executable, "-c", code])
     return f": {command} writes the others into {out}"
