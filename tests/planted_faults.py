@@ -636,7 +636,7 @@ tests/test_text.py -k embeddings_are
   embeddings are the last layer => (?:emb|wte|wpe) => (?:wte|wpe)
 tests/test_data.py -k "lists_are or chosen_once or replaced"
   a region is chosen by each decoder => choose = functools.cache(next(write))  # one => choose = next(write)  # one
-  an old shard stays open => open_shard.cache_clear()  # a shard => pass  # a shard
+  an old shard stays open => image_files.open_shard.cache_clear()  # a shard => pass  # a shard
   images stay open => with open(self.path(index), "rb", buffering=0) as file:\n                return file.read() => if True:\n                return os.pread(open_shard(self.path(index)).fileno(), 2**30, 0)
   lists of files of any size => max(stream.height * stream.width, len(encoded) / 3) => stream.height * stream.width
 tests/test_look.py -k "table or unequal"
@@ -795,7 +795,7 @@ tests/test_weights.py -k "no_real or averages_of_others or that_no_library or no
   sparse weights are loaded => and real and weight.layout == torch.strided => and real
   averages called ema are taken in silence => if name in AVERAGES and "model_options" not in saved: => if name in AVERAGES[1:]:
   any architecture is believed => if not timm or timm.is_model(name): => if True:
-  averages of others by a program that reads no numbers => torch.save(safe_files.load_file({path!r}) => torch.save(torch.load({path!r})
+  averages of others by a program that reads no numbers => torch.save(load({path!r}) => torch.save(torch.load({path!r})
   outputs that are no numbers are shares => if not logits.isfinite().all(): => if False:
   classes named as ImageNet's => if not ("classes" in trained.about or trained.about["published"]): => if False:
   advice for training of an evaluation => why = "these weights do not give numbers" => pass
