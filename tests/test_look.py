@@ -502,6 +502,31 @@ def test_a_log_with_another_package(tmp_path, look, picture):
     )
 
 
+def test_a_log_with_one_file(tmp_path, look, picture):
+    """What tools/one_file.py makes of a script is the same as the script; with --script, which
+    needs the script's modules, it is refused."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    words = ["predict", write(folder / "model.pt", make()), picture]
+    whole = run(
+        [sys.executable, ROOT / "tools" / "one_file.py", ROOT / "imagenet_ddp.py"], tmp_path
+    )
+    for old, new, says in (
+        ("def train_one_epoch(", "def train_an_epoch(", None),
+        ("\ndef handle_signals(", "\nCHANGED = 1\n\n\ndef handle_signals(", None),
+        ("def mean_colour(data):", "def mean_colour(data, low=0):", "another task section than"),
+        ("\ndef resize(", "\nCHANGED = 1\n\n\ndef resize(", "another trainparts/images than"),
+    ):
+        assert whole.count(old) == 1
+        log_start(folder, whole.replace(old, new), images=[""])
+        line = look(*words)[1]
+        assert says in line if says else not line
+    (tmp_path / "whole.py").write_text(whole)
+    (line,) = look(*words, "--script", "whole.py", status=2)[1].splitlines()
+    made = "was made by tools/one_file.py: give the script it was made of"
+    assert line == f"look.py: error: --script whole.py {made}"
+
+
 def test_a_log_with_another_script(tmp_path, look, picture):
     """A line where the task section differs, whatever else does; nothing of it is executed."""
     folder = tmp_path / "run"

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import (
     BIN,
     ROOT,
@@ -20,11 +21,14 @@ from conftest import (
     environment,
     events,
     free_port,
+    load,
+    record,
     run,
+    start,
 )
 
 from tools import sync_copies
-from trainparts import VERSION
+from trainparts import VERSION, package_digest
 from trainparts.runs import event_log
 
 NAME = "trainparts"
@@ -382,3 +386,79 @@ def test_the_log_has_the_script_and_the_package(tmp_path):
     assert text.startswith('```python\n"""Train an ImageNet classifier on one device')
     for path in ROOT.glob("trainparts/**/*.py"):
         assert f"```python\n{path.read_text()}\n```" in text, path
+    assert "n01440764" not in text, "data is not logged"
+    assert record(tmp_path / "run", "about")["trainparts"] == package_digest.IDENTITY
+    assert load(tmp_path / "run" / "checkpoint.pt")["trainparts"] == package_digest.IDENTITY
+
+
+# ------------------------------------------------------------------------------- version and digest
+
+TRAIN = "-a vit_b_16 --image-size 32 -b 4 --no-accel --dummy -j 0 --steps-per-epoch 1".split()
+
+
+def test_a_digest_is_of_all_files(tmp_path):
+    """Python and data; compiled code and editors' locks do not count."""
+    folder = shutil.copytree(ROOT / NAME, tmp_path / NAME)
+    (folder / "runs" / ".#event_log.py").symlink_to("nobody@nowhere.1")
+    (folder / "runs" / "__pycache__").mkdir(exist_ok=True)
+    (folder / "runs" / "__pycache__" / "event_log.cpython-311.pyc").touch()
+    texts = package_digest.read_package(folder)
+    assert package_digest.TEXTS == texts
+    assert {*texts} == {str(Path(name).relative_to(NAME)) for name in tracked(NAME)}
+    digest = package_digest.hash_texts(texts)
+    assert package_digest.IDENTITY == f"{VERSION}+{digest}" and re.fullmatch("[0-9a-f]{12}", digest)
+    seen = {digest}
+    for path in "__init__.py", "images/imagenet_classes.txt", "launch/rendezvous.py":
+        with open(folder / path, "a") as file:
+            file.write("\n")
+        seen.add(package_digest.hash_texts(package_digest.read_package(folder)))
+    (folder / "errors.py").rename(folder / "mistakes.py")
+    seen.add(package_digest.hash_texts(package_digest.read_package(folder)))
+    assert len(seen) == 5
+
+
+def change_package(folder):
+    """Changes the package in a folder, as a fork may; returns the identity that it has then."""
+    with open(folder / NAME / "devices.py", "a") as file:
+        file.write("# changed\n")
+    return f"{VERSION}+{package_digest.hash_texts(package_digest.read_package(folder / NAME))}"
+
+
+def test_a_run_that_another_package_goes_on_with_says_so(tmp_path):
+    """And goes on. A checkpoint of before, without a digest, is resumed as ever."""
+    script = copy_script("imagenet_nd.py", tmp_path)
+    words = [sys.executable, script, *TRAIN, "--output-dir", "run", "--epochs"]
+    run([*words, "1"], tmp_path)
+    assert "trainparts" not in run([*words, "2"], tmp_path)
+    now = change_package(tmp_path)
+    line = f"It was saved with trainparts {package_digest.IDENTITY}, this is {now}\n"
+    assert f"\nResuming run/checkpoint.pt after 2 of 3 epochs\n{line}" in run(
+        [*words, "3"], tmp_path
+    )
+    saved = load(tmp_path / "run" / "checkpoint.pt")
+    assert saved.pop("trainparts") == now
+    assert "trainparts" not in run([*words, "4"], tmp_path)
+    words = [sys.executable, script, *TRAIN, "--epochs", "5", "--resume", "old.pt"]
+    torch.save(saved, tmp_path / "old.pt")
+    assert "trainparts" not in run(words, tmp_path)
+    torch.save(saved | {"trainparts": "0.1.0+other"}, tmp_path / "old.pt")
+    assert f"\nIt was saved with trainparts 0.1.0+other, this is {now}\n" in run(words, tmp_path)
+
+
+def test_ranks_with_other_packages_do_not_train(tmp_path):
+    """As on two nodes, of which one was not updated."""
+    for name in "here", "there":
+        (tmp_path / name).mkdir()
+        copy_script("imagenet_ddp.py", tmp_path / name)
+    other = change_package(tmp_path / "there")
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ranks = []
+    for rank, name in ("0", "here"), ("1", "there"):
+        words = [sys.executable, tmp_path / name / "imagenet_ddp.py", *TRAIN, "--epochs", "1"]
+        ranks.append(start(words, tmp_path, **env, RANK=rank, LOCAL_RANK=rank))
+    printed = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 2], printed
+    differs = f"trainparts ({package_digest.IDENTITY}, here {other})"
+    line = f"imagenet_ddp.py: error: rank 1 differs from rank 0 in {differs}\n"
+    assert printed[1] == line and "another rank is gone" in printed[0]
+    assert not (tmp_path / "runs").exists()

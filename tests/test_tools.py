@@ -566,12 +566,15 @@ def test_a_profile_that_cannot_be_written_is_one_line(tmp_path):
         ("", "the following arguments are required: SCRIPT"),
         ("absent.py", "absent.py is none of the scripts"),
         ("other.py -a resnet50", "other.py is none of the scripts"),
+        ("whole.py -a resnet50", "whole.py was made by tools/one_file.py: give the script it was"),
         ("--from ten other.py", "argument --from: invalid int value: 'ten'"),
     ],
 )
 def test_a_profile_of_no_such_script(words, message, tmp_path, tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.py").write_text("raise SystemExit('it was run')")
+    made = '"""Made of mine.py and trainparts by tools/one_file.py."""\n'
+    (tmp_path / "whole.py").write_text(f"{made}def launch(run_rank, args): print('it was run')\n")
     assert message in tool("profile_steps", *words.split(), status=2)
 
 

@@ -40,6 +40,7 @@ from typing import NamedTuple
 import matplotlib
 import matplotlib.figure
 import numpy as np
+import one_file
 import torch
 import torchvision
 from commandline import CONTROL, OWN, make_parser, one_line, use_package_of
@@ -148,6 +149,9 @@ def load_script(path):
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     if not (spec and path.is_file()):
         raise errors.BadInput(f"--script {path} is no file that ends in .py")
+    if one_file.MADE in path.read_text(errors="replace"):
+        what = "made by tools/one_file.py: give the script it was made of"
+        raise errors.BadInput(f"--script {path} was {what}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where its dataclasses look for it
     sys.path.insert(0, str(path.resolve().parent))  # as `python FILE` does
@@ -168,8 +172,14 @@ def other_script(checkpoint):
     section, or with other modules of images/, trained it, else None, as without a log.
     Nothing of the log is executed."""
     about, trained_by, modules = last_start(checkpoint.resolve().parent)
+    mine = Path(nd.__file__).read_text()
     own = [path.read_text() for path in Path(image_files.__file__).parent.glob("*.py")]
-    same = task_section(trained_by) == task_section(Path(nd.__file__).read_text())
+    if one_file.MADE in trained_by:  # then names are without those of modules, which are sections
+        with contextlib.suppress(one_file.Refused):
+            mine = one_file.write(Path(nd.__file__))
+        own, modules = (re.split("^(?=# ==== )", text, flags=re.M) for text in (mine, trained_by))
+        own = [text for text in own if text.startswith("# ==== trainparts/images/")]
+    same = task_section(trained_by) == task_section(mine)
     if not trained_by or (same and {*own} <= {*modules}):
         return None
     try:

@@ -30,6 +30,7 @@ BESIDE = (
 INSTALL = re.compile(r"pip install (\.|\"\.\[(\w+)\]\")$", re.MULTILINE)
 BINDING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+MADE = "by tools/one_file.py."  # so ends what the docstring of one file says of it
 GUARD = {"PARTS", "VERSION"}  # what a script looks for the package by
 
 
@@ -61,8 +62,10 @@ class Part:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.read_import(node)
                 self.edits[self.lines(node)] = ""
-            elif not name and GUARD & bound_or_read(node):
+            elif not name and is_guard(node):
                 self.edits[self.lines(node)] = ""
+            elif not name and GUARD & bound_or_read(node):
+                raise self.refused(node, "PARTS and VERSION are those of the package")
             else:
                 self.statements.append(node)
         bound = {bound_by(*each)[0] for each in self.imports} | self.modules.keys()
@@ -135,9 +138,16 @@ class Part:
         return "".join([*pieces, self.content[done:].decode()]).strip()
 
 
+def is_guard(node):
+    """Returns whether a statement is one of the two by which a script looks for the package."""
+    if isinstance(node, ast.Try):
+        return f"from {PACKAGE} import VERSION" in map(ast.unparse, node.body)
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith(" != PARTS")
+
+
 def bound_or_read(node):
     """Returns all names in a statement, with those that it imports."""
-    return bound_in(node) | {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return bound_in(node) | {each.id for each, *_ in find_names(node)}
 
 
 def bound_in(node):
@@ -148,7 +158,8 @@ def bound_in(node):
     for each in ast.walk(node):
         if isinstance(each, ast.ClassDef):
             methods |= {one for one in each.body if isinstance(one, BINDING)}
-            names |= {one.id for one in attributes_of(each)} & {*read_at_import(each)}
+            read = {name for one in each.body for name in read_at_import(one)}
+            names |= {one.id for one in attributes_of(each)} & read
         elif isinstance(each, ast.arg):
             names.add(each.arg)
         elif isinstance(each, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
@@ -179,7 +190,7 @@ def read_at_import(node):
         inside += getattr(node, "decorator_list", [])
     elif isinstance(node, ast.AnnAssign):
         inside = filter(None, [node.value])
-    elif isinstance(node, ast.Name):
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     for each in inside:
         yield from read_at_import(each)
@@ -229,8 +240,10 @@ def choose_names(script, modules):
         for name, what in (bound_by(*each) for each in part.imports):
             if imported.setdefault(name, what) != what:
                 raise Refused(f"{part.path} imports as {name} another thing than the others")
-    if both := sorted(script.top & imported.keys()):
-        raise Refused(f"{script.path} defines {both[0]}, which {PACKAGE} imports: rename it")
+    names = {node.id for part in modules.values() for node, *_ in find_names(part.tree)}
+    builtin = names & {*dir(builtins)}
+    if both := sorted(script.top & imported.keys() | (script.top | imported.keys()) & builtin):
+        raise Refused(f"{script.path} defines {both[0]}, which {PACKAGE} uses: rename it")
     # Per part, {(module, name): names that are bound where it is used}.
     used = {}
     for part in every:
@@ -247,6 +260,11 @@ def choose_names(script, modules):
             new = name
             if name in taken:
                 new = f"{part.name.rpartition('.')[2]}_{name}"
+            classes = (each.name for each in part.statements if isinstance(each, ast.ClassDef))
+            if new != name and name in classes:  # whose name programs print
+                raise Refused(
+                    f"{script.path} uses {name}, a class of {part.path}, for another thing"
+                )
             if new in taken - {name} or (new != name and new in part.top):
                 raise Refused(f"{part.path} defines {name}, which others define, and {new}, too")
             chosen[part.name, name] = new
@@ -352,9 +370,9 @@ def import_lines(parts, text):
 def write_docstring(script, identity):
     """Returns a script's docstring, which says what this file was made of, and what it needs."""
     text = script.docstring or ""
-    if "tools/one_file.py" in text:
+    if MADE in text:
         raise Refused(f"{script.path} is one file already")
-    made = f"Made of {script.path.name} and {PACKAGE} {identity} by tools/one_file.py."
+    made = f"Made of {script.path.name} and {PACKAGE} {identity} {MADE}"
     text = text.replace(BESIDE, made) if BESIDE in text else f"{text.rstrip()}\n\n{made}\n"
     text = INSTALL.sub(lambda found: f"pip install {packages(found[2])}", text)
     return f'"""{text.lstrip()}"""'.replace("\\", "\\\\")

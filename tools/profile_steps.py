@@ -22,6 +22,7 @@ import sys
 import time
 from pathlib import Path
 
+import one_file
 import torch
 from commandline import make_parser
 
@@ -112,6 +113,8 @@ def main():
     args, others = parser.parse_known_args()  # torch.distributed.launch puts --local-rank first
     if not args.script.is_file() or b"def launch(" not in args.script.read_bytes():
         parser.error(f"{args.script} is none of the scripts that train")
+    if one_file.MADE.encode() in args.script.read_bytes():
+        parser.error(f"{args.script} was made by tools/one_file.py: give the script it was made of")
     if not args.script.stem.isidentifier() or args.script.stem in sys.modules:
         parser.error(f"{args.script}: its name is no module's, or another's: rename it")
     sys.argv = [str(args.script), *others, *args.options]  # as the script itself would have them

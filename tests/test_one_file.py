@@ -1,0 +1,353 @@
+"""tools/one_file.py: what it writes trains, to the bit, as the script with trainparts/ does, and
+needs no trainparts/; what it cannot rename is refused."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+
+import equal
+import pytest
+from conftest import (
+    ROOT,
+    SCRIPTS,
+    TEXT_SCRIPTS,
+    copy_script,
+    environment,
+    events,
+    load,
+    run,
+    the_run,
+)
+
+from trainparts import VERSION, package_digest
+from trainparts.images import class_names
+
+TOOL = ROOT / "tools" / "one_file.py"
+EVERY = [*SCRIPTS, *TEXT_SCRIPTS]
+NAMES = {path.stem for path in ROOT.glob("trainparts/**/[!_]*.py")}
+
+
+def write(path, status=0):
+    """Returns what the program prints of a script; or its line, where the status is another."""
+    options = {"capture_output": True, "text": True, "env": environment()}
+    done = subprocess.run([sys.executable, TOOL, path], cwd="/", **options)
+    assert done.returncode == status, done.stderr
+    assert bool(done.stdout) != bool(done.stderr)
+    return done.stderr if status else done.stdout
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory):
+    """A folder with what `make flat` writes, and nothing else."""
+    folder = tmp_path_factory.mktemp("a clone")
+    for name in "Makefile", "pyproject.toml", *EVERY:
+        shutil.copy(ROOT / name, folder)
+    for name in "trainparts", "tools":
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    run(["make", "flat", f"PYTHON={sys.executable}"], folder)
+    alone = tmp_path_factory.mktemp("alone")
+    for path in (folder / "flat").iterdir():
+        path.rename(alone / path.name)
+    assert {path.name for path in alone.iterdir()} == {*EVERY}
+    return alone
+
+
+@pytest.mark.parametrize("script", EVERY)
+def test_the_sections_are_those_of_the_script(script, flat):
+    """But for the names of modules before a name; below them is each module that is used, once."""
+    marks = re.compile(r"^# ==== ", re.MULTILINE)
+    wanted = marks.split((ROOT / script).read_text().rpartition("\n\n\nif __name__")[0])[1:]
+    _, *found = marks.split((flat / script).read_text())
+    qualified = re.compile(rf"\b({'|'.join(NAMES)})\.(?=\w)")
+    for own, other in zip(wanted, found, strict=False):
+        # Comments and docstrings are as they were.
+        assert qualified.sub("", own).strip() == qualified.sub("", other).strip()
+    titles = [text.splitlines()[0] for text in found[len(wanted) :]]
+    assert len({*titles}) == len(titles) > 10
+    assert all((ROOT / title).is_file() for title in titles)
+    assert titles[0] == "trainparts/errors.py"
+
+
+@pytest.mark.parametrize("script", EVERY)
+def test_the_docstring_says_what_it_was_made_of_and_what_it_needs(script, flat):
+    own, other = (
+        ast.get_docstring(ast.parse((folder / script).read_text())) for folder in (ROOT, flat)
+    )
+    made = f"Made of {script} and trainparts {package_digest.IDENTITY} by tools/one_file.py."
+    beside = "What is not training is in trainparts/, the folder beside this script: copy the two "
+    assert beside in own and beside not in other and made in other
+    (packages,) = re.findall("^    pip install (.*)$", other, re.MULTILINE)
+    needed = "numpy nvidia-nvimgcodec-cu13>=0.9 pillow psutil tensorboard torch>=2.10"
+    needed = [*needed.split(), "torchvision>=0.24", "tqdm"] + ["transformers>=5"] * (
+        "text" in script
+    )
+    assert packages.replace("'", "").split() == needed
+    changed = other.replace(made, f"{beside}together.").replace(packages, "...")
+    assert changed == re.sub("pip install .*", "pip install ...", own)
+
+
+def test_no_name_is_unknown_and_no_import_is_left_over(flat):
+    """By ruff, which knows nothing of how the files were made. None imports trainparts."""
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", flat]
+    assert run(words, flat) == "All checks passed!\n"
+    for script in EVERY:
+        text = (flat / script).read_text()
+        assert not re.search(r"^\s*(from|import) trainparts", text, re.MULTILINE)
+        assert "PYTHONSAFEPATH" not in text  # the line of a script without the package
+
+
+def test_version_digest_and_data_are_constants(flat):
+    for script in EVERY:
+        text = (flat / script).read_text()
+        assert f"\nIDENTITY = {package_digest.IDENTITY!r}\n" in text
+        if "text" not in script:
+            (ids,) = re.findall(
+                r'^IMAGENET = """(.*?)"""\.split\(\)$', text, re.MULTILINE | re.DOTALL
+            )
+            assert ids.split() == class_names.IMAGENET
+            assert text.count(ids) == 1
+    assert package_digest.IDENTITY.startswith(f"{VERSION}+")
+
+
+# ------------------------------------------------------------------------------ it trains the same
+
+
+@pytest.fixture
+def comparer(tmp_path):
+    """Compares scripts with their one files, each of which is alone in its folder."""
+    trees = equal.Tree("script", tmp_path / "script"), equal.Tree("one file", tmp_path / "alone")
+    found = equal.Comparer(*trees, tmp_path)
+    yield found
+    found.close()
+
+
+def differences(comparer, script, *interrupted):
+    """Returns how a script and its one file, each alone, differ in what they train, print and save;
+    or runs that one began and the other resumed, from one that was not interrupted."""
+    script, whole = f"{script}.py", comparer.trees[1].root
+    comparer.trees[0].root.mkdir(exist_ok=True)
+    whole.mkdir(exist_ok=True)
+    (whole / script).write_text(write(copy_script(script, comparer.trees[0].root)))
+    assert [path.name for path in whole.iterdir()] == [script]
+    compare = comparer.resumed if interrupted else comparer.case
+    kinds, size = compare(script.removesuffix(".py"), *interrupted)
+    assert ("12 steps" in size) and "tensors" in size
+    return [each for kind in kinds for each in kind]
+
+
+def test_the_cards_command_trains_the_same(comparer):
+    """On two ranks, by torch.distributed.launch, where importing trainparts raises. A run that one
+    of the two began is resumed by the other."""
+    equal.write_data(comparer.folder / "data")
+    found = differences(comparer, "imagenet_ddp_apex")
+    assert found == []
+    assert differences(comparer, "imagenet_ddp_apex", "SIGKILL", 6) == []
+
+
+def test_what_is_compared_differs_where_a_fault_is_planted(comparer):
+    equal.write_data(comparer.folder / "data")
+    differences(comparer, "text_nd")
+    path = comparer.trees[1].root / "text_nd.py"
+    text = path.read_text()
+    assert text.count("yield tensor, saved.get(path)") == 1  # of trainparts/runs/state_trees.py
+    path.write_text(text.replace("yield tensor, saved.get(path)", "yield tensor, 0 * saved[path]"))
+    comparer.uninterrupted.clear()
+    shutil.rmtree(comparer.folder / "runs")
+    kinds, _ = comparer.resumed("text_nd", "SIGTERM", 21)
+    assert any("state_dict" in each for kind in kinds for each in kind)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_all_scripts_train_the_same(capsys):
+    """All comparisons of tests/equal.py: each script, recipes, weights, -e, signals."""
+    assert equal.main(["flat"]) == 0
+    assert "48 comparisons with flat" in capsys.readouterr().out
+
+
+def test_importing_trainparts_raises_where_one_file_is_tested(flat, tmp_path):
+    (tmp_path / "alone.py").write_text("import trainparts\n")
+    env = {"ONLY_FROM": str(tmp_path)}
+    words = [sys.executable, "-c", "import runpy; runpy.run_path('alone.py')"]
+    assert "tests find no trainparts/ in [" in run(words, tmp_path, status=1, env=env)
+
+
+def test_the_log_has_the_one_file_and_whose_parts_it_has(flat, tmp_path):
+    shutil.copy(flat / "text_nd.py", tmp_path)
+    words = "--no-accel -b 4 --max-length 32 --epochs 1 --steps-per-epoch 1 --output-dir run"
+    run([sys.executable, "text_nd.py", *words.split()], tmp_path)
+    log = events(the_run(tmp_path / "run"))
+    (logged,) = log.Tensors("script/text_summary")
+    text = (tmp_path / "text_nd.py").read_text()
+    assert logged.tensor_proto.string_val[0].decode() == f"```python\n{text}\n```"
+    assert load(tmp_path / "run" / "checkpoint.pt")["trainparts"] == package_digest.IDENTITY
+
+
+# ---------------------------------------------------------------------- what is renamed, or refused
+
+
+LAUNCH = 'if __name__ == "__main__":'
+SHORT = '''"""A script of a user's own."""
+
+from trainparts import errors, option_types
+
+
+def main():
+    print(option_types.number(int, 1, 3)("2"), errors.first_line(errors.Fault()), errors.GONE)
+
+
+if __name__ == "__main__":
+    main()
+'''
+PRINTED = "2 Fault another rank is gone\n"
+# What a user may add to a script: code, what it prints, what must stand in the one file.
+DEFINED = {
+    "a function": (
+        "def number():\n    return 'mine'\nprint(number())",
+        "mine",
+        "option_types_number(",
+    ),
+    "a constant": ("GONE = 7\nprint(GONE)", "7", "errors_GONE, LIMIT = "),
+    "a local": (
+        "def tell():\n    first_line = errors.first_line\n    return first_line(KeyError())\n"
+        "print(tell())",
+        "KeyError",
+        "first_line = errors_first_line",
+    ),
+    "a parameter": (
+        "def leaf(first_line=errors.first_line):\n    return first_line(KeyError())\nprint(leaf())",
+        "KeyError",
+        "(first_line=errors_first_line)",
+    ),
+    "of a comprehension": (
+        "print([first_line for first_line in map(errors.first_line, [KeyError()])])",
+        "['KeyError']",
+        "in map(errors_first_line, ",
+    ),
+    "of a handler": (
+        "try:\n    raise OSError(errors.first_line(KeyError()))\n"
+        "except OSError as first_line:\n    print(first_line)",
+        "KeyError",
+        "raise OSError(errors_first_line(",
+    ),
+    "an f-string": (
+        "print(f'{errors.first_line(KeyError())} {errors.first_line(OSError(3))}')",
+        "KeyError 3",
+        "{first_line(KeyError())}",
+    ),
+    "an f-string, renamed": (
+        "first_line = 3\nprint(f'{errors.first_line(KeyError())} {errors.GONE:>30}', first_line)",
+        "KeyError           another rank is gone 3",
+        "{errors_first_line(KeyError())} {GONE:>30}",
+    ),
+    "attributes": (
+        "class Own(errors.Fault):\n    Fault = errors = 3\n\n    def tell(self):\n"
+        "        return errors.first_line(self)\nprint(Own('why').tell(), Own.errors)",
+        "why 3",
+        "class Own(Fault):",
+    ),
+    "other letters": (
+        "é = errors.first_line(KeyError('ü'))\nprint('é', é)",
+        "é 'ü'",
+        "é = first_line(",
+    ),
+    "what is called at once": (
+        "def early():\n    return errors.Fault.status\nprint(early())",
+        "1",
+        "return Fault.status",
+    ),
+    "another import": (
+        "import re as regular\nprint(regular.sub('a', 'b', 'a'))",
+        "b",
+        "regular.sub(",
+    ),
+    "several lines": ("print(errors\n      .GONE)", "another rank is gone", None),
+}
+
+
+@pytest.mark.parametrize("case", DEFINED)
+def test_names_of_a_users_own(case, tmp_path):
+    """The script and its one file do the same; the package's names give way."""
+    code, printed, stands = DEFINED[case]
+    path = copy_script(
+        "mine.py", tmp_path, SHORT.replace("\n\ndef main", f"\n{code}\n\n\ndef main")
+    )
+    alone = tmp_path / "alone" / "mine.py"
+    alone.parent.mkdir()
+    if stands is None:
+        assert "GONE is not written in one piece" in write(path, status=2)
+        return
+    alone.write_text(write(path))
+    assert stands in alone.read_text()
+    for each in path, alone:
+        assert run([sys.executable, each], tmp_path) == f"{printed}\n{PRINTED}"
+
+
+REFUSED = [  # what a user may add to a script, and what the line says
+    ("VERSION = 'mine'", "PARTS and VERSION are those of the package"),
+    ("def tell():\n    return PARTS", "PARTS and VERSION are those of the package"),
+    ("print(vars(errors))", "errors is used as a value, or changed"),
+    ("errors.first_line = repr", "errors is used as a value, or changed"),
+    ("def tell(errors):\n    pass", "errors is a module, and a local here"),
+    ("def tell():\n    from trainparts import errors", "is imported within something"),
+    ("import trainparts.errors", "trainparts as a whole"),
+    ("from . import errors", "a relative import, or one of all names"),
+    ("from json import *", "a relative import, or one of all names"),
+    ("errors.gone()", "errors.py does not define gone"),
+    ("errors.os.getcwd()", "errors.py does not define os"),
+    ("from trainparts import gone", "gone.py is no file"),
+    (
+        "print(f'{errors.first_line(KeyError())} of errors.first_line')",
+        "has errors.first_line in its t",
+    ),
+    ("def zipfile():\n    pass", "defines zipfile, which trainparts uses: rename it"),
+    ("open = 3", "defines open, which trainparts uses: rename it"),
+    ("from json import load as print", "defines print, which trainparts uses: rename it"),
+    ("class Fault:\n    pass", "uses Fault, a class of"),
+    ("def tell(Fault):\n    return errors.Fault()", "uses Fault, a class of"),
+    ("import json as re", "imports as re another thing than the others"),
+    ("def write():\n    pass\n\n\nsafe_files_write = 3", "safe_files_write, too"),
+    ("x = (", "is no Python"),
+]
+
+
+@pytest.mark.parametrize(("code", "says"), REFUSED, ids=lambda each: each)
+def test_what_cannot_be_renamed_is_refused(code, says, tmp_path):
+    text = (ROOT / "text_nd.py").read_text().replace(LAUNCH, f"{code}\n\n\n{LAUNCH}")
+    line = write(copy_script("mine_nd.py", tmp_path, text), status=2)
+    assert line.startswith("one_file.py: error: ") and says in line and line.count("\n") == 1
+
+
+PART = [  # a module, a text there, another, what the line says
+    ("errors", "class Fault(", "HERE = __file__\n\n\nclass Fault(", "it uses a file beside it"),
+    (
+        "runs/run_folder",
+        "def new_folder(",
+        "def fine(errors):\n    pass\n\n\ndef new_folder(",
+        "a local",
+    ),
+    ("__init__", 'VERSION = "0.2', 'VERSION = "0.3', "needs trainparts 0.2, and "),
+]
+
+
+@pytest.mark.parametrize(("module", "old", "new", "says"), PART)
+def test_the_package_beside_the_script_is_used(module, old, new, says, tmp_path):
+    path = copy_script("text_nd.py", tmp_path)
+    part = tmp_path / "trainparts" / f"{module}.py"
+    before = part.read_text()
+    assert before.count(old) == 1
+    part.write_text(before.replace(old, new))
+    assert says in write(path, status=2)
+    part.write_text(before + "\n\n# of a fork\n")
+    assert package_digest.IDENTITY not in write(path)
+
+
+def test_one_file_of_one_file(flat):
+    assert "text_nd.py is one file already" in write(flat / "text_nd.py", status=2)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert "No such file" in write(tmp_path / "gone.py", status=2)
+    assert "Is a directory" in write(tmp_path, status=2)
