@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = {".git", ".venv", "logs", "figures", "runs", "demo_data"}  # of what is copied
 
 # What pytest is to run, and below it: name, a text that each script of a task or of both has once,
-# or that trainparts/ or tools/look.py has once, and another instead.
+# or that trainparts/ or a program of tools/ has once, and another instead.
 FAULTS = r"""
 tests/test_reference.py -k step
   warm-up from above 0 => return peak * progress / warmup => return peak * (progress + 1) / (warmup + 1)
@@ -690,7 +690,7 @@ tests/test_look.py -k "script_s_code or no_script or another_script"
   the whole scripts are compared => return found[0] if found else text => return text
   the first start counts => sorted(folder.glob("*tfevents*"), reverse=True) => sorted(folder.glob("*tfevents*"))
   a linked checkpoint has no log => last_start(checkpoint.resolve().parent) => last_start(checkpoint.parent)
-  compared with this repository's script => task_section(Path(nd.__file__).read_text()) => task_section(Path(importlib.import_module("imagenet_nd").__file__).read_text())
+  compared with this repository's script => mine = Path(nd.__file__).read_text() => mine = Path(importlib.import_module("imagenet_nd").__file__).read_text()
   a log sends a terminal commands => name = shown(shlex.split( => name = str(shlex.split(
   a damaged log ends the program => with contextlib.suppress(Exception):  # of files => with contextlib.suppress(ValueError):  # of files
 tests/test_training.py -k "kept_by or promised or kernel_counts or share_its or moments_begin or spent_budget"
@@ -838,6 +838,41 @@ tests/test_folder.py -k other_data
   other images are validated in a run => "val_data": val_data} => "val_data": "any"}
 tests/test_weights.py -k of_a_subset
   a link to all of train/ comes into train/ => ln -sfn {measured}/* {place}/" => ln -sfn {measured} {place}"
+tests/test_package.py -k "digest or goes_on or other_packages or log_has or look_for"
+  ranks of other packages train together => {"device": place.device.type, "trainparts": package_digest.IDENTITY} => {"device": place.device.type}
+  a checkpoint that does not say its package => "trainparts": package_digest.IDENTITY,\n        "args" => "args"
+  a log that does not say its package => "trainparts": package_digest.IDENTITY,\n    } => }
+  data is in no digest => in (".py", ".txt")) => in (".py",))
+  a digest of names alone => repr(sorted(texts.items())) => repr(sorted(texts))
+  a digest of texts without their names => repr(sorted(texts.items())) => repr(sorted(texts.values()))
+  a run goes on with another package in silence => if saved_by != package_digest.IDENTITY: => if False:
+  checkpoints of before have another package => metadata.get("trainparts", package_digest.IDENTITY) => metadata.get("trainparts")
+  data is logged => if name.endswith(".py")) => if name)
+  each version fits => VERSION.rpartition(".")[0] != PARTS => not VERSION
+tests/test_sync_copies.py -k "package or one_line_tells"
+  errors may import => if first := sorted(used.get(f"{PACKAGE}/errors.py", [])): => if first := []:
+  parameters may hide names => bound = each.is_parameter() or each => bound = each
+  imports within functions may hide names => or each.is_imported()\n            if bound => \n            if bound
+  attributes hide names => if table.get_type() != "function": => if False:
+  circles are allowed => complaints.append(f"imports in a circle => str(f"imports in a circle
+  folders import each other => (Path(PACKAGE), Path(path).parent): => (Path(PACKAGE), Path(path).parent, Path(other).parent):
+  two may define a name => and len(places) > 1: => and len(places) > 2:
+  names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
+  the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
+  folders of the package are not read => folder.rglob("[!._]*.py") => folder.glob("[!._]*.py")
+tests/test_one_file.py -k "own or refused or beside or sections or constants or unknown"
+  a parameter hides a name in one file => names.add(each.arg) => pass
+  what a handler binds hides a name in one file => ast.ExceptHandler | ast.MatchAs => ast.MatchAs
+  attributes hide names in one file => if not (isinstance(parent, ast.ClassDef) and each in attributes_of(parent)): => if True:
+  classes are renamed in one file => if new != name and name in classes: => if False:
+  the text of an f-string is renamed => if len(re.findall(pattern, text)) != names.count((old, new)): => if False:
+  modules stand below what needs them at once => if needed_at_import(script) & script.modules.keys(): => if False:
+  modules stand below what is called at once => if name in definitions: => if False:
+  one file of another package => folder = folder if folder.is_dir() else ROOT / PACKAGE => folder = ROOT / PACKAGE
+  one file of a package that does not fit => if wanted and version.rpartition(".")[0] != wanted[1].decode(): => if False:
+  imports that one file does not need => or bound_by(module, name, own)[0] not in used: => :
+  a module that reads a file beside it => if node.id == "__file__" and part.name: => if False:
+  a module as a value => if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load): => if not isinstance(parent, ast.Attribute):
 """  # noqa: E501
 
 
@@ -929,7 +964,7 @@ def main():
     args = parser.parse_args()
     # What stands in one of the first four and in the others is not the same thing there.
     names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()
-    names += "tools/make_shards.py reporting/*.py".split()
+    names += "tools/make_shards.py reporting/*.py tools/one_file.py tools/sync_copies.py".split()
     families = [ROOT.glob(name) for name in names]
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families

@@ -404,7 +404,8 @@ def test_a_digest_is_of_all_files(tmp_path):
     (folder / "runs" / "__pycache__" / "event_log.cpython-311.pyc").touch()
     texts = package_digest.read_package(folder)
     assert package_digest.TEXTS == texts
-    assert {*texts} == {str(Path(name).relative_to(NAME)) for name in tracked(NAME)}
+    paths = [*(ROOT / NAME).rglob("[!.]*.py"), ROOT / NAME / "images" / "imagenet_classes.txt"]
+    assert {*texts} == {str(path.relative_to(ROOT / NAME)) for path in paths}
     digest = package_digest.hash_texts(texts)
     assert package_digest.IDENTITY == f"{VERSION}+{digest}" and re.fullmatch("[0-9a-f]{12}", digest)
     seen = {digest}
