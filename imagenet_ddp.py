@@ -233,7 +233,9 @@ def cleanup():
 # main() has read the options, launch() has started the ranks, and build_run() has made data, model,
 # optimizer and log. To resume, build_run() has loaded what save_checkpoint() saved: model,
 # optimizer, loss scale, averages, epoch and step, the best values, and the sums and the clock of an
-# epoch that was interrupted. Under --evaluate, validate() is called instead of train().
+# epoch that was interrupted. Under --evaluate, validate() is called instead of train(): on
+# --resume's checkpoint, or else on the newest in --output-dir, not on its model_best.pt.
+# Options that all scripts have, such as these and --seed, are in trainparts/run_options.py.
 #
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
@@ -372,7 +374,8 @@ def train_one_epoch(run):
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
-    endings.arm_timeout(args)  # ends the process, unless a step ends in time and calls it again
+    # Ends the process, unless a step ends within --timeout and calls it again.
+    endings.arm_timeout(args)
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -602,7 +605,8 @@ def flush(run, meter):
 
 
 def end_early(run):
-    """Ends the run because of a signal to any rank, after everything was saved."""
+    """Ends the run because of a signal to any rank, after everything was saved. A second Ctrl-C
+    does not come here: on_signal() ends the process at once."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:  # a marker, because a launcher may replace the exit status
@@ -631,7 +635,8 @@ def save_best(run):
     saved = make_checkpoint(run)
     if run.log is None:
         return
-    saved["waited"] = -1  # a run that resumes here judges this epoch again, and counts it
+    # A run that resumes here judges this epoch again, which adds 1 to the stale epochs.
+    saved["waited"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
     checkpointing.write_best(run.folder, saved)
@@ -663,7 +668,9 @@ def make_checkpoint(run):
 
 
 def restore(run, metadata, tensors):
-    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed."""
+    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed. `metadata`
+    is what make_checkpoint() gave, and what load_checkpoint() has added: whether the checkpoint is
+    of this run, `in_place`; `path`; as `group` the learning rate and timm's count of steps."""
     # Before load_state(), which may train steps on zeros. Another script's state may lack some.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
@@ -684,7 +691,8 @@ def restore(run, metadata, tensors):
 def log_epoch(run, done, training, val, trained):
     """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
     step was `trained`, since the run was resumed after the last one, the log may have it."""
-    once = (tag for tag in training if tag == "Lr" or "/" in tag)  # of training only
+    # Of training only: the learning rate, and what Meter.rates() has of waiting, skips and traffic.
+    once = (tag for tag in training if tag == "Lr" or "/" in tag)
     values = {tag: training[tag] for tag in once if math.isfinite(training[tag])}
     for tag in LOGGED:
         if tag in val:
@@ -857,7 +865,8 @@ def about_data(data):
 
 
 def list_sources(args, place):
-    """Returns (train, val) of DIR, of the demo set or of --dummy."""
+    """Returns (train, val) of DIR, of the demo set or of --dummy. For labels in a table, hand
+    open_sources() another reader, as docs/several_tags.diff does."""
     if args.dummy:  # as many images as ImageNet has
         nowhere = [np.empty(0)] * 4  # names, file, offset, length
         synthetic = functools.partial(image_files.Source, "synthetic images", [], *nowhere)
@@ -1031,9 +1040,9 @@ def crop_size(args, data, split, epoch):
 
 
 def random_crop(args, data, policy, out, key, epoch):
-    """Yields choose(H, W), which draws a region; is sent that region of an image, and writes it,
-    augmented, into `out`, uint8 (size, size, 3). (seed, epoch, key) decide all of it, not the
-    worker."""
+    """Yields choose(H, W), which draws a region; is sent that region of an image, which
+    load_images() has decoded, and writes it, augmented, into `out`, uint8 (size, size, 3).
+    (seed, epoch, key) decide all of it, not the worker."""
     # Python hashes a string seed, so that similar seeds give unrelated draws.
     rng = random.Random(f"{args.seed} {epoch} {key}")
     mirrored = rng.random() < 0.5
@@ -1634,7 +1643,8 @@ def build_run(args):
     options = defining_options(args, place, sources)
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
-    #    devices.
+    #    devices. load_checkpoint() says how it is verified. Where defining options differ,
+    #    check_resumed() refuses to go on with this run; of another run it returns which do.
     endings.arm_timeout(args)
     loaded = checkpointing.load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
     metadata, tensors = broadcast_object(loaded[0]), loaded[1]

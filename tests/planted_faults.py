@@ -407,7 +407,7 @@ tests/test_training.py -k "seeded_as or once_a_second or costs_no_copy or finite
   one device's generator is seeded => getattr(kind, "manual_seed_all", kind.manual_seed)(seed) => kind.manual_seed(seed)
   the CPU's generator is not seeded => torch.default_generator.manual_seed(seed)\n    if => if
   a checkpoint is kept through validation => save_checkpoint(run)\n        val = validate(run) => save_checkpoint(run)\n        kept = full_state(run)\n        val = validate(run)\n        del kept
-  the best epoch is not judged again => saved["waited"] = -1  # a => pass  # a
+  the best epoch is not judged again =>     saved["waited"] = -1 =>     pass
   large weights are not finite => if not (tensor.sum().isfinite() or tensor.isfinite().all()): => if not tensor.sum().isfinite():
   weights that are not finite are saved => if not (tensor.sum().isfinite() or tensor.isfinite().all()): => if False:
 tests/test_data.py -k "damaged or only_libjpeg or one_region_is or libtiff or without_glibc or decoder_leaves or never_half_grey or warnings or huge_claim"
@@ -870,7 +870,6 @@ tests/test_one_file.py -k "own or refused or beside or sections or constants or 
   modules stand below what is called at once => if name in definitions: => if False:
   one file of another package => folder = folder if folder.is_dir() else ROOT / PACKAGE => folder = ROOT / PACKAGE
   one file of a package that does not fit => if wanted and version.rpartition(".")[0] != wanted[1].decode(): => if False:
-  imports that one file does not need => or bound_by(module, name, own)[0] not in used: => :
   a module that reads a file beside it => if node.id == "__file__" and part.name: => if False:
   a module as a value => if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load): => if not isinstance(parent, ast.Attribute):
 """  # noqa: E501

@@ -227,8 +227,8 @@ DEFINED = {
         "in map(errors_first_line, ",
     ),
     "of a handler": (
-        "try:\n    raise OSError(errors.first_line(KeyError()))\n"
-        "except OSError as first_line:\n    print(first_line)",
+        "def tell():\n    try:\n        raise OSError(errors.first_line(KeyError()))\n"
+        "    except OSError as first_line:\n        return str(first_line)\nprint(tell())",
         "KeyError",
         "raise OSError(errors_first_line(",
     ),

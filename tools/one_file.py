@@ -345,13 +345,12 @@ def is_main(statement):
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
-def import_lines(parts, text):
-    """Returns the imports of all parts, as text, but for those whose names the text lacks."""
-    used = {node.id for node, *_ in find_names(ast.parse(text))}
+def import_lines(parts):
+    """Returns the imports of all parts, as text."""
     plain, names_of = set(), {}
     for part in parts:
         for module, name, own in part.imports:
-            if module == "__future__" or bound_by(module, name, own)[0] not in used:
+            if module == "__future__":
                 continue
             renamed = f" as {own}" if own else ""
             if module:
@@ -414,7 +413,7 @@ def write(path):
     if needed_at_import(script) & script.modules.keys():
         pasted.append(pasted.pop(0))
     text = "\n\n\n".join(filter(None, [*pasted, end]))
-    imports = import_lines([script, *modules.values()], text)
+    imports = import_lines([script, *modules.values()])
     future = "from __future__ import annotations"
     text = "\n\n".join([write_docstring(script, identity), future, imports, text])
     compile(text, path.name, "exec", dont_inherit=True)

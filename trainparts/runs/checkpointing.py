@@ -58,7 +58,13 @@ def write_best(folder, checkpoint):
 def load_checkpoint(args, must_fit):
     """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Rank 0 calls it
     alone, because other nodes may have other disks. `must_fit` are names of what a checkpoint of
-    this task says of its model."""
+    this task says of its model.
+
+    A checkpoint is verified in these places: load_file() compares its checksums, and executes
+    nothing; read_checkpoint() looks for METADATA and TENSORS; newest_checkpoint() falls back to an
+    older one if one is damaged; this function tells other tasks' apart; check_resumed() compares
+    options and check_model() the model; saved_pairs() compares names and shapes of all tensors
+    before it changes one. write_newest() has refused weights that are not finite."""
     path, metadata, in_place = find_checkpoint(args)
     tensors = None
     if metadata:
