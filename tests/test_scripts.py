@@ -394,7 +394,7 @@ def train(args):
         time.sleep(0.2)  # late
         try:
             script.broadcast_object(None)
-        except (script.BadInput, script.Fault) as error:
+        except (script.errors.BadInput, script.errors.Fault) as error:
             os.write(1, f"told {error}, {error.status}\\n".encode())
     os._exit(0)  # and with rank 0 the store
 
