@@ -310,6 +310,7 @@ REFUSED = [  # what a user may add to a script, and what the line says
     ("import json as re", "imports as re another thing than the others"),
     ("def write():\n    pass\n\n\nsafe_files_write = 3", "safe_files_write, too"),
     ("x = (", "is no Python"),
+    ("import queue; print(3)", "two statements on a line"),
 ]
 
 
@@ -342,6 +343,26 @@ def test_the_package_beside_the_script_is_used(module, old, new, says, tmp_path)
     assert says in write(path, status=2)
     part.write_text(before + "\n\n# of a fork\n")
     assert package_digest.IDENTITY not in write(path)
+
+
+@pytest.mark.parametrize(
+    "docstring", ['r"""Of \\d and \\\\."""', '\'Of """ and "\'', '"""Of é,\n\nand more."""', ""]
+)
+def test_a_docstring_of_a_users_own(docstring, tmp_path):
+    _, _, code = SHORT.partition("\n")
+    path = copy_script("mine.py", tmp_path, f"{docstring}{code}\n\nprint(__doc__)\n")
+    (tmp_path / "alone").mkdir()
+    alone = tmp_path / "alone" / "mine.py"
+    alone.write_text(write(path))
+    made = f"Made of mine.py and trainparts {package_digest.IDENTITY} by tools/one_file.py."
+    own, other = (run([sys.executable, each], tmp_path) for each in (path, alone))
+    assert made in other
+    assert own.removesuffix("None\n").split() == other.replace(made, "").split()
+
+
+def test_what_has_nothing_of_the_package(tmp_path):
+    path = copy_script("mine.py", tmp_path, "import json\n")
+    assert write(path).endswith(" import annotations\n\nimport json\n")
 
 
 def test_one_file_of_one_file(flat):

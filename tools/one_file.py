@@ -58,6 +58,11 @@ class Part:
         except (SyntaxError, ValueError) as error:
             raise Refused(f"{path} is no Python: {error}") from None
         self.docstring = ast.get_docstring(self.tree, clean=False)
+        done = 0
+        for node in self.tree.body:
+            if node.lineno <= done:
+                raise self.refused(node, "two statements on a line")
+            done = node.end_lineno
         for node in self.tree.body[self.docstring is not None :]:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.read_import(node)
@@ -109,8 +114,10 @@ class Part:
             self.edits.setdefault(self.span(formatted), []).append((old, new))
             return
         begin, end = self.span(node)
-        if isinstance(node, BINDING):  # its name is the last word before ( or :
-            begin, end = re.compile(rb"(?:\w+\s+)+?(\w+)\s*[(:]").match(self.content, begin).span(1)
+        if isinstance(node, BINDING):  # its name is the last word before (, : or [
+            begin, end = (
+                re.compile(rb"(?:\w+\s+)+?(\w+)\s*[(:[]").match(self.content, begin).span(1)
+            )
         if self.content[begin:end] != old.encode():
             raise self.refused(node, f"{old} is not written in one piece")
         self.edits[begin, end] = new
@@ -329,8 +336,7 @@ def put_constants(modules, folder, identity):
 def needed_at_import(script):
     """Returns the names that a script reads when it is imported, itself or in what it may call."""
     definitions = {each.name: each for each in script.statements if isinstance(each, BINDING)}
-    others = (each for each in script.statements if not is_main(each))
-    todo = [name for each in others for name in read_at_import(each)]
+    todo = [name for each in script.statements for name in read_at_import(each)]
     found = {*todo}
     for name in todo:
         if name in definitions:
@@ -374,7 +380,8 @@ def write_docstring(script, identity):
     made = f"Made of {script.path.name} and {PACKAGE} {identity} {MADE}"
     text = text.replace(BESIDE, made) if BESIDE in text else f"{text.rstrip()}\n\n{made}\n"
     text = INSTALL.sub(lambda found: f"pip install {packages(found[2])}", text)
-    return f'"""{text.lstrip()}"""'.replace("\\", "\\\\")
+    text = text.lstrip().replace("\\", "\\\\").replace('"""', r"\"\"\"")
+    return f'"""{text}\n"""' if text.endswith('"') else f'"""{text}"""'
 
 
 def packages(extra=None):
@@ -406,7 +413,8 @@ def write(path):
     # Below the script's sections, where a reader comes to them last; but above them if they are
     # needed as soon as the file is imported.
     body, end = script.text(), ""
-    if is_main(script.statements[-1]):
+    if any(map(is_main, script.statements[-1:])):
+        script.statements.pop()
         body, mark, end = body.rpartition("\n\n\nif __name__")
         end = f"{mark}{end}".strip()
     pasted = [body, *map(describe, modules.values())]
@@ -417,7 +425,7 @@ def write(path):
     future = "from __future__ import annotations"
     text = "\n\n".join([write_docstring(script, identity), future, imports, text])
     compile(text, path.name, "exec", dont_inherit=True)
-    return f"{text}\n"
+    return f"{text.rstrip()}\n"
 
 
 def describe(part):
