@@ -65,7 +65,7 @@ chaos: setup
 flat:
 	mkdir -p flat
 	for script in imagenet_*.py text_*.py; do \
-		$(PYTHON) tools/one_file.py $$script > flat/$$script || { rm flat/$$script; exit 1; }; \
+		"$(PYTHON)" tools/one_file.py $$script > flat/$$script || { rm flat/$$script; exit 1; }; \
 	done
 
 # Compares this working tree with a commit, bit for bit: ten minutes. K="ddp recipe" chooses
@@ -79,7 +79,7 @@ equal: setup
 setup: .venv/installed-dev .venv/installed-horovod
 
 .venv/installed: pyproject.toml
-	$(PYTHON) -m venv .venv
+	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -qq -e ".[results]"
 	@touch $@

@@ -698,7 +698,7 @@ def without_memory(script, folder, images, first=0):
     for function, inputs in ("train_step", "target"), ("validate_step", "target"):
         line = re.search(rf"def {function}\(.*?\n( +)(with precision)", text, re.DOTALL)
         if function == "train_step":
-            line = re.search(r"\n( +)(loss, measured = criterion\()", text)
+            line = re.search(r"\n( +)(loss, measured = objective\()", text)
         full = f"if len({inputs}) > {images} and torch.initial_seed() not in EARLY:"
         at = line.start(2)
         text = text[:at] + f"{full}\n{line[1]}    {FULL}\n{line[1]}" + text[at:]
