@@ -65,7 +65,8 @@ chaos: setup
 flat:
 	mkdir -p flat
 	for script in imagenet_*.py text_*.py; do \
-		"$(PYTHON)" tools/one_file.py $$script > flat/$$script || { rm flat/$$script; exit 1; }; \
+		[ ! -e "$$script" ] || { "$(PYTHON)" tools/one_file.py "$$script" > flat/.new && \
+			mv flat/.new "flat/$$script"; } || exit 1; \
 	done
 
 # Compares this working tree with a commit, bit for bit: ten minutes. K="ddp recipe" chooses

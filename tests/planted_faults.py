@@ -860,18 +860,35 @@ tests/test_sync_copies.py -k "package or one_line_tells"
   names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
   the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
   folders of the package are not read => folder.rglob("[!._]*.py") => folder.glob("[!._]*.py")
-tests/test_one_file.py -k "own or refused or beside or sections or constants or unknown"
+tests/test_one_file.py -k "own or refused or beside or sections or constants or docstring or guard or utf"
   a parameter hides a name in one file => names.add(each.arg) => pass
-  what a handler binds hides a name in one file => ast.ExceptHandler | ast.MatchAs => ast.MatchAs
-  attributes hide names in one file => if not (isinstance(parent, ast.ClassDef) and each in attributes_of(parent)): => if True:
-  classes are renamed in one file => if new != name and name in classes: => if False:
-  the text of an f-string is renamed => if len(re.findall(pattern, text)) != names.count((old, new)): => if False:
-  modules stand below what needs them at once => if needed_at_import(script) & script.modules.keys(): => if False:
-  modules stand below what is called at once => if name in definitions: => if False:
+  what is called so hides a name in one file => elif each is not node and isinstance(getattr(each, "name", None), str): => elif False:
+  a global of another file => self.top |= {*node.names} if isinstance(node, ast.Global) else set() => pass
+  an import that is another thing later => if both := sorted(again & bound): => if both := []:
+  a pattern that becomes a name => or node in patterns: => :
+  a builtin that a script replaces => other = first if first != part.path else builtin.get(name) => other = first if first != part.path else None
+  the text of an f-string is shortened => if not alike or any(old in str(each) for each in texts): => if False:
+  an f-string that shows its code => if not alike or any(old in str(each) for each in texts): => if not alike:
+  a string that names a module => if strange.fullmatch(each.value) or => if
+  an import below other code => if any(not isinstance(each, ast.Try) for each in self.statements): => if False:
+  modules stand below what needs them at once => return bool(others or found & script.modules.keys()) => return bool(others)
+  modules stand below what they may read => others += [one for one in targets if => others += [one for one in () if
+  modules stand below what is called at once => todo += more => pass
   one file of another package => folder = folder if folder.is_dir() else ROOT / PACKAGE => folder = ROOT / PACKAGE
-  one file of a package that does not fit => if wanted and version.rpartition(".")[0] != wanted[1].decode(): => if False:
-  a module that reads a file beside it => if node.id == "__file__" and part.name: => if False:
+  one file of a package that does not fit => if script.parts not in (None, version.rpartition(".")[0]): => if not version.startswith(script.parts or ""):
+  a module that reads a file beside it => if node.id in OWN and part.name: => if False:
   a module as a value => if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load): => if not isinstance(parent, ast.Attribute):
+  evaluated annotations => if getattr(node, "annotation", None) or getattr(node, "returns", None): => if False:
+  a guard with more in it => return body == wanted and not node.orelse and not node.finalbody => return body == wanted
+  packages of text alone => listed += re.search( => listed = re.search(
+  an id that no line has by itself => {ids.read_text()} => {ids.read_text().strip()}
+  written as the terminal is => sys.stdout.buffer.write(write(args.script).encode()) => sys.stdout.write(write(args.script))
+tests/test_look.py -k one_file
+  each module is one of images/ => text.startswith("# ==== trainparts/images/") => text.startswith("# ==== trainparts/")
+tests/test_weights.py -k averages_of_others
+  the others' command finds no package => {str(Path(loader).parents[1])!r} => {str(Path(loader).parent)!r}
+tests/test_sync_copies.py -k "are_mended or which_scripts"
+  scripts are checked as they were => whole = {name: text for name, text in scripts.items() if split(text)}\n    complaints => complaints
 """  # noqa: E501
 
 

@@ -107,6 +107,7 @@ def test_version_digest_and_data_are_constants(flat):
                 r'^IMAGENET = """(.*?)"""\.split\(\)$', text, re.MULTILINE | re.DOTALL
             )
             assert ids.split() == class_names.IMAGENET
+            assert re.findall(r"^n\d{8}$", text, re.MULTILINE) == class_names.IMAGENET, "for grep"
             assert text.count(ids) == 1
     assert package_digest.IDENTITY.startswith(f"{VERSION}+")
 
@@ -204,49 +205,26 @@ if __name__ == "__main__":
 PRINTED = "2 Fault another rank is gone\n"
 # What a user may add to a script: code, what it prints, what must stand in the one file.
 DEFINED = {
-    "a function": (
-        "def number():\n    return 'mine'\nprint(number())",
-        "mine",
-        "option_types_number(",
-    ),
-    "a constant": ("GONE = 7\nprint(GONE)", "7", "errors_GONE, LIMIT = "),
-    "a local": (
-        "def tell():\n    first_line = errors.first_line\n    return first_line(KeyError())\n"
-        "print(tell())",
-        "KeyError",
-        "first_line = errors_first_line",
-    ),
-    "a parameter": (
-        "def leaf(first_line=errors.first_line):\n    return first_line(KeyError())\nprint(leaf())",
-        "KeyError",
-        "(first_line=errors_first_line)",
-    ),
-    "of a comprehension": (
-        "print([first_line for first_line in map(errors.first_line, [KeyError()])])",
-        "['KeyError']",
-        "in map(errors_first_line, ",
-    ),
-    "of a handler": (
-        "def tell():\n    try:\n        raise OSError(errors.first_line(KeyError()))\n"
-        "    except OSError as first_line:\n        return str(first_line)\nprint(tell())",
-        "KeyError",
-        "raise OSError(errors_first_line(",
-    ),
     "an f-string": (
-        "print(f'{errors.first_line(KeyError())} {errors.first_line(OSError(3))}')",
-        "KeyError 3",
-        "{first_line(KeyError())}",
+        "print(f'{errors.first_line(OSError(3))} {errors.GONE:>30}')",
+        "3           another rank is gone",
+        "{first_line(OSError(3))} {GONE:>30}",
     ),
-    "an f-string, renamed": (
-        "first_line = 3\nprint(f'{errors.first_line(KeyError())} {errors.GONE:>30}', first_line)",
-        "KeyError           another rank is gone 3",
-        "{errors_first_line(KeyError())} {GONE:>30}",
+    "f-strings in f-strings": (
+        "print(f'a{f\"b{errors.LIMIT:.5}\"}' f'{errors.GONE:{len(errors.SMALL) - 30}}.' 'c')",
+        "abraiseanother rank is gone.c",
+        "{LIMIT:.5}",
     ),
     "attributes": (
-        "class Own(errors.Fault):\n    Fault = errors = 3\n\n    def tell(self):\n"
+        "class Own(errors.Fault):\n    errors = devices = 3\n\n    def tell(self):\n"
         "        return errors.first_line(self)\nprint(Own('why').tell(), Own.errors)",
-        "why 3",
-        "class Own(Fault):",
+        None,
+        "errors is a module, and a local here",
+    ),
+    "attributes that are not read": (
+        "class Own:\n    errors = 3\nprint(Own.errors)",
+        "3",
+        "    errors = 3",
     ),
     "other letters": (
         "é = errors.first_line(KeyError('ü'))\nprint('é', é)",
@@ -254,30 +232,54 @@ DEFINED = {
         "é = first_line(",
     ),
     "what is called at once": (
-        "def early():\n    return errors.Fault.status\nprint(early())",
+        "def inner():\n    return errors.Fault.status\n\n\ndef outer():\n    return inner()\n\n\n"
+        "STATUS = outer()\nLATER = (lambda: print(STATUS))()",
         "1",
         "return Fault.status",
+    ),
+    "a variable that modules may read": (
+        "import os\nos.environ['OWN'] = '1'\nprint(os.environ['OWN'])",
+        "1",
+        "os.environ['OWN'] = '1'",
     ),
     "another import": (
         "import re as regular\nprint(regular.sub('a', 'b', 'a'))",
         "b",
         "regular.sub(",
     ),
-    "several lines": ("print(errors\n      .GONE)", "another rank is gone", None),
+    "what is imported if it is there": (
+        "try:\n    import gone_for_good\nexcept ImportError:\n    gone_for_good = None\n"
+        "print(gone_for_good)",
+        "None",
+        "gone_for_good = None",
+    ),
+    "a pattern of a class": (
+        "def tell(it):\n    match it:\n        case errors.Fault():\n            return 'fault'\n"
+        "print(tell(errors.Fault()))",
+        "fault",
+        "case Fault():",
+    ),
+    "a local elsewhere": (
+        "def number():\n    first_line = 3\n    return first_line\n".replace("number", "own")
+        + "print(own(), errors.first_line(KeyError()))",
+        "3 KeyError",
+        "first_line = 3",
+    ),
+    "several lines": ("print(errors\n      .GONE)", None, "GONE is not written in one piece"),
 }
 
 
 @pytest.mark.parametrize("case", DEFINED)
 def test_names_of_a_users_own(case, tmp_path):
-    """The script and its one file do the same; the package's names give way."""
+    """The script and its one file do the same, or a line says why there is none."""
     code, printed, stands = DEFINED[case]
     path = copy_script(
         "mine.py", tmp_path, SHORT.replace("\n\ndef main", f"\n{code}\n\n\ndef main")
     )
     alone = tmp_path / "alone" / "mine.py"
     alone.parent.mkdir()
-    if stands is None:
-        assert "GONE is not written in one piece" in write(path, status=2)
+    if printed is None:
+        assert stands in write(path, status=2)
         return
     alone.write_text(write(path))
     assert stands in alone.read_text()
@@ -285,51 +287,79 @@ def test_names_of_a_users_own(case, tmp_path):
         assert run([sys.executable, each], tmp_path) == f"{printed}\n{PRINTED}"
 
 
-REFUSED = [  # what a user may add to a script, and what the line says
-    ("VERSION = 'mine'", "PARTS and VERSION are those of the package"),
-    ("def tell():\n    return PARTS", "PARTS and VERSION are those of the package"),
-    ("print(vars(errors))", "errors is used as a value, or changed"),
-    ("errors.first_line = repr", "errors is used as a value, or changed"),
-    ("def tell(errors):\n    pass", "errors is a module, and a local here"),
-    ("def tell():\n    from trainparts import errors", "is imported within something"),
-    ("import trainparts.errors", "trainparts as a whole"),
-    ("from . import errors", "a relative import, or one of all names"),
-    ("from json import *", "a relative import, or one of all names"),
-    ("errors.gone()", "errors.py does not define gone"),
-    ("errors.os.getcwd()", "errors.py does not define os"),
-    ("from trainparts import gone", "gone.py is no file"),
-    (
-        "print(f'{errors.first_line(KeyError())} of errors.first_line')",
-        "has errors.first_line in its t",
-    ),
-    ("def zipfile():\n    pass", "defines zipfile, which trainparts uses: rename it"),
-    ("open = 3", "defines open, which trainparts uses: rename it"),
-    ("from json import load as print", "defines print, which trainparts uses: rename it"),
-    ("class Fault:\n    pass", "uses Fault, a class of"),
-    ("def tell(Fault):\n    return errors.Fault()", "uses Fault, a class of"),
-    ("import json as re", "imports as re another thing than the others"),
-    ("def write():\n    pass\n\n\nsafe_files_write = 3", "safe_files_write, too"),
-    ("x = (", "is no Python"),
-    ("import queue; print(3)", "two statements on a line"),
-]
+REFUSED = {  # what a user may add to a script: what the line says
+    "VERSION = 'mine'": "PARTS and VERSION are those of the package",
+    "def tell():\n    return PARTS": "PARTS and VERSION are those of the package",
+    "print(vars(errors))": "errors is used as a value, or changed",
+    "errors.first_line = repr": "errors is used as a value, or changed",
+    "errors = 3": "errors is imported, and another thing here",
+    "import time\nprint()\ntime = time.time": "time is imported, and another thing here",
+    "import os\ndel os": "os is imported, and another thing here",
+    "def tell(errors):\n    return errors.GONE": "errors is a module, and a local here",
+    "def tell():\n    from trainparts import errors": "is imported within something",
+    "import trainparts.errors": "trainparts is imported as a whole",
+    "from . import errors": "a relative import, or one of all names",
+    "from json import *": "a relative import, or one of all names",
+    "print(3)\nimport queue": "an import stands below other code",
+    "import queue; print(3)": "two statements are on one line",
+    "errors.gone()": "errors.py does not define gone",
+    "errors.os.getcwd()": "errors.py does not define os",
+    "from trainparts import gone": "gone.py is no file",
+    "import json as re": "imports as re another thing than other files",
+    # One name, two things.
+    "def number():\n    pass": "option_types.py defines number, which ",
+    "class Fault:\n    pass": "errors.py defines Fault, which ",
+    "for GONE in ():\n    pass": "errors.py defines GONE, which ",
+    "LIST = [GONE := x for x in 'ab']": "errors.py defines GONE, which ",
+    "def tell():\n    global GONE\n    GONE = 3": "errors.py defines GONE, which ",
+    "def contextlib():\n    pass": "defines contextlib, which trainparts has",
+    "def isinstance():\n    pass": "defines isinstance, which ",
+    "def tell(first_line=errors.first_line):\n    pass": "first_line is another thing here than",
+    "def tell():\n    first_line = errors.first_line": "first_line is another thing here than",
+    "LIST = [GONE for GONE in errors.GONE]": "errors.py defines GONE, which ",
+    "LAST = lambda GONE: errors.GONE": "errors.py defines GONE, which ",
+    "class Own:\n    GONE = 3\n    other = errors.GONE": "GONE is another thing here than",
+    "class Own:\n    def GONE(self): pass\n    other = errors.GONE": "GONE is another thing here",
+    "def tell(x):\n    try: pass\n    except OSError as GONE: errors.GONE": "GONE is another thing",
+    "def tell(x):\n    match x:\n        case errors.GONE: pass": "GONE is another thing here than",
+    "def tell(x):\n    match x:\n        case {errors.GONE: 3}: pass": "GONE is another thing here",
+    # What is text.
+    "print(f'{errors.GONE} of errors.GONE')": "has errors.GONE in its text, too",
+    "print(f'{errors.GONE=}')": "has errors.GONE in its text, too",
+    "print(__import__('trainparts.errors'))": "the string 'trainparts.errors' names a module",
+    "print(eval('errors.GONE'))": "the string 'errors.GONE' names a module",
+    "def tell(x: int):\n    pass": "annotations without `from __future__ import annotations`",
+    "x = (": "is no Python",
+}
 
 
-@pytest.mark.parametrize(("code", "says"), REFUSED, ids=lambda each: each)
-def test_what_cannot_be_renamed_is_refused(code, says, tmp_path):
-    text = (ROOT / "text_nd.py").read_text().replace(LAUNCH, f"{code}\n\n\n{LAUNCH}")
-    line = write(copy_script("mine_nd.py", tmp_path, text), status=2)
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_would_be_another_thing_is_refused(code, tmp_path):
+    says = REFUSED[code]
+    text = SHORT.replace("\n\n\ndef main", f"\n{code}\n\n\ndef main")
+    line = write(copy_script("mine.py", tmp_path, text), status=2)
     assert line.startswith("one_file.py: error: ") and says in line and line.count("\n") == 1
 
 
 PART = [  # a module, a text there, another, what the line says
-    ("errors", "class Fault(", "HERE = __file__\n\n\nclass Fault(", "it uses a file beside it"),
+    ("errors", "class Fault(", "HERE = __file__\n\n\nclass Fault(", "__file__ would be the script"),
+    ("errors", "class Fault(", "HERE = __name__\n\n\nclass Fault(", "__name__ would be the script"),
     (
-        "runs/run_folder",
-        "def new_folder(",
-        "def fine(errors):\n    pass\n\n\ndef new_folder(",
-        "a local",
+        "errors",
+        "import re\n",
+        "import re\nfrom trainparts import devices\n",
+        "which imports it",
     ),
-    ("__init__", 'VERSION = "0.2', 'VERSION = "0.3', "needs trainparts 0.2, and "),
+    ("option_types", "def number(", "GONE = 3\n\n\ndef number(", "defines GONE, which "),
+    ("__init__", 'VERSION = "0.2', 'VERSION = "0.20', "needs trainparts 0.2, and "),
+    (
+        "__init__",
+        'VERSION = "0.2.0"',
+        'VERSION = "0.2.0"\nprint(3)',
+        "more than a docstring, or no",
+    ),
+    ("__init__", 'VERSION = "0.2.0"', "", "more than a docstring, or no VERSION"),
+    ("runs/__init__", '"""\n', '"""\n\nONE = 1\n', "more than a docstring, or no VERSION"),
 ]
 
 
@@ -338,11 +368,58 @@ def test_the_package_beside_the_script_is_used(module, old, new, says, tmp_path)
     path = copy_script("text_nd.py", tmp_path)
     part = tmp_path / "trainparts" / f"{module}.py"
     before = part.read_text()
-    assert before.count(old) == 1
-    part.write_text(before.replace(old, new))
+    assert old in before
+    part.write_text(before[::-1].replace(old[::-1], new[::-1], 1)[::-1])
     assert says in write(path, status=2)
-    part.write_text(before + "\n\n# of a fork\n")
+    part.write_text(before + "\n# of a fork\n")
     assert package_digest.IDENTITY not in write(path)
+
+
+def test_a_guard_with_more_in_it(tmp_path):
+    text = (ROOT / "text_nd.py").read_text()
+    for old, new in (
+        (
+            "    from trainparts import VERSION\n",
+            "    from trainparts import VERSION\n    print(3)\n",
+        ),
+        ('    VERSION = "none"\n', '    VERSION = "none"\nelse:\n    print(3)\n'),
+    ):
+        assert text.count(old) == 1
+        line = write(copy_script("mine.py", tmp_path, text.replace(old, new)), status=2)
+        assert "PARTS and VERSION are those of the package" in line
+    path = copy_script("mine.py", tmp_path, text.replace('PARTS = "0.2"', "PARTS = '0.1'"))
+    assert "needs trainparts 0.1, and " in write(path, status=2)
+
+
+def test_make_flat_ends_with_what_fails(tmp_path):
+    """Without text's scripts, and with a script that is refused: what was there stays."""
+    for name in "Makefile", "pyproject.toml":
+        shutil.copy(ROOT / name, tmp_path)
+    for name in "trainparts", "tools":
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / "imagenet_my copy.py").write_text(SHORT)
+    (tmp_path / "imagenet_nd.py").write_text(SHORT)
+    words = ["make", "flat", f"PYTHON={sys.executable}"]
+    run(words, tmp_path)
+    made = (tmp_path / "flat" / "imagenet_my copy.py").read_text()
+    assert "imagenet_my copy.py" in made
+    (tmp_path / "imagenet_my copy.py").write_text(f"{SHORT}\nprint(errors)\n")
+    assert "errors is used as a value" in run(words, tmp_path, status=2)
+    assert (tmp_path / "flat" / "imagenet_my copy.py").read_text() == made
+
+
+def test_it_is_written_in_utf_8(tmp_path):
+    path = copy_script("mine.py", tmp_path, SHORT.replace("own.", "own: é."))
+    options = {"capture_output": True, "env": environment(PYTHONIOENCODING="latin-1")}
+    done = subprocess.run([sys.executable, TOOL, path], **options)
+    assert "own: é." in done.stdout.decode()
+    path.write_bytes(b"# -*- coding: latin-1 -*-\n" + path.read_bytes())
+    assert "is no Python in UTF-8: it says iso-8859-1" in write(path, status=2)
+
+
+def test_what_stands_above_the_docstring_stays(tmp_path):
+    path = copy_script("mine.py", tmp_path, f"#!/usr/bin/env python3\n# Mine.\n{SHORT}")
+    assert write(path).startswith('#!/usr/bin/env python3\n# Mine.\n"""A script of')
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,35 @@ def test_one_line_tells_which_scripts_are_wrong_alike():
     assert line.startswith(", ".join(texts))
 
 
+def test_scripts_are_mended_before_they_are_checked(folder):
+    """--from writes, and what it has written agrees."""
+    for name in NAMES:
+        path = folder / name
+        path.write_text(path.read_text().replace("def train():", "def train(torch=None):"))
+    assert "train() has a local torch" in run(tool(folder), folder, status=1)
+    path.write_text(path.read_text().replace("(torch=None)", "()"))
+    assert run(tool(folder, "--from", path), folder).endswith("\n6 scripts agree\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("_own.py", "import os\n\n\ndef start(os):\n    pass\n", "start() has a local os, which"),
+        ("own.py", "x = (\n", "own.py: is no Python"),
+        ("own.py", "from . import errors\n", "line 1 imports by dots: write trainparts"),
+        ("own.py", "from imagenet_mine import x\n", "imports a script, imagenet_mine"),
+        (".own.py", "x = (\n", None),
+        (".checkpoints/own.py", "x = (\n", None),
+    ],
+)
+def test_a_module_of_a_users_own(name, text, says, folder):
+    path = folder / "trainparts" / "images" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    output = run(tool(folder), folder, status=1 if says else 0)
+    assert says in output if says else output == "6 scripts agree\n"
+
+
 def test_the_package_is_read(folder):
     path = folder / "trainparts" / "runs" / "event_log.py"
     path.parent.mkdir(parents=True)

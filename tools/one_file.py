@@ -5,9 +5,9 @@
 
 The file trains exactly as the script does, resumes the script's runs, and needs no trainparts/, but
 the packages that pyproject.toml lists. It has the script's sections, and below them the modules
-that it uses; `errors.BadInput` is called BadInput there. A name that something else has as well
-gets that of its module before it. What cannot be renamed so is refused. It uses the trainparts/
-beside the script, or else that of this checkout.
+that it uses; `errors.BadInput` is called BadInput there. So no name may stand for two things: where
+one would, or where the file could do another thing than the script, a line says what to change. The
+trainparts/ beside the script is used, or else that of this checkout.
 """
 
 import ast
@@ -16,6 +16,7 @@ import re
 import shlex
 import symtable
 import sys
+import tokenize
 from pathlib import Path
 
 from commandline import ROOT, make_parser, one_line
@@ -28,10 +29,11 @@ BESIDE = (
     "What is not training is in trainparts/, the folder beside this script: copy the two together."
 )
 INSTALL = re.compile(r"pip install (\.|\"\.\[(\w+)\]\")$", re.MULTILINE)
-BINDING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 MADE = "by tools/one_file.py."  # so ends what the docstring of one file says of it
-GUARD = {"PARTS", "VERSION"}  # what a script looks for the package by
+BINDING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+# What a script looks for the package by, and its own names, which each file has.
+GUARD = {"PARTS", "VERSION"}
+OWN = {"__file__", "__name__", "__doc__"}
 
 
 class Refused(Exception):
@@ -45,38 +47,61 @@ class Part:
         self.path = path
         self.name = name  # the module's, as trainparts.runs.event_log; of a script ""
         self.content = path.read_bytes()
+        try:
+            with open(path, "rb") as file:
+                encoding, _ = tokenize.detect_encoding(file.readline)
+            self.tree = ast.parse(self.content)
+            symbols = symtable.symtable(self.content.decode(), str(path), "exec").get_symbols()
+        except (SyntaxError, ValueError) as error:
+            raise Refused(f"{path} is no Python in UTF-8: {error}") from None
+        if encoding != "utf-8":
+            raise Refused(f"{path} is no Python in UTF-8: it says {encoding}")
         self.starts = [0]  # bytes before each line
         for line in self.content.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
         self.edits = {}  # {(start, end) in bytes: text, or [(old, new)] in an f-string}
         self.modules = {}  # {name here: the package's module}
         self.imports = []  # (module or "", name, name here or None)
-        self.statements = []  # at the top, without docstring and imports
-        try:
-            self.tree = ast.parse(self.content)
-            symbols = symtable.symtable(self.content.decode(), str(path), "exec").get_symbols()
-        except (SyntaxError, ValueError) as error:
-            raise Refused(f"{path} is no Python: {error}") from None
+        self.statements = []  # at the top, without docstring, imports and guard
+        self.parts = None  # the script's PARTS
         self.docstring = ast.get_docstring(self.tree, clean=False)
         done = 0
         for node in self.tree.body:
             if node.lineno <= done:
-                raise self.refused(node, "two statements on a line")
+                raise self.refused(node, "two statements are on one line")
             done = node.end_lineno
-        for node in self.tree.body[self.docstring is not None :]:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                self.read_import(node)
-                self.edits[self.lines(node)] = ""
-            elif not name and is_guard(node):
-                self.edits[self.lines(node)] = ""
-            elif not name and GUARD & bound_or_read(node):
-                raise self.refused(node, "PARTS and VERSION are those of the package")
-            else:
-                self.statements.append(node)
+            self.read(node)
+        self.check_annotations()
+        # What it defines at its top, also where it imports what may be missing, and by `global`.
         bound = {bound_by(*each)[0] for each in self.imports} | self.modules.keys()
-        defined = (each for each in symbols if each.is_assigned() or each.is_imported())
-        # What it defines at its top, or imports there where it may be missing.
-        self.top = {each.get_name() for each in defined} - bound - GUARD
+        self.top = {x.get_name() for x in symbols if x.is_assigned() or x.is_imported()} - GUARD
+        for node in ast.walk(self.tree):
+            self.top |= {*node.names} if isinstance(node, ast.Global) else set()
+        for node in self.statements:
+            again = {node.name} if isinstance(node, BINDING) else bound_in(node)
+            self.top |= again
+            if both := sorted(again & bound):
+                raise self.refused(node, f"{both[0]} is imported, and another thing here")
+        self.top -= bound
+
+    def read(self, node):
+        """Notes what a statement at the top is; what is not to stay is taken out of the text."""
+        if self.docstring is not None and node is self.tree.body[0]:
+            return
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if any(not isinstance(each, ast.Try) for each in self.statements):
+                raise self.refused(node, "an import stands below other code")
+            self.read_import(node)
+        elif not self.name and is_guard(node):
+            for each in ast.walk(node):
+                if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "PARTS":
+                    self.parts = ast.literal_eval(each.value)
+        elif not self.name and GUARD & (read_in(node) | bound_in(node)):
+            raise self.refused(node, "PARTS and VERSION are those of the package")
+        else:
+            self.statements.append(node)
+            return
+        self.edits[self.lines(node)] = ""
 
     def read_import(self, node):
         """Notes what an import at the top imports."""
@@ -92,7 +117,16 @@ class Part:
             elif module:
                 self.modules[each.asname or each.name] = f"{module}.{each.name}"
             else:
-                raise self.refused(node, f"{PACKAGE} as a whole")
+                raise self.refused(node, f"{PACKAGE} is imported as a whole")
+
+    def check_annotations(self):
+        """Raises Refused if annotations are evaluated, as in the one file they are not."""
+        if ("__future__", "annotations", None) not in self.imports:
+            for node in ast.walk(self.tree):
+                if getattr(node, "annotation", None) or getattr(node, "returns", None):
+                    raise self.refused(
+                        node, "annotations without `from __future__ import annotations`"
+                    )
 
     def lines(self, node):
         """Returns where the lines of a statement begin and end, in bytes."""
@@ -108,93 +142,79 @@ class Part:
         """Returns why this part cannot be in one file."""
         return Refused(f"{self.path}, line {node.lineno}: cannot be put into one file: {why}")
 
-    def replace(self, node, old, new, formatted):
-        """Replaces a name, `old`; `formatted` is the f-string around it, or None."""
+    def shorten(self, node, formatted):
+        """Takes the module off a name; `formatted` is the f-string around it, or None."""
+        old = f"{node.value.id}.{node.attr}"
         if formatted:  # before Python 3.12, nodes in it have no right positions
-            self.edits.setdefault(self.span(formatted), []).append((old, new))
+            self.edits.setdefault(self.span(formatted), []).append((old, node.attr))
             return
         begin, end = self.span(node)
-        if isinstance(node, BINDING):  # its name is the last word before (, : or [
-            begin, end = (
-                re.compile(rb"(?:\w+\s+)+?(\w+)\s*[(:[]").match(self.content, begin).span(1)
-            )
         if self.content[begin:end] != old.encode():
             raise self.refused(node, f"{old} is not written in one piece")
-        self.edits[begin, end] = new
+        self.edits[begin, end] = node.attr
 
-    def replace_in(self, begin, end, names):
-        """Returns the text of an f-string with other names in it."""
+    def shorten_in(self, formatted, names):
+        """Returns the text of an f-string, with shorter names."""
+        begin, end = self.span(formatted)
         text = self.content[begin:end].decode()
+        texts = [each.value for each in ast.walk(formatted) if isinstance(each, ast.Constant)]
         for old, new in {*names}:
             pattern = rf"(?<![\w.]){re.escape(old)}(?!\w)"
-            if len(re.findall(pattern, text)) != names.count((old, new)):
-                line = self.content[:begin].count(b"\n") + 1
-                what = f"the f-string has {old} in its text, too"
-                raise Refused(f"{self.path}, line {line}: cannot be put into one file: {what}")
+            alike = len(re.findall(pattern, text)) == names.count((old, new))
+            if not alike or any(old in str(each) for each in texts):
+                raise self.refused(formatted, f"an f-string has {old} in its text, too")
             text = re.sub(pattern, new, text)
         return text
 
-    def text(self):
-        """Returns the text behind the docstring, edited."""
-        done = self.lines(self.tree.body[0])[1] if self.docstring is not None else 0
+    def text(self, begin, end):
+        """Returns the text between two positions, in bytes, edited."""
         pieces = []
-        for (begin, end), new in sorted(self.edits.items()):
-            new = self.replace_in(begin, end, new) if isinstance(new, list) else new
-            pieces += [self.content[done:begin].decode(), new]
-            done = end
-        return "".join([*pieces, self.content[done:].decode()]).strip()
+        for (first, last), new in sorted(self.edits.items()):
+            if begin <= first < end:
+                pieces += [self.content[begin:first].decode(), new]
+                begin = last
+        return "".join([*pieces, self.content[begin:end].decode()]).strip()
 
 
 def is_guard(node):
     """Returns whether a statement is one of the two by which a script looks for the package."""
     if isinstance(node, ast.Try):
-        return f"from {PACKAGE} import VERSION" in map(ast.unparse, node.body)
+        body = [re.sub("=.*", "=", ast.unparse(each)) for each in node.body]
+        wanted = ["PARTS =", f"from {PACKAGE} import VERSION"]
+        return body == wanted and not node.orelse and not node.finalbody
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith(" != PARTS")
 
 
-def bound_or_read(node):
-    """Returns all names in a statement, with those that it imports."""
-    return bound_in(node) | {each.id for each, *_ in find_names(node)}
+def read_in(node):
+    """Returns the names that a tree reads."""
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if isinstance(each.ctx, ast.Load)}
 
 
 def bound_in(node):
-    """Returns the names that a statement gives to something, in any scope within it; of a class's
-    attributes, which functions in it do not see, those that the class itself reads."""
-    names = {each.id for each, *_ in find_names(node) if not isinstance(each.ctx, ast.Load)}
-    methods = set()
+    """Returns the names that a statement gives to something, in any scope within it, attributes and
+    methods of classes included; not its own."""
+    names = set()
     for each in ast.walk(node):
-        if isinstance(each, ast.ClassDef):
-            methods |= {one for one in each.body if isinstance(one, BINDING)}
-            read = {name for one in each.body for name in read_at_import(one)}
-            names |= {one.id for one in attributes_of(each)} & read
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
+            names.add(each.id)
         elif isinstance(each, ast.arg):
             names.add(each.arg)
-        elif isinstance(each, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-            names.add(each.name)
         elif isinstance(each, ast.MatchMapping):
             names.add(each.rest)
         elif isinstance(each, ast.Import | ast.ImportFrom):
             names |= {(one.asname or one.name).partition(".")[0] for one in each.names}
-        if isinstance(each, BINDING) and each is not node and each not in methods:
-            names.add(each.name)
+        elif each is not node and isinstance(getattr(each, "name", None), str):
+            names.add(each.name)  # of functions, classes, handlers, patterns, types
     return names - {None}
 
 
-def attributes_of(node):
-    """Returns the names, as nodes, to which the body of a class assigns."""
-    targets = []
-    for each in node.body:
-        targets += getattr(each, "targets", [getattr(each, "target", None)])
-    return {each for each in targets if isinstance(each, ast.Name)}
-
-
 def read_at_import(node):
-    """Yields the names that a statement at the top reads when it is executed. Annotations, which
-    are not, are left out."""
+    """Yields the names that a statement at the top reads when it is executed, or may then call.
+    Annotations, which are not evaluated, are left out."""
     inside = ast.iter_child_nodes(node)
-    if isinstance(node, FUNCTIONS):
-        inside = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-        inside += getattr(node, "decorator_list", [])
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        inside = [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.decorator_list]
     elif isinstance(node, ast.AnnAssign):
         inside = filter(None, [node.value])
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -204,30 +224,31 @@ def read_at_import(node):
 
 
 def find_names(node, formatted=None, parent=None):
-    """Yields (node, its parent, the f-string around it or None) of all names in a tree but those of
-    attributes, in a class's body."""
+    """Yields (node, its parent, the f-string around it or None) of all names in a tree."""
     if isinstance(node, ast.Name):
         yield node, parent, formatted
     if isinstance(node, ast.JoinedStr):
         formatted = formatted or node
     for each in ast.iter_child_nodes(node):
-        if not (isinstance(parent, ast.ClassDef) and each in attributes_of(parent)):
-            yield from find_names(each, formatted, node)
+        yield from find_names(each, formatted, node)
 
 
 def collect(script, folder):
     """Returns the modules that a script uses, {name: Part}, each below those that it imports."""
-    found = {}
+    found, begun = {}, []
 
     def visit(part):
         for name in part.modules.values():
+            if name in begun:
+                raise Refused(f"{part.path} imports {name}, which imports it")
             if name not in found:
                 path = folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
                 if not path.is_file():
                     raise Refused(f"{part.path} imports {name}, but {path} is no file")
+                begun.append(name)
                 module = Part(path, name)
                 visit(module)
-                found[name] = module
+                found[begun.pop()] = module
 
     visit(script)
     return found
@@ -240,76 +261,61 @@ def bound_by(module, name, own):
     return (name.partition(".")[0],) * 2
 
 
-def choose_names(script, modules):
-    """Returns {(module, name): its name in the one file} of all that modules define."""
-    every, imported = [script, *modules.values()], {}
-    for part in every:
+def check_names(parts):
+    """Raises Refused if a name at the top would stand for two things."""
+    imported, owner, builtin = {}, {}, {}
+    for part in parts:
         for name, what in (bound_by(*each) for each in part.imports):
             if imported.setdefault(name, what) != what:
-                raise Refused(f"{part.path} imports as {name} another thing than the others")
-    names = {node.id for part in modules.values() for node, *_ in find_names(part.tree)}
-    builtin = names & {*dir(builtins)}
-    if both := sorted(script.top & imported.keys() | (script.top | imported.keys()) & builtin):
-        raise Refused(f"{script.path} defines {both[0]}, which {PACKAGE} uses: rename it")
-    # Per part, {(module, name): names that are bound where it is used}.
-    used = {}
-    for part in every:
-        for statement in part.statements:
-            for node, parent, _ in find_names(statement):
-                if node.id in part.modules and isinstance(parent, ast.Attribute):
-                    key = part.modules[node.id], parent.attr
-                    used.setdefault(key, set()).update(bound_in(statement))
-    chosen = {}
-    for part in modules.values():
-        for name in part.top:
-            taken = {*dir(builtins), *imported, *used.get((part.name, name), ())}
-            taken = taken.union(*(each.top for each in every if each is not part))
-            new = name
-            if name in taken:
-                new = f"{part.name.rpartition('.')[2]}_{name}"
-            classes = (each.name for each in part.statements if isinstance(each, ast.ClassDef))
-            if new != name and name in classes:  # whose name programs print
+                raise Refused(f"{part.path} imports as {name} another thing than other files")
+        for name in read_in(part.tree) & {*dir(builtins)} - part.top:
+            builtin.setdefault(name, part.path)
+    for part in parts:
+        for name in sorted(part.top):
+            first = owner.setdefault(name, part.path)
+            other = first if first != part.path else builtin.get(name)
+            if other or name in imported:
                 raise Refused(
-                    f"{script.path} uses {name}, a class of {part.path}, for another thing"
+                    f"{part.path} defines {name}, which {other or PACKAGE} has: rename it"
                 )
-            if new in taken - {name} or (new != name and new in part.top):
-                raise Refused(f"{part.path} defines {name}, which others define, and {new}, too")
-            chosen[part.name, name] = new
-    return chosen
 
 
-def rename(part, modules, chosen):
-    """Edits the names in a part's text."""
-    renamed = {name for name in part.top if chosen.get((part.name, name), name) != name}
+def put_together(part, modules):
+    """Takes the modules off the names in a part's text."""
+    strange = re.compile(rf"\b{PACKAGE}\.\w|(?:{'|'.join(part.modules) or PACKAGE})\.\w+")
     for statement in part.statements:
-        if part.edits.get(part.lines(statement)) is not None:  # a constant takes its place
+        if part.lines(statement) in part.edits:  # a constant takes its place
             continue
         bound = bound_in(statement)
+        if both := sorted(bound & part.modules.keys() & read_in(statement)):
+            raise part.refused(statement, f"{both[0]} is a module, and a local here")
+        patterns = set()
         for each in ast.walk(statement):
             if isinstance(each, ast.Import | ast.ImportFrom) and PACKAGE in ast.unparse(each):
                 raise part.refused(each, f"{PACKAGE} is imported within something")
-            if isinstance(each, ast.Global) and renamed & {*each.names}:
-                raise part.refused(each, f"global {', '.join(each.names)}")
-        if both := sorted(bound & part.modules.keys()):
-            raise part.refused(statement, f"{both[0]} is a module, and a local here")
-        if isinstance(statement, BINDING):
-            if both := sorted(bound & renamed):
-                raise part.refused(statement, f"{both[0]} is a local, and a name of the module")
-            if statement.name in renamed:
-                part.replace(statement, statement.name, chosen[part.name, statement.name], None)
+            if isinstance(each, ast.MatchValue | ast.MatchMapping):
+                values = getattr(each, "keys", [getattr(each, "value", None)])
+                patterns |= {one for value in values for one in ast.walk(value)}
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                if strange.fullmatch(each.value) or f"{PACKAGE}.errors" in each.value:
+                    raise part.refused(each, f"the string {each.value!r:.40} names a module")
         for node, parent, formatted in find_names(statement):
-            if node.id == "__file__" and part.name:
-                raise part.refused(node, "it uses a file beside it")
-            if node.id in renamed:
-                part.replace(node, node.id, chosen[part.name, node.id], formatted)
-            if node.id in part.modules:
-                module = modules[part.modules[node.id]]
-                if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load):
-                    raise part.refused(node, f"{node.id} is used as a value, or changed")
-                if parent.attr not in module.top:
-                    raise part.refused(node, f"{module.path} does not define {parent.attr}")
-                old = f"{node.id}.{parent.attr}"
-                part.replace(parent, old, chosen[module.name, parent.attr], formatted)
+            if node.id in OWN and part.name:
+                raise part.refused(node, f"{node.id} would be the script's")
+            if node.id not in part.modules or not isinstance(node.ctx, ast.Load):
+                continue  # such as an attribute of a class that nothing reads by its name
+            module = modules[part.modules[node.id]]
+            if not isinstance(parent, ast.Attribute) or not isinstance(parent.ctx, ast.Load):
+                raise part.refused(node, f"{node.id} is used as a value, or changed")
+            if parent.attr not in module.top:
+                raise part.refused(node, f"{module.path} does not define {parent.attr}")
+            if parent.attr in bound or node in patterns:
+                what = f"{parent.attr} is another thing here than in {module.name}"
+                raise part.refused(node, f"{what}: rename it")
+            part.shorten(parent, formatted)
+    for node in ast.walk(part.tree):
+        if isinstance(node, ast.JoinedStr) and isinstance(part.edits.get(part.span(node)), list):
+            part.edits[part.span(node)] = part.shorten_in(node, part.edits[part.span(node)])
 
 
 def put_constants(modules, folder, identity):
@@ -333,22 +339,23 @@ def put_constants(modules, folder, identity):
                     part.edits[part.lines(node)] = text
 
 
-def needed_at_import(script):
-    """Returns the names that a script reads when it is imported, itself or in what it may call."""
+def needed_at_once(script):
+    """Returns whether a script may need its modules as soon as it is imported: its top level reads
+    one, itself or in what it may call, or does more than to define and to assign."""
     definitions = {each.name: each for each in script.statements if isinstance(each, BINDING)}
     todo = [name for each in script.statements for name in read_at_import(each)]
     found = {*todo}
     for name in todo:
         if name in definitions:
-            more = {node.id for node, *_ in find_names(definitions[name])} - found
+            more = read_in(definitions[name]) - found
             found |= more
             todo += more
-    return found
-
-
-def is_main(statement):
-    """Returns whether a statement is `if __name__ == "__main__"`."""
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+    plain = (*BINDING, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Try)
+    others = [each for each in script.statements if not isinstance(each, plain)]
+    for each in script.statements:
+        targets = getattr(each, "targets", [getattr(each, "target", None)])
+        others += [one for one in targets if isinstance(one, ast.Attribute | ast.Subscript)]
+    return bool(others or found & script.modules.keys())
 
 
 def import_lines(parts):
@@ -394,44 +401,68 @@ def packages(extra=None):
     return shlex.join(names)
 
 
+def read_version(folder):
+    """Returns the package's VERSION. Raises Refused if an __init__.py does more than to say it."""
+    for path in [folder / "__init__.py", *folder.rglob("*/__init__.py")]:
+        lines = [ast.unparse(each) for each in ast.parse(path.read_bytes()).body]
+        lines = [line for line in lines if line[:1] not in "\"'"]
+        versions = [re.fullmatch(r"VERSION = '(\d[^']*)'", line) for line in lines]
+        if not all(versions) or len(versions) != (path.parent == folder):
+            raise Refused(f"{path} has more than a docstring, or no VERSION of its own form")
+        if versions:
+            version = versions[0][1]
+    return version
+
+
 def write(path):
     """Returns the text of a script with what it uses of trainparts/."""
     folder = path.resolve().parent / PACKAGE
     folder = folder if folder.is_dir() else ROOT / PACKAGE
-    init = (folder / "__init__.py").read_text()
-    version = re.search(r"^VERSION = \"(.+)\"$", init, re.MULTILINE)[1]
-    script = Part(path)
-    wanted = re.search(rb"^    PARTS = \"(.+)\"", script.content, re.MULTILINE)
-    if wanted and version.rpartition(".")[0] != wanted[1].decode():
-        raise Refused(f"{path} needs {PACKAGE} {wanted[1].decode()}, and {folder} is {version}")
+    version, script = read_version(folder), Part(path)
+    if script.parts not in (None, version.rpartition(".")[0]):
+        raise Refused(f"{path} needs {PACKAGE} {script.parts}, and {folder} is {version}")
     identity = f"{version}+{package_digest.hash_texts(package_digest.read_package(folder))}"
     modules = collect(script, folder)
     put_constants(modules, folder, identity)
-    chosen = choose_names(script, modules)
-    for part in script, *modules.values():
-        rename(part, modules, chosen)
-    # Below the script's sections, where a reader comes to them last; but above them if they are
-    # needed as soon as the file is imported.
-    body, end = script.text(), ""
-    if any(map(is_main, script.statements[-1:])):
+    parts = [script, *modules.values()]
+    check_names(parts)
+    for part in parts:
+        put_together(part, modules)
+    begin, end = 0, len(script.content)
+    if script.docstring is not None:
+        begin, after = script.lines(script.tree.body[0])
+    above = script.content[:begin].decode()  # such as the line with #!
+    begin = after if script.docstring is not None else 0
+    # Below the script's sections, where a reader comes to them last, and above its last lines; but
+    # above all if they are needed as soon as the file is imported.
+    if is_main(script.tree.body[-1]):
         script.statements.pop()
-        body, mark, end = body.rpartition("\n\n\nif __name__")
-        end = f"{mark}{end}".strip()
-    pasted = [body, *map(describe, modules.values())]
-    if needed_at_import(script) & script.modules.keys():
+        end = script.lines(script.tree.body[-1])[0]
+    pasted = [script.text(begin, end), *map(describe, modules.values())]
+    if needed_at_once(script):
         pasted.append(pasted.pop(0))
-    text = "\n\n\n".join(filter(None, [*pasted, end]))
-    imports = import_lines([script, *modules.values()])
-    future = "from __future__ import annotations"
-    text = "\n\n".join([write_docstring(script, identity), future, imports, text])
-    compile(text, path.name, "exec", dont_inherit=True)
-    return f"{text.rstrip()}\n"
+    pasted.append(script.text(end, len(script.content)))
+    head = [above + write_docstring(script, identity), "from __future__ import annotations"]
+    text = "\n\n\n".join(filter(None, pasted))
+    text = "\n\n".join([*head, import_lines(parts), text]).rstrip() + "\n"
+    try:
+        compile(text, path.name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise Refused(f"{path} cannot be put into one file: {error}") from None
+    return text
+
+
+def is_main(statement):
+    """Returns whether a statement is `if __name__ == "__main__"`."""
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def describe(part):
     """Returns a module's text, below its name and its docstring."""
     about = "\n".join(f"# {line}".rstrip() for line in (part.docstring or "").strip().splitlines())
-    return f"# ==== {part.name.replace('.', '/')}.py\n{about}\n\n\n{part.text()}"
+    begin = 0 if part.docstring is None else part.lines(part.tree.body[0])[1]
+    text = part.text(begin, len(part.content))
+    return f"# ==== {part.name.replace('.', '/')}.py\n{about}\n\n\n{text}"
 
 
 def main():
@@ -440,7 +471,7 @@ def main():
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="imagenet_*.py, text_*.py")
     args = parser.parse_args()
     with one_line(parser, Refused, OSError):
-        sys.stdout.write(write(args.script))
+        sys.stdout.buffer.write(write(args.script).encode())
 
 
 if __name__ == "__main__":

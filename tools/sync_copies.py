@@ -226,6 +226,11 @@ def imports_of(text, known):
     names, and of scripts. `known` are the package's modules, as trainparts.runs.event_log."""
     imported, complaints = set(), []
     for node in ast.walk(ast.parse(text)):
+        if getattr(node, "level", 0):
+            complaints.append(
+                f"line {node.lineno} imports by dots: write {PACKAGE}, and the module"
+            )
+            continue
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{each.name}" for each in node.names]
         elif isinstance(node, ast.Import):
@@ -234,7 +239,7 @@ def imports_of(text, known):
             continue
         for name in names:
             first = name.partition(" ")[0].partition(".")[0]
-            if re.fullmatch(rf"[a-z]+_({'|'.join(WAYS)})", first):
+            if re.fullmatch(rf"(imagenet|text)_\w+|[a-z]+_({'|'.join(WAYS)})", first):
                 complaints.append(f"imports a script, {first}")
             elif first == PACKAGE and name in known:
                 imported.add(name)
@@ -247,6 +252,9 @@ def check_package(modules, scripts):
     """Returns complaints about {path below the scripts' folder: text} of the package's modules, and
     about {name: text} of scripts that import them."""
     complaints, used, owners, having = [], {}, {}, {}
+    broken = {path: text for path, text in modules.items() if not is_python(text)}
+    complaints += [f"{path}: is no Python" for path in broken]
+    modules = {path: text for path, text in modules.items() if path not in broken}
     known = {path.removesuffix(".py").replace("/", "."): path for path in modules}
     for path, text in modules.items():
         allowed = ABOUT.get(Path(path).parent.name, re.compile("(?!)"))
@@ -278,6 +286,15 @@ def check_package(modules, scripts):
         if any(places.values()) and len(places) > 1:
             complaints.append(f"{', '.join(places)}: each defines {name}")
     return complaints
+
+
+def is_python(text):
+    """Returns whether a text can be compiled."""
+    try:
+        compile(text, "module", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def names_of_imports(text):
@@ -456,8 +473,8 @@ def main():
     folder = args.folder / PACKAGE
     modules = {
         str(path.relative_to(args.folder)): path.read_text(errors="surrogateescape")
-        for path in sorted(folder.rglob("[!._]*.py"))
-        if path.is_file()
+        for path in sorted(folder.rglob("*.py"))
+        if path.is_file() and path.name != "__init__.py" and "/." not in str(path)
     }
     whole = {name: text for name, text in scripts.items() if split(text)}
     complaints = check(scripts) + check_package(modules, whole)

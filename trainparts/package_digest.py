@@ -13,9 +13,14 @@ from trainparts import VERSION
 
 def read_package(folder):
     """Returns {path below it: text} of the files of a package in a folder: Python and data, but no
-    compiled code, and no lock of an editor."""
-    found = sorted(path for path in Path(folder).rglob("[!.]*") if path.suffix in (".py", ".txt"))
-    return {str(path.relative_to(folder)): path.read_text() for path in found if path.is_file()}
+    compiled code, and nothing hidden, such as an editor's locks."""
+    texts, folder = {}, Path(folder)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if path.suffix in (".py", ".txt") and path.is_file() and not hidden:
+            texts[str(name)] = path.read_text("utf-8", errors="replace")
+    return texts
 
 
 def hash_texts(texts):
