@@ -842,7 +842,7 @@ tests/test_package.py -k "digest or goes_on or other_packages or log_has or look
   ranks of other packages train together => {"device": place.device.type, "trainparts": package_digest.IDENTITY} => {"device": place.device.type}
   a checkpoint that does not say its package => "trainparts": package_digest.IDENTITY,\n        "args" => "args"
   a log that does not say its package => "trainparts": package_digest.IDENTITY,\n    } => }
-  data is in no digest => in (".py", ".txt")) => in (".py",))
+  data is in no digest => in (".py", ".txt") and => in (".py",) and
   a digest of names alone => repr(sorted(texts.items())) => repr(sorted(texts))
   a digest of texts without their names => repr(sorted(texts.items())) => repr(sorted(texts.values()))
   a run goes on with another package in silence => if saved_by != package_digest.IDENTITY: => if False:
@@ -859,7 +859,7 @@ tests/test_sync_copies.py -k "package or one_line_tells"
   two may define a name => and len(places) > 1: => and len(places) > 2:
   names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
   the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
-  folders of the package are not read => folder.rglob("[!._]*.py") => folder.glob("[!._]*.py")
+  folders of the package are not read => sorted(folder.rglob("*.py")) => sorted(folder.glob("*.py"))
 tests/test_one_file.py -k "own or refused or beside or sections or constants or docstring or guard or utf"
   a parameter hides a name in one file => names.add(each.arg) => pass
   what is called so hides a name in one file => elif each is not node and isinstance(getattr(each, "name", None), str): => elif False:
