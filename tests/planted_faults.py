@@ -860,7 +860,7 @@ tests/test_sync_copies.py -k "package or one_line_tells"
   names may be imported => elif first == PACKAGE and name != f"{PACKAGE}.VERSION": => elif False:
   the package may train => for words in BACKENDS, IMAGES, TRAINING: => for words in BACKENDS, IMAGES:
   folders of the package are not read => sorted(folder.rglob("*.py")) => sorted(folder.glob("*.py"))
-tests/test_one_file.py -k "own or refused or beside or sections or constants or docstring or guard or utf"
+tests/test_one_file.py -k "own or refused or beside or sections or constants or docstring or guard or utf or below_its"
   a parameter hides a name in one file => names.add(each.arg) => pass
   what is called so hides a name in one file => elif each is not node and isinstance(getattr(each, "name", None), str): => elif False:
   a global of another file => self.top |= {*node.names} if isinstance(node, ast.Global) else set() => pass

@@ -437,6 +437,19 @@ def test_a_docstring_of_a_users_own(docstring, tmp_path):
     assert own.removesuffix("None\n").split() == other.replace(made, "").split()
 
 
+def test_what_a_script_sets_below_its_imports_is_no_matter_for_modules(tmp_path):
+    code = "import os\n\nos.environ['OWN'] = '1'\n\n\ndef main"
+    text = SHORT.replace("\n\ndef main", code).replace("errors.GONE", "errors.FOUND")
+    path = copy_script("mine.py", tmp_path, text)
+    with open(tmp_path / "trainparts" / "errors.py", "a") as file:
+        file.write("\n\nFOUND = os.environ.get('OWN')\n")
+    (tmp_path / "alone").mkdir()
+    alone = tmp_path / "alone" / "mine.py"
+    alone.write_text(write(path))
+    for each in path, alone:
+        assert run([sys.executable, each], tmp_path) == "2 Fault None\n"
+
+
 def test_what_has_nothing_of_the_package(tmp_path):
     path = copy_script("mine.py", tmp_path, "import json\n")
     assert write(path).endswith(" import annotations\n\nimport json\n")
