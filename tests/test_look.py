@@ -431,6 +431,7 @@ def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
             ".float().mul_(scale).add_(shift).mul_(2)",
         ),
     )
+    shutil.rmtree(tmp_path / "own" / "trainparts")  # which may also be the repository's
     steps = [v2.Resize(RESIZE), v2.CenterCrop(SIZE), v2.PILToTensor(), v2.RandomInvert(1)]
     steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     with torch.no_grad():
