@@ -1,6 +1,6 @@
 # make demo: train on the demo set.   make test: check everything.   make setup: all that they need.
 # make results: RESULTS.md and figures/ from logs/.  make study-scaling_cpu: its runs anew, in logs/.
-# make bench DIR=FOLDER, make bench-gpu: the benchmarks, in logs/benchmarks/.  make chaos: faults.
+# make bench DIR=FOLDER: the benchmarks, in logs/benchmarks/.  make gpu: one GPU.  make chaos: faults.
 # make equal COMMIT=86e46ec: whether the scripts train exactly as those of that commit.
 # make flat: each script as one file, with what it uses of trainparts/ in it, in flat/.
 PYTHON ?= python3
@@ -50,9 +50,9 @@ bench: .venv/installed-bench .venv/installed-horovod
 	$(BIN)/python benchmarks/data_loading.py "$(DIR)"
 	$(BIN)/python benchmarks/training.py "$(DIR)"
 
-# On a CUDA device, in under eight minutes.
-bench-gpu: .venv/installed
-	$(BIN)/python benchmarks/gpu.py
+# On a CUDA device, in ten minutes; the top of the program says what DATA may hold, and OUT gets.
+gpu: .venv/installed
+	$(BIN)/python benchmarks/one_gpu.py --data "$(or $(DATA),gpu_data)" --out "$(or $(OUT),gpu_logs)"
 
 # Kills, freezes and starves runs in every way that they must survive: hours; some of it needs root.
 # K="kills or signals" chooses trials by name. Folders of trials that failed are kept.
@@ -95,4 +95,4 @@ setup: .venv/installed-dev .venv/installed-horovod
 
 horovod: .venv/installed-horovod
 
-.PHONY: demo test test-all results bench bench-gpu chaos equal flat setup horovod
+.PHONY: demo test test-all results bench gpu chaos equal flat setup horovod

@@ -1,18 +1,19 @@
 """Images/s of training on a CUDA GPU, with memory and share of the card's peak, in eight minutes.
 
-    make bench-gpu                            # or: python benchmarks/gpu.py
+    python benchmarks/gpu.py                  # all; one_gpu.py measures the rows of its stages
+    python benchmarks/gpu.py --only '--amp float16 --channels-last' 'O1 --channels-last' --profile
     python benchmarks/gpu.py --arch resnet18 -b 4 --image-size 32 --minutes 1      # on the CPU
 
-Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16, also with all of
-a recipe that the device computes, and imagenet_ddp_apex.py at every opt level, with and without
---channels-last and --compile. What matters most comes first; what is not done after --minutes is
-recorded as not measured, and so is what fails. Tests run it on the CPU.
+Trains on synthetic images with the scripts' own code: imagenet_nd.py in bfloat16 and float16, also
+with all of a recipe that the device computes, and imagenet_ddp_apex.py at every opt level, with and
+without --channels-last and --compile. What matters most comes first; what is not done after
+--minutes is recorded as not measured, and so is what fails. --profile also writes, beside --out, a
+file of the time that the device spends in each of PyTorch's operators.
 """
 
 import functools
 import gc
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -20,16 +21,20 @@ import time
 
 import common
 import torch
-from common import ONLY, count, option
+from common import count, option
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
 from training import CLASSES, synchronize
 
+from reporting.peaks import share_of_peak
 from trainparts import devices, errors
 
 RECIPE = "--mixup 0.2 --cutmix 1 --label-smoothing 0.1 --norm-wd 0 --clip-grad 1 --ema 0.9989"
 PRECISIONS = {
     "bfloat16": ("imagenet_nd", ["--amp", "bfloat16"]),
+    "float16": ("imagenet_nd", ["--amp", "float16"]),
     "bfloat16, recipe": ("imagenet_nd", ["--amp", "bfloat16", *RECIPE.split()]),
     **{level: ("imagenet_ddp_apex", ["--opt-level", level]) for level in ("O2", "O1", "O3", "O0")},
 }
@@ -37,28 +42,8 @@ MODES = ("off", "default", "reduce-overhead")
 WARM_UP_STEPS = 5  # cuDNN tries its algorithms in the first, CUDA graphs are recorded by the third
 BLOCKS = 3  # measured, one after the other
 IMAGES_PER_BLOCK = 2560  # a second of an H200
-# Dense TFLOPS of the tensor cores in bfloat16, which the data sheets give with sparsity, twice as
-# much, by the whole name of the device: a part of a card (MIG) or another model has another peak.
-PEAKS = {
-    # NVIDIA H200 data sheet, H200 SXM: 1,979 with sparsity.
-    r"NVIDIA H200": 989,
-    # NVIDIA H100 data sheet, H100 SXM: 1,979 with sparsity; H100 PCIe: 1,513 with sparsity.
-    r"NVIDIA H100 80GB HBM3": 989,
-    r"NVIDIA H100 PCIe": 756,
-    # NVIDIA A100 data sheet, all four models: 312, and 624 with sparsity.
-    r"NVIDIA A100-(SXM4|PCIE)-[48]0GB|NVIDIA A100 80GB PCIe": 312,
-    # NVIDIA L40S data sheet: 362.05, and 733 with sparsity.
-    r"NVIDIA L40S": 362,
-    # NVIDIA L4 data sheet: 242 with sparsity.
-    r"NVIDIA L4": 121,
-    # NVIDIA V100 data sheet, SXM2: 125, of float16, since it has no bfloat16.
-    r"Tesla V100-SXM2-(16|32)GB": 125,
-}
-
-
-def peak_tflops(device):
-    """Returns the peak of the card with this name, dense bfloat16, or None."""
-    return next((peak for name, peak in PEAKS.items() if re.fullmatch(name, device)), None)
+PROFILED_STEPS = 3
+OPERATORS = 12  # of a profile that have rows of their own, those that take longest
 
 
 def count_flops(model, image_size):
@@ -70,12 +55,6 @@ def count_flops(model, image_size):
         output = output[0] if isinstance(output, tuple) else output  # auxiliary heads are dropped
         output.sum().backward()
     return counter.get_total_flops() / batch
-
-
-def share_of_peak(images_per_second, flops, device):
-    """Returns the share in %, "-" for an unknown card."""
-    peak = peak_tflops(device)
-    return f"{100 * images_per_second * flops / (peak * 1e12):.1f}" if peak else "-"
 
 
 # ---------------------------------------------------------------------------------- what to measure
@@ -107,8 +86,10 @@ def jobs_of(args):
         ].index(True)
 
     jobs.sort(key=importance)
-    wanted = args.only or [""]
-    return jobs[:1] + [job for job in jobs[1:] if any(each in name_of(job) for each in wanted)]
+    for word in args.only or []:
+        if not any(word in name_of(job) for job in jobs):
+            raise errors.BadInput(f"--only {word}: no row has that in its name")
+    return [job for job in jobs if any(word in name_of(job) for word in args.only or [""])]
 
 
 def options_of(job):
@@ -148,12 +129,50 @@ def train(args, scratch, job):
         common.train_steps(script, run, steps)
         synchronize()
         values.append(steps * job["batch"] / (time.perf_counter() - started))
+    operators = profile(script, run) if args.profile else {}
     script.cleanup()
     counted = device.type == "cuda" and job["mode"] != "reduce-overhead"  # of CUDA graphs, nothing
     gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if counted else "-"
     flops = count_flops(models.get_model(args.arch), run.data.image_size)
     share = share_of_peak(statistics.median(values), flops, devices.device_name(device))
-    return {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
+    row = {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
+    return row, operators
+
+
+def profile(script, run):
+    """Returns {operator: ms of a step} of a few more steps, as torch.profiler attributes the time
+    of kernels to the operators of PyTorch that launched them; on the CPU, their own time there.
+    Without the operators' names, {}, where the profiler sees no kernels."""
+    on_gpu, kinds = run.place.device.type == "cuda", [ProfilerActivity.CPU]
+    kinds += [ProfilerActivity.CUDA] if on_gpu else []
+    with torch.profiler.profile(activities=kinds) as profiler:
+        common.train_steps(script, run, PROFILED_STEPS)
+        synchronize()
+    own = "self_device_time_total" if on_gpu else "self_cpu_time_total"  # microseconds
+    found = {}
+    for event in profiler.key_averages():
+        # Kernels have rows too: their time is that of the operators.
+        if event.device_type == DeviceType.CPU and getattr(event, own) > 0:
+            found[event.key] = getattr(event, own) / 1e3 / PROFILED_STEPS
+    return found
+
+
+def operator_rows(profiles):
+    """Returns the rows of {what: {operator: ms of a step}}: the operators that take longest in any,
+    the others together, all."""
+    longest = {
+        name: max(each.get(name, 0) for each in profiles.values())
+        for each in profiles.values()
+        for name in each
+    }
+    shown = sorted(longest, key=longest.get, reverse=True)[:OPERATORS]
+    rows = []
+    for what, each in profiles.items():
+        parts = {name: each.get(name, 0.0) for name in shown}
+        parts |= {"all others": sum(each.values()) - sum(parts.values())}
+        parts |= {"all": sum(each.values())}
+        rows += [{"name": f"{name}, {what}", "values": [ms]} for name, ms in parts.items()]
+    return rows
 
 
 def start(args, scratch):
@@ -170,15 +189,18 @@ def measure(args, scratch):
     # A process that is killed leaves semaphores to Python's tracker, which says so.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     deadline, rows, server = time.monotonic() + 60 * args.minutes, [], None
+    profiles = {}
     try:
         for job in jobs_of(args):
-            seconds, measured, why = deadline - time.monotonic(), {}, common.OUT_OF_TIME
+            seconds, answer, why = deadline - time.monotonic(), None, common.OUT_OF_TIME
             print(f"{seconds:4.0f} s left: {name_of(job)}", file=sys.stderr, flush=True)
             if seconds > 0:
                 server = server or start(args, scratch)
-                measured, why = server.ask(job, seconds=seconds)
-            row = {"name": name_of(job), "values": []}
-            rows.append(row | (measured or {common.UNMEASURED: why}))
+                answer, why = server.ask(job, seconds=seconds)
+            measured, operators = answer or ({common.UNMEASURED: why}, {})
+            rows.append({"name": name_of(job), "values": []} | measured)
+            if operators:
+                profiles[f"{job['precision']} -b {job['batch']}"] = operators
             if server and why:  # its process is over
                 server = server.stop()
     finally:
@@ -188,6 +210,11 @@ def measure(args, scratch):
     title = f"Training {args.arch} on synthetic images of {what}, one device"
     facts = {"minutes": args.minutes}
     common.write(args.out, title, "images/s", rows, rows[0]["name"], facts)
+    if profiles:
+        out = args.out.with_name(f"{args.out.stem}_operators.json")
+        facts = {"steps": PROFILED_STEPS}
+        title = f"Time of PyTorch's operators in a step of {args.arch}"
+        common.write(out, title, "ms/step", operator_rows(profiles), "", facts)
 
 
 OPTIONS = [
@@ -195,7 +222,8 @@ OPTIONS = [
     option("-b", "--batch-size", type=count, nargs="+", help="images per step (256 1024)"),
     option("--image-size", type=count, help="pixels (default: the architecture's own)"),
     option("--steps", type=count, help=f"of each of {BLOCKS} blocks ({IMAGES_PER_BLOCK} images)"),
-    ONLY,
+    option("--only", nargs="+", metavar="NAME", help="rows with these words"),
+    option("--profile", action="store_true", help="also time each operator"),
     option("--minutes", type=float, default=7.5, help="when to end"),
 ]
 main = functools.partial(common.main, __doc__, measure, "gpu", OPTIONS)

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import scipy.special
 
+from reporting import peaks
+
 WAYS = "from scratch", "fine-tuned", "last layer alone"
 # Rows of benchmarks that the page compares.
 OURS, HALF = "this project, folder", "imagenet_nd.py --amp bfloat16 --channels-last"
@@ -59,7 +61,42 @@ def gpu_rows(bench):
     ]
 
 
+def machine(about):
+    """Returns on which GPU, and on what, something was measured, by which PyTorch, and when. The
+    kernels of gVisor, which is 4.4.0 for all, and of Firecracker's machines tell a sandbox."""
+    sandbox = re.search(r"-fc-|^Linux-4\.4\.0-", str(about.get("system", "")))
+    where = f"{about.get('accelerator', 'a CPU')}{' in a sandbox' if sandbox else ''}"
+    return f"{where}, PyTorch {about['torch'].partition('+')[0]}, {about['date']}"
+
+
+def cores_to_feed(rows):
+    """Returns {form of the images: cores} that a GPU keeps busy in its loader processes, of rows of
+    gpu_loading.py: their processor time for an image x the images/s of synthetic images."""
+    synthetic = [row["median"] for row in rows if row["name"] == "synthetic images"]
+    used, found = "processor time of the loader, ms per image", {}
+    fed = [row for row in rows if synthetic and used in row]
+    for row in sorted(fed, key=lambda row: int(row["name"].rpartition(" ")[2])):
+        found[row["name"].rpartition(", -j ")[0]] = row[used] / 1e3 * synthetic[0]
+    return found
+
+
 # ---------------------------------------------------------------------------------------- training
+
+
+AIM = 95  # % top-1 on CIFAR-10, of recipes/cifar10-gpu.txt
+
+
+def best_loss(run):
+    """Returns the lowest validation loss, of an epoch that the validation itself selected."""
+    return float(run.values("Loss/val").min())
+
+
+def gpt_share(run):
+    """Returns the share in % of the card's peak of a language model's training."""
+    names = "layers", "hidden_size", "max_length"
+    layers, width, length = (run.options[name] for name in names)
+    flops = peaks.gpt_flops(layers, width, run.about["vocabulary"], length)
+    return peaks.share_of_peak(run.rate * length, flops, run.about["device"])
 
 
 def cluster_of(runs):

@@ -11,7 +11,7 @@ from reporting import figures, findings, scaling, tables
 from reporting.tables import Markdown, escape
 
 # Studies that the templates have sections of, beside those that findings finds.
-OWN = {"lessons_cpu", "scaling_cpu", "text_cpu"}
+OWN = {"lessons_cpu", "scaling_cpu", "text_cpu", "gpu_accuracy", "gpu_text", "gpu_gpt2"}
 FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "docs"]
 
 
@@ -28,6 +28,7 @@ def environment(finalize=None):
     for module in findings, scaling, tables:
         env.globals |= {each: vars(module)[each] for each in vars(module) if each[0] != "_"}
     env.globals["max"] = max
+    env.filters["final"] = findings.final
     return env
 
 
@@ -97,7 +98,8 @@ def make_page(runs, bench, ios, warnings, command):
     known |= {"exchange": exchange, "others": others, "precisions": precisions, "model": model}
     own = [run for run in runs if not run.facts.get("by")]  # what scripts claim is no one else's
     for task in "lm", "cola":
-        known[task] = findings.most_trained(own, "text_nd.py", task)
+        of_demos = [run for run in own if not run.study.startswith("gpu_")]
+        known[task] = findings.most_trained(of_demos, "text_nd.py", task)
     known |= {"trials": findings.trials_of(bench), "warnings": warnings}
     known = {name: each for name, each in known.items() if each}
     known |= {"bench": bench, "studies": dict(sorted(studies.items())), "runs": own}

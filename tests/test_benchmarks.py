@@ -212,11 +212,15 @@ def known(row):
             data_loading=["pytorch/examples", "FFCV, raw", "this project, raw"]
             + ["this project, folder, another commit"],
         ),
-        case(f"gpu {LITTLE} --minutes 0", 0, gpu=33 * ["imagenet_"]),  # 11 layouts in 3 modes
+        case(f"gpu {LITTLE} --minutes 0", 0, gpu=39 * ["imagenet_"]),  # 13 layouts in 3 modes
         case(
             f"gpu {LITTLE} --minutes 5 --only '16 --channels-last -b' 'O2 --channels-last -b'",
             gpu.BLOCKS,
-            gpu=[f"{APEX} O0 -b 4", f"{HALF} -b 4", f"{APEX} O2 --channels-last -b 4"],
+            gpu=[
+                f"{HALF} -b 4",
+                f"{HALF.replace('bf', 'f')} -b 4",
+                f"{APEX} O2 --channels-last -b 4",
+            ],
         ),
         case(
             f"training DEMO {LITTLE} --rounds 1 -j 1 --only '{HALF}' timm",
@@ -495,7 +499,7 @@ def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
 @needs_bfloat16
 def test_a_server_names_failures_and_keeps_the_deadline(tmp_path):
     """As gpu.py has it, in a process that is not forked; the next job has another."""
-    args = SimpleNamespace(arch="resnet18", image_size=32, steps=2)
+    args = SimpleNamespace(arch="resnet18", image_size=32, steps=2, profile=False)
     job = {"precision": "O1", "channels_last": True, "mode": "off", "batch": 2}
 
     def ask(job, seconds, before=lambda server: None):
@@ -512,7 +516,7 @@ def test_a_server_names_failures_and_keeps_the_deadline(tmp_path):
         return server.ask(job, seconds=60)
 
     assert ask(job | {"precision": "O9"}, 60)[0] == (None, "KeyError: 'O9'")
-    (measured, why), died = ask(job, 120, killed)
+    ((measured, _), why), died = ask(job, 120, killed)
     assert (len(measured["values"]), why) == (gpu.BLOCKS, "")
     assert died == (None, "its process ended with status -9")
     assert ask(job, 0.1)[0] == (None, "out of time")
@@ -521,13 +525,14 @@ def test_a_server_names_failures_and_keeps_the_deadline(tmp_path):
 def test_gpu_measures_first_what_matters_most():
     args = SimpleNamespace(batch_size=[256, 1024], only=None)
     names = [gpu.name_of(job) for job in gpu.jobs_of(args)]
-    assert len(set(names)) == len(names) == (5 * 2 + 1) * 3 * 2
+    assert len(set(names)) == len(names) == (6 * 2 + 1) * 3 * 2
     assert names[0] == "imagenet_ddp_apex.py --opt-level O0 -b 256"  # what the others compare with
     eager = [f"--opt-level {level} --channels-last -b 256" for level in ("O2", "O1", "O3", "O0")]
     recipe = f"{gpu.RECIPE} --channels-last -b 256"
-    wanted = ["--amp bfloat16 --channels-last -b 256", recipe, *eager]
+    both = [f"--amp {half} --channels-last -b 256" for half in ("bfloat16", "float16")]
+    wanted = [*both, recipe, *eager]
     assert all(want in name for want, name in zip(wanted, names[1:], strict=False))
-    assert all("--compile-mode" in name for name in names[7:9])
+    assert all("--compile-mode" in name for name in names[8:10])
 
 
 def test_flops_of_known_networks():

@@ -45,10 +45,12 @@ def start(script, words):
 
 
 def train_steps(script, run, steps):
-    """Trains so many more steps, by the script's own loop, which takes them for the whole epoch."""
+    """Trains so many more steps, by the script's own loop, which takes them for the whole epoch;
+    returns what it logs of one, {tag: value}."""
     data, run.data = run.data, run.data._replace(steps=run.step + steps)
-    script.train_one_epoch(run)
+    values = script.train_one_epoch(run)
     run.data = data
+    return values
 
 
 def train(run, steps):
@@ -97,10 +99,16 @@ def measure(words, steps, folder):
     return loader, images_per_second(train, run, steps), both, workers
 
 
+def enough_workers(loader, model, workers, cores):
+    """Returns how many loader processes, of which `workers` load `loader` images/s, feed a model of
+    `model` images/s, if each has a core."""
+    each = loader / min(max(1, workers), cores)  # images/s of a core
+    return math.ceil(1.1 * model / each)  # a tenth to spare
+
+
 def advice(loader, model, workers, cores):
     """Returns what limits training, and what would do."""
-    each = loader / min(max(1, workers), cores)  # images/s of a core
-    enough = math.ceil(1.1 * model / each)  # a tenth to spare
+    enough = enough_workers(loader, model, workers, cores)
     if loader > 1.1 * model:
         return f"The model limits; -j {enough} would do."
     if enough <= cores:

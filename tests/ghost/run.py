@@ -179,14 +179,19 @@ def compute_in_threads():
     threading.Thread.run = run_and_compute
 
 
-def main():
-    """Runs the script."""
-    path, script, *words = sys.argv[1:]
-    torch.backends.cudnn.enabled = False  # PyTorch's own kernels instead
+def avoid_libraries():
+    """Has PyTorch compute by its own kernels alone: those of other libraries are not there."""
+    torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_flash_sdp(False)  # of attention, too
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.cuda._device_count_nvml = lambda: -1  # where there are GPUs, their driver would be asked
+
+
+def main():
+    """Runs the script."""
+    path, script, *words = sys.argv[1:]
+    avoid_libraries()
     sys.argv = [script, *words]
     sys.path[0] = str(Path(script).resolve().parent)  # where its package lies, as for `python FILE`
     spec = importlib.util.spec_from_file_location(Path(script).stem, script)
