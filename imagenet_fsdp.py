@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 try:
-    PARTS = "0.2"  # the version of trainparts/ that this script is written for
+    PARTS = "0.3"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -79,6 +79,7 @@ from trainparts import (
     package_digest,
     progress_meter,
     run_options,
+    standard_streams,
 )
 from trainparts.images import (
     architectures,
@@ -1580,7 +1581,7 @@ LOGGED = (*BEST, "Throughput", "Time")
 
 def main():
     """Reads the options and launches the workers."""
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # daemons may have none
+    standard_streams.never_wait()
     try:
         args = parse_args()
         if local_processes.may_restart() and not (args.output_dir or args.evaluate):

@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 try:
-    PARTS = "0.2"  # the version of trainparts/ that this script is written for
+    PARTS = "0.3"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -79,6 +79,7 @@ from trainparts import (
     progress_meter,
     run_options,
     safe_files,
+    standard_streams,
 )
 from trainparts.launch import local_processes, rendezvous, store_broadcast
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
@@ -2027,7 +2028,7 @@ LOGGED = (*BEST, "Throughput", "Time")
 
 def main():
     """Reads the options and launches the workers."""
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # daemons may have none
+    standard_streams.never_wait()
     try:
         args = parse_args()
         if local_processes.may_restart() and not (args.output_dir or args.evaluate):

@@ -366,7 +366,7 @@ def files_of(out, name):
 
 def free_name(out, name):
     """Returns the path of a stage's next file: what is there stays."""
-    number = len(files_of(out, name)) + 1
+    number = 1
     while (file := out / (f"{name}-{number}.tar" if number > 1 else f"{name}.tar")).exists():
         number += 1
     return file

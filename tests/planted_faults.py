@@ -889,6 +889,54 @@ tests/test_weights.py -k averages_of_others
   the others' command finds no package => {str(Path(loader).parents[1])!r} => {str(Path(loader).parent)!r}
 tests/test_sync_copies.py -k "are_mended or which_scripts"
   scripts are checked as they were => whole = {name: text for name, text in scripts.items() if split(text)}\n    complaints => complaints
+tests/test_standard_streams.py -k "not script"
+  what the reader does not take is lost => except BlockingIOError:\n            pass => except BlockingIOError:\n            self.kept.clear()
+  stderr overtakes stdout => reader = readers.setdefault(key, Reader(stream.fileno())) => reader = Reader(stream.fileno())
+  no process waits for the pipe any more => self.own = os.open(f"/proc/self/fd/{descriptor}", flags) => os.set_blocking(descriptor, False)
+  a terminal is taken for a file => stat.S_ISSOCK(status.st_mode) or stream.isatty() => stat.S_ISSOCK(status.st_mode)
+  a socket is taken for a file => stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) => stat.S_ISFIFO(status.st_mode)
+  a socket is waited for => self.socket.send(piece, socket.MSG_DONTWAIT) => self.socket.send(piece)
+  nothing is left to launchers => fcntl.F_GETPIPE_SZ) * 3 // 4 => fcntl.F_GETPIPE_SZ)
+  pieces end within lines => , 0, select.PIPE_BUF) + 1 => , 0, 0) + 1
+  all is kept for ever => self.full = self.full or len(self.kept) + len(data) > KEPT => pass
+  lines between lost ones are kept => self.full = self.full or len( => self.full = len(
+  what was left out ends the output => if self.full and not self.kept: => if False:
+  a fork writes what is kept, too => os.register_at_fork(after_in_child=self.kept.clear) => pass
+  a process ends with lines kept => standard_streams.deliver()\n    # A normal exit => # A normal exit
+  an exit loses what is kept => atexit.register(deliver) => pass
+  the timer waits for its reader => return reader.own if reader else sys.stderr.fileno() => return sys.stderr.fileno()
+  what is not buffered is => if not stream.write_through: => if True:
+  a daemon has no stderr => sys.stderr = sys.stderr or open(os.devnull, "w") => pass
+  another encoding => how = stream.encoding, => how = "utf-8",
+  a reader who is gone is written to for ever => self.kept.clear()\n            raise => raise
+tests/test_standard_streams.py -k script_saves
+  a script waits for its reader => standard_streams.never_wait() => pass
+tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"
+  a stage has no end => return process.wait(max(0, until - GRACE - time.monotonic())) => return process.wait()
+  what a stage has started stays => os.killpg(process.pid, signal.SIGKILL) => process.kill()
+  a stage that was cut is complete => complete = all(row["status"] == "0" for row in rows) => complete = True
+  the other stages are left out, too => complete = complete and not bad => return 1
+  failed stages pass => return 0 if complete else 1 => return 0
+  a rehearsal counts as done => facts["complete"] and facts["rehearsal"] == rehearsal => facts["complete"]
+  older logs are replaced => while (file := out => if (file := out
+  a stage is renewed for ever => name not in args.renew and is_complete( => is_complete(
+  wheels stand below what is installed => sys.path.insert(0, str(folder)) => sys.path.append(str(folder))
+  the stages have no wheels => paths = [str(folder), os.environ.get("PYTHONPATH")] => paths = [os.environ.get("PYTHONPATH")]
+  further stages begin without time => if left < (limit if name in MORE else 2 * GRACE): => if left < 2 * GRACE:
+  a stage takes more than is left => scratch, about, min(limit, left)) => scratch, about, limit)
+  data that are missing are no reason => files = [f"{name} is not in --data" for name in stage.data if not (data / name).is_file()] => files = []
+  packages that are missing are no reason => [f"no {name}" for name in stage.packages if not versions[name]] => []
+  paths of the machine are in a log => .replace(f"{scratch}/", "")\n                    print( => \n                    print(
+  no GPU is no reason => if not ("accelerator" in about or args.rehearse): => if False:
+  an operator counts in one column alone => max(each.get(name, 0) for each in profiles.values()) => next(iter(profiles.values())).get(name, 0)
+  all others are all => sum(each.values()) - sum(parts.values()) => sum(each.values())
+  differences are signed => apart = np.abs(image.astype(np.int16) - wanted) => apart = image.astype(np.int16) - wanted
+  the share of images that differ => return 100 * differing / numbers, => return 100 * differing / len(images),
+  a core loads seconds => row[used] / 1e3 * synthetic[0] => row[used] * synthetic[0]
+  fewest processes count => found[row["name"].rpartition(", -j ")[0]] = => found.setdefault(row["name"].rpartition(", -j ")[0], 0); found[row["name"]] =
+  attention takes half => 6 * weights + 12 * layers => 6 * weights + 6 * layers
+  the output layer is left out => 12 * layers * width**2 + vocabulary * width => 12 * layers * width**2
+  every machine is a sandbox => re.search(r"-fc-|^Linux-4\.4\.0-", str( => re.search("", str(
 """  # noqa: E501
 
 
@@ -981,6 +1029,7 @@ def main():
     # What stands in one of the first four and in the others is not the same thing there.
     names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()
     names += "tools/make_shards.py reporting/*.py tools/one_file.py tools/sync_copies.py".split()
+    names += "benchmarks/one_gpu.py benchmarks/gpu*.py".split()
     families = [ROOT.glob(name) for name in names]
     families = [
         {str(path.relative_to(ROOT)): path.read_text() for path in paths} for paths in families

@@ -1,6 +1,7 @@
 """one_gpu.py: a rehearsal of all its stages, its limits, and what it leaves; the measurements of
 its programs on a ghost GPU; what the page makes of their logs."""
 
+import contextlib
 import gzip
 import importlib
 import json
@@ -21,7 +22,9 @@ import torchvision
 from conftest import HOROVOD, ROOT, complaint, needs_bfloat16, run, write_images
 from test_ghost import GHOST, library, start  # noqa: F401
 from test_ghost import pytestmark as needs_ghost
+from test_results import about, write_run
 from torch._subclasses import FakeTensorMode
+from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 from reporting import findings, logs, page, peaks
@@ -184,9 +187,9 @@ def call(data, tmp_path, monkeypatch, capfd):
 HANGS = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)"])
 print("child", child.pid, flush=True)
-time.sleep(600)
+time.sleep(90)
 """
 
 
@@ -197,7 +200,7 @@ def test_a_stage_that_hangs_is_ended(call, tmp_path):
     begun = time.monotonic()
     printed = call("--rehearse", stages=stages, status=1)
     assert "  NOT COMPLETE, out of time: python -c" in printed
-    assert time.monotonic() - begun < 60, "it would have taken ten minutes"
+    assert time.monotonic() - begun < 60, "it would have taken longer"
     found = stage_log(tmp_path / "out" / "hangs.tar", "hangs")
     assert not found["facts"]["complete"] and found["rows"][0]["status"] == "out of time"
     with tarfile.open(tmp_path / "out" / "hangs.tar") as archive:
@@ -210,6 +213,25 @@ def test_a_stage_that_hangs_is_ended(call, tmp_path):
     assert {*files(tmp_path / "out")} == {"hangs.tar", "hangs-2.tar", "prints.tar"}
 
 
+ENDS = """
+import signal, sys, time
+def end(*_):
+    time.sleep(0.3)
+    print("ended", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+time.sleep(60)
+"""
+
+
+def test_a_stage_may_end_its_logs(call, tmp_path):
+    """It is asked to end before its time is over."""
+    assert "out of time" in call("--rehearse", stages={"a": (6, ENDS)}, status=1)
+    with tarfile.open(tmp_path / "out" / "a.tar") as archive:
+        said = archive.extractfile("benchmarks/gpu_stage_a.txt").read().decode()
+    assert said.endswith("\nended\n")
+
+
 def test_logs_of_before_stay(call, tmp_path):
     stages = {"a": (60, "print(1)"), "b": (60, "print(2)")}
     call("--rehearse", "--only", "a", stages=stages)
@@ -218,9 +240,6 @@ def test_logs_of_before_stay(call, tmp_path):
     call("--rehearse", "--renew", "a", stages=stages)
     after = files(tmp_path / "out")
     assert [*after] == ["a-2.tar", "a.tar", "b.tar"] and after["a.tar"] == before["a.tar"]
-    (tmp_path / "out" / "a.tar").unlink()
-    call("--rehearse", "--renew", "a", stages=stages)
-    assert [*files(tmp_path / "out")] == ["a-2.tar", "a-3.tar", "b.tar"]
 
 
 def test_a_command_that_fails_is_named(call, tmp_path):
@@ -252,7 +271,9 @@ def test_what_a_stage_lacks_is_said(call, tmp_path):
 def test_a_stage_gets_what_is_left(call, monkeypatch, tmp_path):
     """Though its own limit would end later."""
     monkeypatch.setattr(one_gpu, "SECONDS", 8)
-    printed = call("--rehearse", stages={"a": (600, HANGS), "b": (600, "1")}, status=1)
+    begun = time.monotonic()
+    printed = call("--rehearse", stages={"a": (40, HANGS), "b": (600, "1")}, status=1)
+    assert time.monotonic() - begun < 30
     assert "NOT COMPLETE, out of time" in printed
     assert re.search(r"(?m)^b: left out, since -?\d s are left$", printed)
 
@@ -346,6 +367,29 @@ def test_operators_are_those_of_the_network(tmp_path):
     assert 0 < sum(operators.values()) < milliseconds / gpu.PROFILED_STEPS
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_times_of_operators_are_of_a_step(device, monkeypatch):
+    """In ms, of three steps; those of kernels are their operators'."""
+    cpu, cuda = DeviceType.CPU, DeviceType.CUDA
+    times = {"self_cpu_time_total": 6000, "self_device_time_total": 9000}
+    events = [
+        SimpleNamespace(key="aten::mm", device_type=cpu, **times),
+        SimpleNamespace(key="a kernel", device_type=cuda, **times),
+        SimpleNamespace(key="aten::view", device_type=cpu, **dict.fromkeys(times, 0)),
+    ]
+
+    class Profile(contextlib.nullcontext):
+        def key_averages(self):
+            return events
+
+    steps = []
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profile(Profile()))
+    monkeypatch.setattr(common, "train_steps", lambda script, run, count: steps.append(count))
+    run = SimpleNamespace(place=SimpleNamespace(device=torch.device(device)))
+    assert gpu.profile(None, run) == {"aten::mm": {"cpu": 2.0, "cuda": 3.0}[device]}
+    assert steps == [3]
+
+
 @pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch is not a CUDA build")
 def test_batch_normalization_is_by_cudnn_in_float16_alone():
     """As docs/precision.md says; PyTorch chooses without a GPU, too."""
@@ -368,6 +412,7 @@ def test_pixels_are_compared(changed):
     share, largest, mean = gpu_decoding.compare(others, images)
     assert share == pytest.approx(100 * changed / 90)
     assert (largest, mean) == ((250, pytest.approx(3)) if changed else (0, 0))
+    assert gpu_decoding.compare(images, others) == (share, largest, mean)
     with pytest.raises(Exception, match=r"decodes to \(4, 5, 3\), Pillow to \(5, 4, 3\)"):
         gpu_decoding.compare(images[:1], [images[0].transpose(1, 0, 2)])
 
@@ -400,6 +445,41 @@ def test_rows_say_which_decoder_decoded(tmp_path, monkeypatch):
         if row["name"] != "synthetic images":
             assert 0 <= row[gpu_loading.WAIT] <= 100
             assert 0 <= row[gpu_loading.USED] < 1000  # the kernel counts in 10 ms
+
+
+def test_advice_is_find_bottleneck_s(monkeypatch, tmp_path):
+    """From the loader's own images/s, and those of synthetic images."""
+    answers = [{"images/s": 100.0}, {"images/s": 40.0, "loader": 50.0}, {"images/s": 100.0}]
+
+    class Server:
+        def __init__(self, *words, **options):
+            pass
+
+        def ask(self, *words, seconds):
+            return answers.pop(0), ""
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(common, "Server", Server)
+    monkeypatch.setattr(
+        gpu_loading, "make_forms", lambda args, scratch: {"folder": "x", "raw": "y"}
+    )
+    monkeypatch.setattr(gpu_loading.decoding, "region_decoder", lambda: None)
+    monkeypatch.setattr(gpu_loading.devices, "cores_per_rank", lambda place: 16)
+    args = SimpleNamespace(arch="resnet18", image_size=32, batch_size=2, workers=[1], images=99)
+    args = SimpleNamespace(**vars(args), amp="bfloat16", seconds=60, out=tmp_path / "out.json")
+    gpu_loading.measure(args, tmp_path)
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [row.get(gpu_loading.ADVICE) for row in rows] == [None, "3", None]  # 1.1 x 100 / 50
+    assert [row["values"] for row in rows] == [[100.0], [40.0], [100.0]]
+
+
+def test_processor_time_is_of_the_loader(monkeypatch):
+    """User and system time of its processes, without that of theirs."""
+    children = [SimpleNamespace(cpu_times=lambda: (1.0, 2.0, 4.0, 8.0))] * 2
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: children))
+    assert gpu_loading.loader_seconds() == 6
 
 
 def test_flops_of_a_language_model():
@@ -454,6 +534,58 @@ def test_the_page_says_how_many_cores_feed_a_gpu():
     text, _, _ = page.make_page([], bench, {}, [], "COMMAND")
     title = "needs 8.0 cores for folder, 2.0 cores for raw 256, 16.0 cores for folder, Pillow\n"
     assert title in text and "in a sandbox" not in text
+
+
+def test_each_section_says_when_its_log_was_made(tmp_path):
+    """And by which PyTorch, on which GPU: each log here has a date of its own."""
+    columns = {gpu_loading.USED: 1.0}
+    names = {
+        "gpu": ["imagenet_ddp_apex.py --opt-level O0 -b 256"],
+        "gpu_precision": ["imagenet_nd.py --amp bfloat16 --channels-last -b 1024"],
+        "gpu_precision_operators": ["aten::mm, float16 -b 1024"],
+        "gpu_loading": ["synthetic images", "folder, -j 1"],
+        "gpu_decoding": ["Pillow"],
+        "gpu_stage_accuracy": ["python imagenet_nd.py"],
+        "gpu_stage_text": ["python text_nd.py"],
+        "gpu_stage_gpt2": ["python text_nd.py"],
+    }
+    bench, dates = {}, {}
+    facts = {"minutes": 1.2, "steps": 3, "batch": 2, "precision": "x", "images": 3, "pixels": 9.0}
+    for day, (name, rows) in enumerate(names.items(), 1):
+        made = [{"name": each, "values": [1.0]} for each in rows]
+        made[-1] |= columns
+        bench |= bench_of(made, name, **facts)
+        dates[name] = f"2026-01-{day:02}"
+        bench[name]["about"]["date"] = dates[name]
+    gpt = {"arch": "gpt", "layers": 2, "hidden_size": 64, "max_length": 32, "seed": 0}
+    lm = {"Loss/val": [2.0, 1.0], "Perplexity/val": [7.4, 2.7], "Throughput/train": [9.0, 9.0]}
+    images = {"Top1/val": [90.0, 96.0], "Loss/val": [2.0, 1.0], "Throughput/train": [9.0, 9.0]}
+    more = {"steps_per_epoch": 9, "device": "NVIDIA H200", "image_size": 32, "vocabulary": 99}
+    for study, tags, options in (
+        ("gpu_text", lm, gpt),
+        ("gpu_gpt2", lm, gpt),
+        ("gpu_accuracy", images, {"seed": 0}),
+    ):
+        logged = about("nd", **options) | more | {"data": "/d/mine"}
+        logged["command"][1] = "text_nd.py" if tags is lm else "imagenet_nd.py"
+        write_run(tmp_path / study / "run", tags, about=logged)
+    text, _, _ = page.make_page(logs.read_runs([tmp_path])[0], bench, {}, [], "COMMAND")
+    shown = text.split('\n## <a id="scaling"')[0].split("## Methods")[0]
+    sections = {line[:28]: part for part in shown.split("\n#") if (line := part.lstrip("# "))}
+    wanted = {
+        '<a id="gpu"></a>On one NVIDI': "gpu",
+        "ResNet-50 in float16 beside ": "gpu_precision",
+        "Fed from JPEGs, ResNet-50 ne": "gpu_loading",
+        "resnet18 reaches 96.00 % top": "gpu_stage_accuracy",
+        "nanoGPT's character model: l": "gpu_stage_text",
+        "GPT-2's 124 million weights ": "gpu_stage_gpt2",
+        "nvImageCodec's decoders besi": "gpu_decoding",
+    }
+    for begin, name in wanted.items():
+        assert re.findall(r"2026-01-\d\d", sections[begin]) == [dates[name]], begin
+    head = sections["Results\n\n`COMMAND` generates"]
+    found = re.findall(r"2026-01-\d\d", head)
+    assert found == [dates[each] for each in ("gpu", "gpu_stage_accuracy", "gpu_stage_text")]
 
 
 def test_the_page_compares_float16_with_bfloat16():

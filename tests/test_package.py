@@ -107,7 +107,7 @@ def test_importing_the_package_imports_nothing():
 # library's.
 GUARD = """
 try:
-    PARTS = "0.2"  # the version of trainparts/ that this script is written for
+    PARTS = "0.3"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -123,7 +123,7 @@ if VERSION.rpartition(".")[0] != PARTS:
     sys.exit(2)
 """
 LINE = (
-    "{}: error: needs trainparts/ of version 0.2, which stood beside it, and finds none: copy that "
+    "{}: error: needs trainparts/ of version 0.3, which stood beside it, and finds none: copy that "
     "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE\n"
 )
 STAND_IN = f"""
@@ -213,7 +213,7 @@ def test_a_script_finds_the_package_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "fits"), [("0.1.9", 0), ("0.20.0", 0), ("1.2.0", 0), ("0.2", 0), ("0.2.17", 1)]
+    ("version", "fits"), [("0.1.9", 0), ("0.30.0", 0), ("1.2.0", 0), ("0.3", 0), ("0.3.17", 1)]
 )
 def test_a_script_needs_the_first_two_numbers_of_its_version(version, fits, tmp_path):
     """Before it imports a module, which another version may lack."""
@@ -266,8 +266,8 @@ def by_name(text):
         "Type `pip install NAME`.",
         "needs NAME/: pip install -U NAME",
         'pip  install "NAME[text]"',
-        "python -m pip install -q 'NAME>=0.2'",
-        "pip3.12 install --target FOLDER NAME==0.2.0",
+        "python -m pip install -q 'NAME>=0.3'",
+        "pip3.12 install --target FOLDER NAME==0.3.0",
         "RUN pip install --no-cache-dir \\\n    torch \\\n    NAME",
         "or `pip\n    install NAME`",
         "# or pip install\n# NAME",
@@ -290,7 +290,7 @@ def test_a_text_that_installs_the_package_by_its_name_is_found(planted):
         "needs NAME/: copy that folder, too, or pip install PATH_OF_THE_CLONE",
         "`pip install .` installs NAME with what it needs.",
         "pip install .\nimport NAME",
-        "pip install --no-index wheels/NAME-0.2.0-py3-none-any.whl",
+        "pip install --no-index wheels/NAME-0.3.0-py3-none-any.whl",
         "pip install -e ../NAME",
         "pip uninstall NAME",
         "A module of NAME needs timm: pip install timm",

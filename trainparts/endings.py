@@ -16,6 +16,8 @@ import resource
 import signal
 import time
 
+from trainparts import standard_streams
+
 # Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -49,7 +51,9 @@ def arm_timeout(args):
 @functools.lru_cache(maxsize=1)
 def start_timer(seconds, now):
     """Starts faulthandler's timer again: a new thread, so once a second, not in each step."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    # It prints first, and ends the process even if nobody reads that.
+    file = standard_streams.descriptor_that_does_not_wait()
+    faulthandler.dump_traceback_later(seconds, exit=True, file=file)
 
 
 def end_with_parent(signum):
@@ -70,6 +74,7 @@ def end_process(status):
     """Ends this process and its loader workers at once; does not return."""
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()
+    standard_streams.deliver()
     # A normal exit would run the destructors of groups, which wait for ranks that are gone. The
     # launcher sees the status, or the others see a closed connection, and they end as well.
     os._exit(status)

@@ -1,0 +1,166 @@
+"""Standard output and error that keep no process waiting for their reader.
+
+Use it in a program that must go on, and end, though nobody reads what it prints: a paused `less`, a
+terminal after Ctrl-S, a frozen ssh session, `tee` onto a disk that does not answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import io
+import math
+import os
+import select
+import socket
+import stat
+import sys
+import termios
+import time
+
+KEPT = 2**20  # bytes that are kept for a reader who has stopped; what comes after is left out
+AT_THE_END = 10  # seconds that a process which ends waits for its reader
+
+
+def never_wait():
+    """Replaces sys.stdout and sys.stderr, where a pipe, a terminal or a socket is behind them, by
+    streams that do not wait: what the reader does not take is kept, and written with what comes
+    next, or by deliver(), which also runs at the exit. A daemon's missing stderr becomes /dev/null.
+    """
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    readers = {}  # of one pipe, as of `2>&1`, the order is kept
+    for name in "stdout", "stderr":
+        stream = getattr(sys, name)
+        try:
+            status = os.fstat(stream.fileno())
+        except (AttributeError, OSError, ValueError):  # there is none, it is closed, or in memory
+            continue
+        ends = stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or stream.isatty()
+        if ends and not _reader(stream):
+            stream.flush()
+            key = status.st_dev, status.st_ino, status.st_rdev
+            reader = readers.setdefault(key, Reader(stream.fileno()))
+            buffer = Stream(reader, stream.fileno())
+            if not stream.write_through:  # as `python -u` has it
+                buffer = io.BufferedWriter(buffer)
+            how = stream.encoding, stream.errors, None, stream.line_buffering, stream.write_through
+            setattr(sys, name, io.TextIOWrapper(buffer, *how))
+    if readers:
+        atexit.register(deliver)
+
+
+def deliver(seconds=AT_THE_END):
+    """Waits for the readers of sys.stdout and sys.stderr to take what is kept for them."""
+    until = time.monotonic() + seconds
+    for stream in sys.stdout, sys.stderr:
+        if reader := _reader(stream):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+                while reader.kept and time.monotonic() < until:
+                    reader.write()
+                    time.sleep(0.01)
+
+
+def descriptor_that_does_not_wait():
+    """Returns a descriptor of stderr for C code, whose writes fail where they would wait, as far as
+    the system has one: not for a socket."""
+    reader = _reader(sys.stderr)
+    return reader.own if reader else sys.stderr.fileno()
+
+
+def _reader(stream):
+    """Returns the Reader of a stream that never_wait() has made, None of another."""
+    buffer = getattr(stream, "buffer", None)
+    return getattr(getattr(buffer, "raw", buffer), "reader", None)
+
+
+class Stream(io.RawIOBase):
+    """What io.TextIOWrapper writes to: it takes all that it is given."""
+
+    def __init__(self, reader, descriptor):
+        self.reader, self.descriptor = reader, descriptor
+
+    def write(self, data):
+        self.reader.take(bytes(data))
+        return len(data)
+
+    def fileno(self):
+        return self.descriptor
+
+    def isatty(self):
+        return os.isatty(self.descriptor)
+
+    def writable(self):
+        return True
+
+
+class Reader:
+    """The other end of a pipe, a terminal or a socket, and what is kept for it."""
+
+    def __init__(self, descriptor):
+        self.descriptor, self.socket, self.room = descriptor, None, math.inf
+        self.kept, self.full, self.left_out = bytearray(), False, 0
+        # O_NONBLOCK belongs to the open file, which other processes share: so it is opened anew.
+        # A socket cannot be, and a terminal of another user's may not.
+        self.own, mode = descriptor, os.fstat(descriptor).st_mode
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(mode):
+                self.socket = socket.socket(fileno=os.dup(descriptor))
+            else:
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+                self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        # A quarter of a pipe stays free for a launcher that prints before it passes a signal on.
+        with contextlib.suppress(OSError, AttributeError):
+            self.room = fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ) * 3 // 4
+        os.register_at_fork(after_in_child=self.kept.clear)  # or a child would write it, too
+
+    def take(self, data):
+        """Writes the data, after what is kept; keeps what the reader does not take."""
+        self.write()
+        if self.full and not self.kept:
+            self.kept += b"(%d lines were left out here: nobody read them)\n" % self.left_out
+            self.full, self.left_out = False, 0
+        self.full = self.full or len(self.kept) + len(data) > KEPT
+        if self.full:
+            self.left_out += data.count(b"\n")
+        else:
+            self.kept += data
+            self.write()
+
+    def write(self):
+        """Writes what is kept until the reader takes no more."""
+        try:
+            while self.kept:
+                del self.kept[: self.put(self.piece())]
+        except BlockingIOError:
+            pass
+        except OSError:  # the reader is gone
+            self.kept.clear()
+            raise
+
+    def piece(self):
+        """Returns whole lines of what is kept, if there are, not more than a pipe takes at once,
+        so that another process's lines do not come between."""
+        end = self.kept.rfind(b"\n", 0, select.PIPE_BUF) + 1
+        return bytes(self.kept[: end or select.PIPE_BUF])
+
+    def put(self, piece):
+        """Writes some of a piece, and returns how many bytes; raises BlockingIOError rather than
+        wait."""
+        if self.socket:
+            return self.socket.send(piece, socket.MSG_DONTWAIT)
+        unread = unread_bytes(self.descriptor) if self.room < math.inf else 0
+        if unread and unread + len(piece) > self.room:
+            raise BlockingIOError
+        if self.own == self.descriptor:  # its writes wait
+            poll = select.poll()
+            poll.register(self.own, select.POLLOUT)
+            if not poll.poll(0):
+                raise BlockingIOError
+        return os.write(self.own, piece)
+
+
+def unread_bytes(pipe):
+    """Returns how many bytes are in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
