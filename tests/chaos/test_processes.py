@@ -18,6 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from chaos.checkpoints import damage_at_random, differences, lost, saved, verdict
 from chaos.jobs import GREETING, NET, Job, kill, loaders, start, trials
+from trainparts import standard_streams
 
 pytestmark = pytest.mark.timeout(3 * 3600)
 # `make chaos` takes the time to emulate it.
@@ -247,6 +248,46 @@ def test_signals__ctrl_c_twice(way, tmp_path, row):
     status, left = job.wait(10), job.left()
     said = f"status {status}, {left} processes left"
     row(f"Ctrl-C twice, {way}, in a run that hangs", said, status and not left)
+
+
+# ------------------------------------------------------------------------- output that nobody reads
+
+UNREAD = "plain", "own spawn", "torchrun", "launch", "horovodrun"
+WHAT = "SIGTERM", "a rank or loader worker stopped"
+
+
+@pytest.mark.parametrize(("way", "what"), trials(itertools.product(UNREAD, WHAT)))
+def test_unread(way, what, tmp_path, row):
+    """The output is a pipe that is full; test_standard_streams.py has terminals and `tee`."""
+    pipe, folder = tmp_path / "pipe", tmp_path / "run"
+    os.mkfifo(pipe)
+    ours = os.open(pipe, os.O_RDWR)  # neither end is ever closed
+    job = Job(
+        [*start(way), *NET, *"--epochs 4000 --timeout 5 --output-dir".split(), folder],
+        tmp_path,
+        pipe,
+    )
+    job.output = tmp_path / "nothing.txt"  # what the pipe has is not read
+    job.output.touch()
+    full, until = 0, time.monotonic() + 240
+    while full < 0.6 * 65536 and time.monotonic() < until:
+        time.sleep(0.5)
+        full = standard_streams.unread_bytes(ours)
+    if what == "SIGTERM":
+        job.process.terminate()
+    else:
+        alone = way == "plain"
+        kill(loaders(psutil.Process(job.process.pid))[0] if alone else job.ranks()[1], STOP)
+    began, status = time.monotonic(), job.wait(120)
+    left, seconds = job.left(), time.monotonic() - began
+    saved_it = (folder / "PREEMPTED").exists()
+    ok = full >= 0.6 * 65536 and status not in (0, None) and not left
+    if way in ("plain", "own spawn"):
+        ok = ok and status == (143 if what == "SIGTERM" else 1)
+    ok = ok and (saved_it or what != "SIGTERM")
+    os.close(ours)
+    said = f"status {status}, {left} processes after {seconds:.1f} s{', saved' * saved_it}"
+    row(f"{what}, {way}, {full} bytes unread", said, ok)
 
 
 # ---------------------------------------------------------------------------------------- frozen
