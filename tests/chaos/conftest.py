@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from chaos.jobs import Job
+from reporting.findings import place
 
 ROWS = pytest.StashKey()
 
@@ -108,5 +109,7 @@ class Log:
         content["trials"] = known.get("trials", {}) | {name: self.rows[name]}
         content["commits"] = known.get("commits", {}) | {name: self.commit}
         content["dates"] = known.get("dates", {}) | {name: self.about["date"]}
+        before = dict.fromkeys(content["trials"], place(known)) if known else {}
+        content["places"] = before | known.get("places", {}) | {name: place(content)}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
