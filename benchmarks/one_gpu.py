@@ -242,8 +242,11 @@ def lacking(stage, data, versions):
 def unpack_wheels(data, folder):
     """Puts the wheels of --data on the path of this Python, and of all that it starts."""
     for wheel in sorted(data.glob("*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(folder)
+        except zipfile.BadZipFile as error:
+            raise BadInput(f"{wheel}: {error}") from None
         sys.path.insert(0, str(folder))
         paths = [str(folder), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -375,8 +378,11 @@ def free_name(out, name):
 def is_complete(out, name, rehearsal):
     """Returns whether a file has all of a stage's logs; a rehearsal's count for a rehearsal."""
     for file in files_of(out, name):
-        with tarfile.open(file) as archive:
-            facts = json.load(archive.extractfile(str(log_of(Path(), name))))["facts"]
+        try:
+            with tarfile.open(file) as archive:
+                facts = json.load(archive.extractfile(str(log_of(Path(), name))))["facts"]
+        except (tarfile.TarError, KeyError, ValueError):  # no log of a stage
+            continue
         if facts["complete"] and facts["rehearsal"] == rehearsal:
             return True
     return False

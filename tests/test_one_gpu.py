@@ -317,10 +317,18 @@ def test_a_python_without_what_the_scripts_need(call, monkeypatch):
 
 def test_a_damaged_file_is_named(call, data, tmp_path):
     (data / "torn.tar").write_bytes(b"torn")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "b.tar").write_bytes(b"torn")
     stages = {"a": (60, "print(1)", ["torn.tar"]), "b": (60, "print(2)")}
     printed = call("--rehearse", stages=stages, status=1)
     assert "NOT COMPLETE" in printed and "torn.tar" in printed
-    assert stage_log(tmp_path / "out" / "b.tar", "b")["facts"]["complete"]
+    assert stage_log(tmp_path / "out" / "b-2.tar", "b")["facts"]["complete"]
+    wheel = data / "torn.whl"
+    wheel.write_bytes(b"torn")
+    try:
+        assert "torn.whl: File is not a zip file" in call("--rehearse", stages=stages, status=2)
+    finally:
+        wheel.unlink()
 
 
 # ------------------------------------------------------------------------------- what is measured
