@@ -119,15 +119,16 @@ def test_what_was_left_out_is_said(begin):
     assert missing == 5000 - len(numbers)
 
 
-def test_a_terminal_that_is_stopped(begin):
+def test_a_terminal_that_is_stopped(begin, tmp_path):
     """By Ctrl-S; after Ctrl-Q all comes."""
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
     assert before[0] & termios.IXON, "it heeds Ctrl-S"
     os.write(master, b"\x13")
-    process = begin(LINES.format(count=200) + "print(os.isatty(1), sys.stderr.isatty())", slave)
+    code = LINES.format(count=200) + "print(os.isatty(1), sys.stderr.isatty())"
+    process = begin(f"{code}; open({str(tmp_path / 'printed')!r}, 'w')", slave)
     time.sleep(3)
-    assert process.poll() is None, "it waits for its reader as it ends"
+    assert (tmp_path / "printed").exists() and process.poll() is None, "it waits as it ends"
     os.write(master, b"\x11")
     lines = []
     with open(master, "rb", buffering=0) as file:
