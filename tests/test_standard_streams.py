@@ -200,7 +200,13 @@ def test_a_closed_pipe_ends_nothing(begin):
 def test_a_fork_writes_nothing_twice(begin):
     reading, writing = small_pipe()
     code = LINES.format(count=100)
-    code += "\nif not os.fork(): print('the child', flush=True); os._exit(0)\nos.wait()"
+    code += """
+if not os.fork():
+    print("the child", flush=True)
+    standard_streams.deliver()
+    os._exit(0)
+os.wait()
+"""
     process = begin(code, writing)
     os.close(writing)
     time.sleep(2)
