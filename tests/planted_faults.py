@@ -908,7 +908,6 @@ tests/test_standard_streams.py -k "not script"
   what is not buffered is => if not stream.write_through: => if True:
   a daemon has no stderr => sys.stderr = sys.stderr or open(os.devnull, "w") => pass
   another encoding => how = stream.encoding, => how = "utf-8",
-  a reader who is gone is written to for ever => self.kept.clear()\n            raise => raise
 tests/test_standard_streams.py -k script_saves
   a script waits for its reader => standard_streams.never_wait() => pass
 tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not operators_are"

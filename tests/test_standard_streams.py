@@ -305,7 +305,8 @@ def saved(folder):
 
 
 def test_a_script_saves_though_nobody_reads_it(unread, tmp_path):
-    writing = small_pipe()[1]
+    reading, writing = small_pipe()
+    os.write(writing, b"x" * 4096)
     words = [*command("imagenet_nd.py"), *NET, *LONG, "--output-dir", "run"]
     assert unread(words, writing, **EARLY).wait(120) == 143
     saved(tmp_path / "run")

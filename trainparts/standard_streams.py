@@ -135,9 +135,6 @@ class Reader:
                 del self.kept[: self.put(self.piece())]
         except BlockingIOError:
             pass
-        except OSError:  # the reader is gone
-            self.kept.clear()
-            raise
 
     def piece(self):
         """Returns whole lines of what is kept, if there are, not more than a pipe takes at once,
