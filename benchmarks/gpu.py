@@ -141,8 +141,8 @@ def train(args, scratch, job):
 
 def profile(script, run):
     """Returns {operator: ms of a step} of a few more steps, as torch.profiler attributes the time
-    of kernels to the operators of PyTorch that launched them; on the CPU, their own time there.
-    Without the operators' names, {}, where the profiler sees no kernels."""
+    of kernels to the operators of PyTorch that launched them; on the CPU, their own time there. {}
+    where the profiler sees no kernels."""
     on_gpu, kinds = run.place.device.type == "cuda", [ProfilerActivity.CPU]
     kinds += [ProfilerActivity.CUDA] if on_gpu else []
     with torch.profiler.profile(activities=kinds) as profiler:
@@ -200,7 +200,7 @@ def measure(args, scratch):
             measured, operators = answer or ({common.UNMEASURED: why}, {})
             rows.append({"name": name_of(job), "values": []} | measured)
             if operators:
-                profiles[f"{job['precision']} -b {job['batch']}"] = operators
+                profiles[" ".join(options_of(job))] = operators
             if server and why:  # its process is over
                 server = server.stop()
     finally:
