@@ -22,6 +22,7 @@ demo: .venv/installed
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
 	$(BIN)/python tools/sync_copies.py
 	$(BIN)/python make_results.py logs --check
 	$(BIN)/python -m pytest $(PYTEST)

@@ -21,7 +21,6 @@ Read it from the top: a step, the loop, the task; then optimizer, start and laun
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -38,8 +37,10 @@ import re
 import shlex
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 try:
     PARTS = "0.3"  # the version of trainparts/ that this script is written for
@@ -60,7 +61,7 @@ if VERSION.rpartition(".")[0] != PARTS:
 import numpy as np
 import PIL.Image
 import torch
-import torch.nn as nn
+from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import InterpolationMode, v2
 
@@ -89,7 +90,9 @@ from trainparts.runs import checkpointing, event_log, run_folder, run_messages, 
 # ==== step: how a step is trained and validated on one device; equal in all *_nd.py
 
 
-def prepare(args, place, data):
+def prepare(
+    args: Namespace, place: Place, data: Data
+) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler)."""
     model = build_model(args, data).to(place.device)
     # A disabled scaler does nothing, so that no branch is needed later.
@@ -97,14 +100,22 @@ def prepare(args, place, data):
     return model, build_optimizer(args, model), scaler
 
 
-def precision(args, device):
+def precision(args: Namespace, device: torch.device) -> contextlib.AbstractContextManager:
     """The context of the forward pass and the loss."""
     if args.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_steps, args):
+def train_step(
+    model: nn.Module,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    micro_batches: Iterator[tuple[Tensor, Tensor]],
+    accumulation_steps: int,
+    args: Namespace,
+) -> Tensor:
     """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
     sums of what criterion() measured."""
     sums = 0
@@ -123,45 +134,51 @@ def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_
     return sums
 
 
-def validate_step(model, objective, inputs, target, args):
+def validate_step(
+    model: nn.Module,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    inputs: Tensor,
+    target: Tensor,
+    args: Namespace,
+) -> Tensor:
     """Returns the sums of one validation batch."""
     with precision(args, inputs.device):
         return objective(model(inputs), target)[1]
 
 
-def all_reduce_sum(tensor):
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """Returns the sum of all ranks' tensors, the same on every rank."""
     return tensor
 
 
-def broadcast_object(value):
+def broadcast_object(value: object) -> Any:
     """Returns rank 0's small value on every rank, as JSON."""
     return json.loads(json.dumps(value))  # tuples become lists, as where there are other ranks
 
 
-def tell_others(line, status):
+def tell_others(line: str, status: int) -> None:
     """Sends why rank 0 ends to ranks that wait for its value: there are none."""
 
 
-def trained_state(run):
+def trained_state(run: Run) -> dict[str, Tensor]:
     """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     return run.model.state_dict()
 
 
-def full_state(run):
+def full_state(run: Run) -> dict:
     """Returns {state_dict, optimizer, ema} on rank 0: complete, in float32, on the CPU."""
     state = {"state_dict": trained_state(run), "optimizer": run.optimizer.state_dict()}
     return state_trees.in_float32(state | {"ema": run.ema})
 
 
-def load_state(run, state):
+def load_state(run: Run, state: dict) -> None:
     """Loads what full_state() returned."""
     make_state(run.optimizer)
     for tensor, saved in state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):
         tensor.copy_(saved)
 
 
-def cleanup():
+def cleanup() -> None:
     """Closes the group, if there is one."""
 
 
@@ -203,7 +220,7 @@ class Place(NamedTuple):
 class Run:
     """The state of a training run."""
 
-    args: argparse.Namespace
+    args: Namespace
     place: Place
     data: Data
     options: dict  # those that define what is trained
@@ -212,9 +229,9 @@ class Run:
     over: bool = False  # no more steps: the run ends early, and schedule_batches() skips the rest
     stop: bool = False  # a rank got a signal: save, then end
     save: bool = False  # a checkpoint is due
-    model: nn.Module | None = None
-    optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    model: nn.Module = dataclasses.field(init=False)  # this and the next two are prepare()'s
+    optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
+    scaler: torch.amp.GradScaler = dataclasses.field(init=False)  # or an object with its methods
     scale: float = 1.0  # the loss scale after the last step that was counted
     ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
@@ -309,12 +326,13 @@ def train_one_epoch(run):
     run.model.train()
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
-    run.meter = progress_meter.Meter(title, total, ITEMS, run.place, run.step, run.resumed)
+    where = run.place.rank, run.place.device
+    run.meter = progress_meter.Meter(title, total, ITEMS, *where, run.step, run.resumed)
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
     # Ends the process, unless a step ends within --timeout and calls it again.
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -419,9 +437,10 @@ def validate(run):
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, run.place)
+    where = run.place.rank, run.place.device
+    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, *where)
     run.data_waits.clear()
-    endings.arm_timeout(run.args)
+    endings.arm_timeout(run.args.timeout, run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have one more item, and may need this rank
@@ -491,7 +510,7 @@ def finish_step(run, meter, sums):
         count_step(run, meter)
     if run.stop or run.save:  # on all ranks, as they have read the same sums
         flush(run, meter)
-    endings.arm_timeout(run.args)
+    endings.arm_timeout(run.args.timeout, run.args.compile)
 
 
 def count_step(run, meter):
@@ -549,7 +568,8 @@ def end_early(run):
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; {run_messages.how_to_resume(run.args, run.folder)}"
+        how = run_messages.how_to_resume(run.args.output_dir, run.folder)
+        saved = f" at step {run.step}, saved; {how}"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
@@ -584,7 +604,7 @@ def save_best(run):
 def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
-    endings.arm_timeout(run.args)
+    endings.arm_timeout(run.args.timeout, run.args.compile)
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
@@ -658,7 +678,7 @@ def log_end(run, reason, done, val):
         "reason": reason,
         "epochs": done,
         "seconds": seconds,
-        "until": run_messages.ends_by(run.args),
+        "until": {name: getattr(run.args, name) for name in run_options.ENDS_BY},
     }
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
@@ -672,7 +692,8 @@ def log_end(run, reason, done, val):
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
-        errors.print_line(f"{change}; {run_messages.how_to_resume(run.args, run.folder)}")
+        how = run_messages.how_to_resume(run.args.output_dir, run.folder)
+        errors.print_line(f"{change}; {how}")
 
 
 # ==== task: what is trained and measured; equal in all imagenet_*.py
@@ -680,7 +701,7 @@ def log_end(run, reason, done, val):
 # -------------------------------------------------------------------------------------------- model
 
 
-def build_model(args, data, load=True):
+def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
     model = architectures.make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and not data.resumed and (args.pretrained or args.weights):
@@ -705,7 +726,7 @@ def freeze_all_but_last(model):
     architectures.classifier(model).requires_grad_(True)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.eval().train = lambda mode, module=module: module  # stays in eval mode
+            module.eval().train = lambda mode=True, module=module: module  # stays in eval mode
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -723,7 +744,9 @@ BEST = {
 MUST_FIT = ("arch", "num_classes", "classes")
 
 
-def criterion(output, target, args=None):
+def criterion(
+    output: Tensor, target: Tensor, args: Namespace | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
     in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
     smoothing = args.label_smoothing if args else 0.0
@@ -759,20 +782,20 @@ def binary_cross_entropy(output, parts, smoothing, threshold):
     return bce(output.float(), wanted, reduction="none").mean(dim=1)
 
 
-def compute_metrics(sums):
+def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Returns {tag: value} of {name: sum}: accuracy in %."""
     images = max(1, sums["images"])
     percent = {f"Top{n}": 100 * sums[f"top{n}"] / images for n in (1, 5)}
     return {"Loss": sums["loss"] / images, **percent}
 
 
-def format_metrics(values, digits=1):
+def format_metrics(values: Mapping[str, float], digits: int = 1) -> str:
     """Returns the measures as text for people."""
     loss = f"loss {values['Loss']:.{digits + 2}f}"
     return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %, {loss}"
 
 
-def about_model(args, data):
+def about_model(args: Namespace, data: Data) -> dict[str, Any]:
     """Returns what a checkpoint says about the model, so that it is usable without this script."""
     return {
         "arch": args.arch,
@@ -787,7 +810,7 @@ def about_model(args, data):
     }
 
 
-def about_data(data):
+def about_data(data: Data) -> list[str]:
     """Returns the lines that are printed on the data at the start."""
     training, validation = data.train, data.val
     images = f"{len(validation.target):,} validation images"
@@ -803,7 +826,7 @@ def about_data(data):
 # --------------------------------------------------------------------------------------------- data
 
 
-def list_sources(args, place):
+def list_sources(args: Namespace, place: Place) -> tuple[image_files.Source, image_files.Source]:
     """Returns (train, val) of DIR, of the demo set or of --dummy. For labels in a table, hand
     open_sources() another reader, as docs/several_tags.diff does."""
     if args.dummy:  # as many images as ImageNet has
@@ -844,7 +867,13 @@ class Data(NamedTuple):
     lines: list  # printed at the start: what is assumed, what is evaluated
 
 
-def open_data(args, place, sources, batches, metadata=None):
+def open_data(
+    args: Namespace,
+    place: Place,
+    sources: tuple[image_files.Source, image_files.Source],
+    batches: batch_plan.Batches,
+    metadata: dict | None = None,
+) -> Data:
     """Returns the Data for these options, with `batches` of split_batch(). What a checkpoint with
     this metadata, or the file of --weights, says of its model is believed: in an evaluation classes
     and sizes, too, unless a size is typed."""
@@ -859,7 +888,16 @@ def open_data(args, place, sources, batches, metadata=None):
         sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
         raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     # Rank 0's, since other nodes may have other disks.
-    about = broadcast_object(weight_files.read_about(args, metadata) if place.rank == 0 else None)
+    about = None
+    if place.rank == 0:
+        about = weight_files.read_about(
+            args.arch,
+            metadata=metadata,
+            path=args.weights,
+            pretrained=args.pretrained,
+            evaluate=args.evaluate,
+        )
+    about = broadcast_object(about)
     training, validation = sources
     num_classes = args.num_classes or len(training.classes) or 1000
     if args.evaluate:
@@ -884,13 +922,16 @@ def open_data(args, place, sources, batches, metadata=None):
     steps = steps_per_epoch(args, training, global_batch)
     if args.dummy and args.steps_per_epoch:
         validation = validation._replace(target=training.target[: steps * global_batch])
+    workers = args.workers
+    if workers is None:
+        workers = min(16, devices.cores_per_rank(place.local_ranks))
     data = Data(
         training,
         validation,
         steps,
         *batches,
         repeats=args.repeated_aug,
-        workers=min(16, devices.cores_per_rank(place)) if args.workers is None else args.workers,
+        workers=workers,
         resumed=metadata is not None,
         model_options=architectures.model_options(args.arch, built_for, about, args.zero_init),
         interpolation=theirs.get("interpolation", preset.interpolation),
@@ -903,10 +944,25 @@ def open_data(args, place, sources, batches, metadata=None):
         val_resize=val_resize,
         lines=[],
     )
-    return data._replace(lines=weight_files.compare(args, data, about))
+    return data._replace(lines=about_weights(args, data, about))
 
 
-def batch_multiple(args):
+def about_weights(args, data, about):
+    """Returns lines on the weights that are evaluated, on how what they say differs from `data`,
+    and on what they do not say."""
+    lines = []
+    if args.evaluate:
+        sizes = data.val_size, data.val_resize
+        lines = weight_files.about_evaluation(about, args.arch, sizes, data.interpolation)
+    elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes:
+        lines = [f"{about['what']} has other classes: its last layer starts from theirs"]
+    lines += weight_files.about_pixels(about, args.arch)
+    if args.weights and not data.resumed:
+        lines += weight_files.assumptions(args.weights, args.arch, data.model_options, about)
+    return lines
+
+
+def batch_multiple(args: Namespace) -> int:
     """Returns the number that must divide a device's batch: mixing takes pairs of neighbours."""
     return 2 if (args.mixup or args.cutmix) and not args.evaluate else 1
 
@@ -914,7 +970,9 @@ def batch_multiple(args):
 # ------------------------------------------------------------------------------------------ loading
 
 
-def load_batches(args, place, data, schedule):
+def load_batches(
+    args: Namespace, place: Place, data: Data, schedule: Iterable[batch_plan.Job]
+) -> Iterator[batch_plan.Loaded]:
     """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position). The
     images' buffer is reused when the next batch is requested."""
     scale_and_shift(data.mean, data.std, place.device)  # cached here, in the main stream's memory
@@ -937,7 +995,15 @@ def load_batches(args, place, data, schedule):
     )
 
 
-def finish_batch(inputs, target, args, data, split, epoch, position):
+def finish_batch(
+    inputs: Tensor,
+    target: Tensor,
+    args: Namespace,
+    data: Data,
+    split: str,
+    epoch: int | None,
+    position: int,
+) -> tuple[Tensor, Tensor]:
     """Returns (images (N, 3, H, W) normalised float32, target (N,) or mix_pairs()'s)."""
     # Not in the workers: as uint8, a quarter of the bytes pass through shared memory and PCIe.
     scale, shift = scale_and_shift(data.mean, data.std, inputs.device)
@@ -955,7 +1021,9 @@ def scale_and_shift(mean, std, device):
     return 1 / (255 * std), -mean / std
 
 
-def dummy_batch(args, data, items, device, split="train"):
+def dummy_batch(
+    args: Namespace, data: Data, items: int, device: torch.device, split: str = "train"
+) -> tuple[Tensor, Tensor]:
     """Returns (inputs, target) of the shape of so many images in "train" or "val"."""
     size = data.image_size if split == "train" else data.val_size
     images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
@@ -1002,7 +1070,7 @@ def random_crop(args, data, policy, out, key, epoch):
             augmented = policy(PIL.Image.fromarray(out.numpy()))
         out.copy_(torch.from_numpy(np.array(augmented)))
     if rng.random() < args.random_erase:  # torchvision's sizes, filled with the mean colour
-        top, left, height, width = crop_box(*out.shape[:2], rng, 0.02, 0.33, 3.3)
+        top, left, height, width = crop_box(len(out), len(out), rng, 0.02, 0.33, 3.3)
         mean = torch.tensor(mean_colour(data), dtype=torch.uint8)
         out[top : top + height, left : left + width] = mean
     yield  # written
@@ -1107,8 +1175,8 @@ def cutmix_box(height, width, area, rng):
 # ------------------------------------------------------------------------------------------ options
 
 # Defaults of the loop's options (Goyal et al. 2017).
-DEFAULTS = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear", "lr_schedule": "step"}
-DEFAULTS |= {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
+DEFAULTS: dict[str, Any] = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear"}
+DEFAULTS |= {"lr_schedule": "step", "optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
 WARMUP = 5, 90  # epochs of warm-up, of this many epochs
 # --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
 POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
@@ -1116,7 +1184,7 @@ POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
 POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
 
 
-def add_task_options(parser):
+def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     """Adds the task's options; returns the names of free ones and of each rank's own."""
     add = parser.add_argument_group("data").add_argument
     add(
@@ -1260,7 +1328,7 @@ def add_task_options(parser):
     return ["weights"], ["channels_last", "dir", "workers"]
 
 
-def check_task_options(args, parser):
+def check_task_options(args: Namespace, parser: run_options.Parser) -> None:
     """Exits with one line if options exclude each other or name something unknown."""
     if unknown := architectures.why_unknown(args.arch):
         parser.error(unknown)
@@ -1510,7 +1578,6 @@ def parse_args(argv=None):
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    run_options.check_options(args, parser)
     return args
 
 
@@ -1545,22 +1612,38 @@ def train_rank(args):
                 if run.place.rank == 0:
                     errors.print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
-            status = ended.code
+            status = int(ended.code or 0)
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
-            multiple = device_multiple(args)
-            less = run_messages.with_less_memory(args, run.data, multiple, run.folder)
-            advice = less or errors.first_line(error)
-            raise errors.BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
+            batch = run.data.device_batch
+            advice = with_less_memory(run) or errors.first_line(error)
+            raise errors.BadInput(f"no memory at -b {batch}: {advice}") from None
         leave(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
-        status = ended.code or 0
+        status = int(ended.code or 0)
     except Exception as error:
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
         failed = error
         status = errors.report_error(failed, tell_others)
     endings.end_process(status)
+
+
+def with_less_memory(run):
+    """Returns what to add to the command to train the same curve in less memory, in words, or None
+    if there is no smaller batch."""
+    args = run.args
+    batch = batch_plan.smaller_batch(run.data.device_batch, device_multiple(args))
+    if not batch or args.evaluate:
+        return f"add -b {batch} to the command" if batch else None
+    return run_messages.with_smaller_batch(
+        batch,
+        run.data.global_batch,
+        run.folder,
+        accumulation=args.accumulation,
+        base_lr=args.base_lr and args.base_lr * batch / args.batch_size,
+        compile_mode=args.compile_mode,
+    )
 
 
 def leave(place):
@@ -1572,10 +1655,10 @@ def leave(place):
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     devices.choose_kernels(args.deterministic)
     place = init_distributed(args)
-    devices.share_cores(place)
+    devices.share_cores(place.device, place.local_ranks)
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
@@ -1584,21 +1667,41 @@ def build_run(args):
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices. load_checkpoint() says how it is verified. Where defining options differ,
     #    check_resumed() refuses to go on with this run; of another run it returns which do.
-    endings.arm_timeout(args)
-    loaded = checkpointing.load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
-    metadata, tensors = broadcast_object(loaded[0]), loaded[1]
+    endings.arm_timeout(args.timeout, args.compile)
+    metadata = tensors = None
+    if place.rank == 0:
+        metadata, tensors = checkpointing.load_checkpoint(
+            MUST_FIT,
+            output_dir=args.output_dir,
+            resume=args.resume,
+            evaluate=args.evaluate,
+            start_epoch=args.start_epoch,
+            optimizer=args.optimizer,
+            averages=bool(args.ema),
+        )
+    metadata = broadcast_object(metadata)
     trains = metadata and not args.evaluate
     whole = args.global_batch or (trains and metadata["global_batch"])
-    sizes = batch_plan.split_batch(args, place, whole, device_multiple(args))
+    sizes = batch_plan.split_batch(
+        args.batch_size,
+        place.data_ranks * place.devices,
+        args.accumulation,
+        whole,
+        device_multiple(args),
+    )
     if trains:
-        typed = run_options.not_default(options, make_parser())
-        peak = peak_learning_rate(args, sizes[-1])
         changed = checkpointing.check_resumed(
-            args, options, typed, MUST_FIT, metadata, sizes[-1], peak
+            metadata,
+            MUST_FIT,
+            options=options,
+            typed=run_options.not_default(options, make_parser()),
+            global_batch=sizes.global_batch,
+            peak=peak_learning_rate(args, sizes.global_batch),
+            base_batch=args.batch_size if args.base_lr else None,
         )
         if changed and place.rank == 0:
             errors.print_line(f"{metadata['path']} was trained with other options: {changed}")
-    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
+    if args.compile and args.compile_mode != "default" and sizes.accumulation_steps > 1:
         raise errors.BadInput(
             f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches"
         )
@@ -1608,7 +1711,7 @@ def build_run(args):
     # Under --evaluate no step is trained: the schedule has batches of validation alone.
     run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
     if metadata:
-        checkpointing.check_model(about_model(args, data), MUST_FIT, metadata)
+        checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
@@ -1620,8 +1723,9 @@ def build_run(args):
             weights = f"--weights {shlex.quote(str(metadata['path']))}"
             advice = f"raise --epochs, or {weights} starts from its weights"
             raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
-        why = trains and run_messages.why_over(args, run.epoch, run.step, data.steps, metadata)
-        if why:
+        until = {name: getattr(args, name) for name in run_options.ENDS_BY}
+        at = args.epochs, run.epoch, run.step, data.steps
+        if trains and (why := run_messages.why_over(metadata, until, *at)):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
@@ -1629,7 +1733,7 @@ def build_run(args):
 
     # 5. Loader processes are forked before prepare(), which may call a collective: up to Python
     #    3.11, a child hangs that is forked while a thread of one waits for the interpreter's lock.
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     try:
         begin = run.epoch, run.step
         schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
@@ -1667,7 +1771,7 @@ def defining_options(args, place, sources):
     data's digest, the same on all ranks."""
     parser = make_parser()
     data, val_data = (source.digest() for source in sources)
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
@@ -1695,7 +1799,17 @@ def open_log(run, metadata):
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
         sizes = about_model(args, data) | data._asdict()
-        about = event_log.describe(args, place, run.model, sizes, data.steps, __file__, metadata)
+        about = event_log.describe(
+            __file__,
+            run.model,
+            place.device,
+            options=vars(args),
+            place=place._asdict(),
+            sizes=sizes,
+            steps=data.steps,
+            data=args.dir or "demo",
+            metadata=metadata,
+        )
         event_log.log_program(run.log, about, __file__, LOGGED)
     run.folder = Path(broadcast_object(str(run.folder)))
 
@@ -1717,24 +1831,34 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
-    lines = run_messages.about_batches(args, place, data, ITEMS, peak, DEFAULTS, metadata)
+    rate, lines = f"--base-lr {args.base_lr}", []
+    if not args.base_lr:
+        rate = f"--lr {args.lr} {args.lr_scaling}"
+        usual = DEFAULTS["optimizer"], DEFAULTS["lr"]
+        lines = run_messages.about_rate(args.optimizer, args.lr, *usual)
+    factors = data.device_batch, place.data_ranks * place.devices, data.accumulation_steps
+    whose = ", the checkpoint's" if metadata and not args.global_batch else ""
+    lines.append(
+        f"{ITEMS} x devices x accumulated = {' x '.join(map(str, factors))} = global batch "
+        f"{data.global_batch}{whose}; {rate} -> peak learning rate {peak:g}"
+    )
     if metadata:
-        lines += run_messages.about_resuming(args, run.epoch, run.step, data.steps, metadata)
+        at = args.epochs, run.epoch, run.step, data.steps
+        lines += run_messages.about_resuming(metadata, *at)
     for line in lines:
         errors.print_line(line)
     if args.resume and not args.output_dir:
         errors.print_line(
             f"The same command again begins from {args.resume} again, in another folder"
         )
-    errors.print_line(
-        f"Logs and checkpoints: {run.folder}; {run_messages.how_to_resume(args, run.folder)}"
-    )
+    how = run_messages.how_to_resume(args.output_dir, run.folder)
+    errors.print_line(f"Logs and checkpoints: {run.folder}; {how}")
 
 
 # ==== launch: how processes start and meet; equal in all *_nd.py
 
 
-def add_parallel_options(parser):
+def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("precision").add_argument
     add(
@@ -1747,7 +1871,7 @@ def add_parallel_options(parser):
     return [], []
 
 
-def launch(run_rank, args):
+def launch(run_rank: Callable[[Namespace], NoReturn], args: Namespace) -> None:
     """One device needs one process: this one."""
     if local_processes.started_several():
         raise errors.BadInput(
@@ -1756,9 +1880,9 @@ def launch(run_rank, args):
     run_rank(args)
 
 
-def init_distributed(args):
+def init_distributed(args: Namespace) -> Place:
     """There are no other ranks."""
-    return Place(devices.pick_device(args))
+    return Place(devices.pick_device(args.gpu, args.no_accel))
 
 
 if __name__ == "__main__":

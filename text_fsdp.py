@@ -302,9 +302,9 @@ class Run:
     over: bool = False  # no more steps: the run ends early, and schedule_batches() skips the rest
     stop: bool = False  # a rank got a signal: save, then end
     save: bool = False  # a checkpoint is due
-    model: nn.Module | None = None
-    optimizer: torch.optim.Optimizer | None = None
-    scaler: object = None  # torch.amp.GradScaler, or an object with its methods
+    model: nn.Module = dataclasses.field(init=False)  # this and the next two are prepare()'s
+    optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
+    scaler: torch.amp.GradScaler = dataclasses.field(init=False)  # or an object with its methods
     scale: float = 1.0  # the loss scale after the last step that was counted
     ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
     batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
@@ -399,12 +399,13 @@ def train_one_epoch(run):
     run.model.train()
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
-    run.meter = progress_meter.Meter(title, total, ITEMS, run.place, run.step, run.resumed)
+    where = run.place.rank, run.place.device
+    run.meter = progress_meter.Meter(title, total, ITEMS, *where, run.step, run.resumed)
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     run.resumed = None
     # Ends the process, unless a step ends within --timeout and calls it again.
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     for step in range(run.step, data.steps):
         if run.over:
             break
@@ -509,9 +510,10 @@ def validate(run):
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, run.place)
+    where = run.place.rank, run.place.device
+    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, *where)
     run.data_waits.clear()
-    endings.arm_timeout(run.args)
+    endings.arm_timeout(run.args.timeout, run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have one more item, and may need this rank
@@ -581,7 +583,7 @@ def finish_step(run, meter, sums):
         count_step(run, meter)
     if run.stop or run.save:  # on all ranks, as they have read the same sums
         flush(run, meter)
-    endings.arm_timeout(run.args)
+    endings.arm_timeout(run.args.timeout, run.args.compile)
 
 
 def count_step(run, meter):
@@ -639,7 +641,8 @@ def end_early(run):
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:  # a marker, because a launcher may replace the exit status
-        saved = f" at step {run.step}, saved; {run_messages.how_to_resume(run.args, run.folder)}"
+        how = run_messages.how_to_resume(run.args.output_dir, run.folder)
+        saved = f" at step {run.step}, saved; {how}"
         marker = {"why": why, "epoch": run.epoch, "step": run.step}
         (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
         run.log.close()
@@ -674,7 +677,7 @@ def save_best(run):
 def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
-    endings.arm_timeout(run.args)
+    endings.arm_timeout(run.args.timeout, run.args.compile)
     # After an epoch's last step, this is step 0 of the next one.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
@@ -748,7 +751,7 @@ def log_end(run, reason, done, val):
         "reason": reason,
         "epochs": done,
         "seconds": seconds,
-        "until": run_messages.ends_by(run.args),
+        "until": {name: getattr(run.args, name) for name in run_options.ENDS_BY},
     }
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
@@ -762,7 +765,8 @@ def log_end(run, reason, done, val):
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
-        errors.print_line(f"{change}; {run_messages.how_to_resume(run.args, run.folder)}")
+        how = run_messages.how_to_resume(run.args.output_dir, run.folder)
+        errors.print_line(f"{change}; {how}")
 
 
 # ==== task: what is trained and measured; equal in all text_*.py
@@ -2083,7 +2087,6 @@ def parse_args(argv=None):
     check_task_options(args, parser)
     if (args.warmup_epochs or 0) > args.epochs:
         parser.error(f"--warmup-epochs {args.warmup_epochs:g} is beyond --epochs {args.epochs}")
-    run_options.check_options(args, parser)
     return args
 
 
@@ -2118,22 +2121,38 @@ def train_rank(args):
                 if run.place.rank == 0:
                     errors.print_line(f"validation: {format_metrics(val, 3)}")
         except SystemExit as ended:  # by a signal
-            status = ended.code
+            status = int(ended.code or 0)
         except torch.OutOfMemoryError as error:
             # The run does not shrink the batch by itself: other ranks wait in collectives.
-            multiple = device_multiple(args)
-            less = run_messages.with_less_memory(args, run.data, multiple, run.folder)
-            advice = less or errors.first_line(error)
-            raise errors.BadInput(f"no memory at -b {run.data.device_batch}: {advice}") from None
+            batch = run.data.device_batch
+            advice = with_less_memory(run) or errors.first_line(error)
+            raise errors.BadInput(f"no memory at -b {batch}: {advice}") from None
         leave(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
-        status = ended.code or 0
+        status = int(ended.code or 0)
     except Exception as error:
         # Python frees `error` after this block, and with its traceback a half-made loader, which
         # would wait for its workers. This name keeps both.
         failed = error
         status = errors.report_error(failed, tell_others)
     endings.end_process(status)
+
+
+def with_less_memory(run):
+    """Returns what to add to the command to train the same curve in less memory, in words, or None
+    if there is no smaller batch."""
+    args = run.args
+    batch = batch_plan.smaller_batch(run.data.device_batch, device_multiple(args))
+    if not batch or args.evaluate:
+        return f"add -b {batch} to the command" if batch else None
+    return run_messages.with_smaller_batch(
+        batch,
+        run.data.global_batch,
+        run.folder,
+        accumulation=args.accumulation,
+        base_lr=args.base_lr and args.base_lr * batch / args.batch_size,
+        compile_mode=args.compile_mode,
+    )
 
 
 def leave(place):
@@ -2145,10 +2164,10 @@ def leave(place):
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     devices.choose_kernels(args.deterministic)
     place = init_distributed(args)
-    devices.share_cores(place)
+    devices.share_cores(place.device, place.local_ranks)
 
     # 2. Options and data are compared before anything depends on them.
     sources = list_sources(args, place)
@@ -2157,21 +2176,41 @@ def build_run(args):
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices. load_checkpoint() says how it is verified. Where defining options differ,
     #    check_resumed() refuses to go on with this run; of another run it returns which do.
-    endings.arm_timeout(args)
-    loaded = checkpointing.load_checkpoint(args, MUST_FIT) if place.rank == 0 else (None, None)
-    metadata, tensors = broadcast_object(loaded[0]), loaded[1]
+    endings.arm_timeout(args.timeout, args.compile)
+    metadata = tensors = None
+    if place.rank == 0:
+        metadata, tensors = checkpointing.load_checkpoint(
+            MUST_FIT,
+            output_dir=args.output_dir,
+            resume=args.resume,
+            evaluate=args.evaluate,
+            start_epoch=args.start_epoch,
+            optimizer=args.optimizer,
+            averages=bool(args.ema),
+        )
+    metadata = broadcast_object(metadata)
     trains = metadata and not args.evaluate
     whole = args.global_batch or (trains and metadata["global_batch"])
-    sizes = batch_plan.split_batch(args, place, whole, device_multiple(args))
+    sizes = batch_plan.split_batch(
+        args.batch_size,
+        place.data_ranks * place.devices,
+        args.accumulation,
+        whole,
+        device_multiple(args),
+    )
     if trains:
-        typed = run_options.not_default(options, make_parser())
-        peak = peak_learning_rate(args, sizes[-1])
         changed = checkpointing.check_resumed(
-            args, options, typed, MUST_FIT, metadata, sizes[-1], peak
+            metadata,
+            MUST_FIT,
+            options=options,
+            typed=run_options.not_default(options, make_parser()),
+            global_batch=sizes.global_batch,
+            peak=peak_learning_rate(args, sizes.global_batch),
+            base_batch=args.batch_size if args.base_lr else None,
         )
         if changed and place.rank == 0:
             errors.print_line(f"{metadata['path']} was trained with other options: {changed}")
-    if args.compile and args.compile_mode != "default" and sizes[1] > 1:
+    if args.compile and args.compile_mode != "default" and sizes.accumulation_steps > 1:
         raise errors.BadInput(
             f"--compile-mode {args.compile_mode}: its graphs cannot accumulate batches"
         )
@@ -2181,7 +2220,7 @@ def build_run(args):
     # Under --evaluate no step is trained: the schedule has batches of validation alone.
     run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
     if metadata:
-        checkpointing.check_model(about_model(args, data), MUST_FIT, metadata)
+        checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
             step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
@@ -2193,8 +2232,9 @@ def build_run(args):
             weights = f"--weights {shlex.quote(str(metadata['path']))}"
             advice = f"raise --epochs, or {weights} starts from its weights"
             raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
-        why = trains and run_messages.why_over(args, run.epoch, run.step, data.steps, metadata)
-        if why:
+        until = {name: getattr(args, name) for name in run_options.ENDS_BY}
+        at = args.epochs, run.epoch, run.step, data.steps
+        if trains and (why := run_messages.why_over(metadata, until, *at)):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave(place)
@@ -2202,7 +2242,7 @@ def build_run(args):
 
     # 5. Loader processes are forked before prepare(), which may call a collective: up to Python
     #    3.11, a child hangs that is forked while a thread of one waits for the interpreter's lock.
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     try:
         begin = run.epoch, run.step
         schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
@@ -2240,7 +2280,7 @@ def defining_options(args, place, sources):
     data's digest, the same on all ranks."""
     parser = make_parser()
     data, val_data = (source.digest() for source in sources)
-    endings.arm_timeout(args)
+    endings.arm_timeout(args.timeout, args.compile)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
@@ -2268,7 +2308,17 @@ def open_log(run, metadata):
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
         sizes = about_model(args, data) | data._asdict()
-        about = event_log.describe(args, place, run.model, sizes, data.steps, __file__, metadata)
+        about = event_log.describe(
+            __file__,
+            run.model,
+            place.device,
+            options=vars(args),
+            place=place._asdict(),
+            sizes=sizes,
+            steps=data.steps,
+            data=args.dir or "demo",
+            metadata=metadata,
+        )
         event_log.log_program(run.log, about, __file__, LOGGED)
     run.folder = Path(broadcast_object(str(run.folder)))
 
@@ -2290,18 +2340,28 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
-    lines = run_messages.about_batches(args, place, data, ITEMS, peak, DEFAULTS, metadata)
+    rate, lines = f"--base-lr {args.base_lr}", []
+    if not args.base_lr:
+        rate = f"--lr {args.lr} {args.lr_scaling}"
+        usual = DEFAULTS["optimizer"], DEFAULTS["lr"]
+        lines = run_messages.about_rate(args.optimizer, args.lr, *usual)
+    factors = data.device_batch, place.data_ranks * place.devices, data.accumulation_steps
+    whose = ", the checkpoint's" if metadata and not args.global_batch else ""
+    lines.append(
+        f"{ITEMS} x devices x accumulated = {' x '.join(map(str, factors))} = global batch "
+        f"{data.global_batch}{whose}; {rate} -> peak learning rate {peak:g}"
+    )
     if metadata:
-        lines += run_messages.about_resuming(args, run.epoch, run.step, data.steps, metadata)
+        at = args.epochs, run.epoch, run.step, data.steps
+        lines += run_messages.about_resuming(metadata, *at)
     for line in lines:
         errors.print_line(line)
     if args.resume and not args.output_dir:
         errors.print_line(
             f"The same command again begins from {args.resume} again, in another folder"
         )
-    errors.print_line(
-        f"Logs and checkpoints: {run.folder}; {run_messages.how_to_resume(args, run.folder)}"
-    )
+    how = run_messages.how_to_resume(args.output_dir, run.folder)
+    errors.print_line(f"Logs and checkpoints: {run.folder}; {how}")
 
 
 # ==== launch: how processes start and meet; equal in all *_fsdp.py
@@ -2371,7 +2431,8 @@ def _place(args):
     """Returns the Place of this process from a launcher's variables; without them it is alone."""
     numbers = local_processes.own_numbers()
     rank, ranks, *local = numbers
-    return Place(devices.pick_device(args, *local), *numbers, data_rank=rank, data_ranks=ranks)
+    device = devices.pick_device(args.gpu, args.no_accel, *local)
+    return Place(device, *numbers, data_rank=rank, data_ranks=ranks)
 
 
 def _form_group(args, place):
@@ -2380,7 +2441,8 @@ def _form_group(args, place):
     # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
-    with rendezvous.meet_ranks(args, place, backend, wait) as store:
+    numbers = place.rank, place.ranks, place.local_ranks
+    with rendezvous.meet_ranks(*numbers, backend, wait) as store:
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
 
 

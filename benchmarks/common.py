@@ -31,7 +31,6 @@ import find_bottleneck  # noqa: E402
 from find_bottleneck import kill_workers, train_steps  # noqa: E402, F401
 
 import imagenet_nd as nd  # noqa: E402
-from imagenet_nd import Place  # noqa: E402
 from reporting.tables import benchmark_table  # noqa: E402
 from trainparts import batch_plan, devices, errors  # noqa: E402
 
@@ -90,7 +89,7 @@ def loader_of(words):
     """Returns a function of a pass's number that gives its training batches: images and targets,
     by the loader of imagenet_nd.py with these options; no model, no device."""
     args, place = nd.parse_args([str(word) for word in words]), nd.Place(torch.device("cpu"))
-    sizes = batch_plan.split_batch(args, place)
+    sizes = batch_plan.split_batch(args.batch_size, 1, args.accumulation)
     data = nd.open_data(args, place, nd.list_sources(args, place), sizes)
     schedule = nd.schedule_batches(args, place, data, 0, 0, over=lambda: False)
     training = (job for job in schedule if job[0] == "train")
@@ -277,7 +276,7 @@ def about(*packages):
         "date": datetime.date.today().isoformat(),
         "processor": devices.device_name(torch.device("cpu")),
         **({"accelerator": devices.device_name(gpu)} if gpu else {}),
-        "cores": devices.cores_per_rank(Place(None)),
+        "cores": devices.cores_per_rank(),
         "system": platform.platform(),
         "python": platform.python_version(),
         **versions("torch", "torchvision", "numpy", "pillow", *packages),

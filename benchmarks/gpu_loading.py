@@ -25,7 +25,6 @@ import torch
 from common import DIR, ROOT, count, option
 from training import CLASSES, synchronize
 
-import imagenet_nd as nd
 from trainparts import devices, errors
 from trainparts.images import decoding
 
@@ -157,7 +156,7 @@ def measure(args, scratch):
         raise errors.BadInput(f"--images {args.images}: -j {max(args.workers)} needs {needed}")
     deadline = time.monotonic() + args.seconds
     folders = make_forms(args, scratch)
-    rows, server, model, cores = [], None, None, devices.cores_per_rank(nd.Place(None))
+    rows, server, model, cores = [], None, None, devices.cores_per_rank()
     try:
         for form, folder, workers, by_pillow, alone in jobs_of(args, folders):
             name = f"{form}, -j {workers}" if folder else form

@@ -26,9 +26,9 @@ COPIES = {"sgd": 3, "nesterov": 3, "adamw": 4, "lamb": 4, "lars": 3}  # weights,
 def memory(file, gpus):
     """Returns a row of the table: bytes that a recipe takes on each of so many GPUs."""
     args = nd.parse_args([f"@{file}"])
-    place = nd.Place(torch.device("cpu"))._replace(ranks=gpus, data_ranks=gpus)
+    multiple = nd.device_multiple(args)
     batch, parts, _ = batch_plan.split_batch(
-        args, place, args.global_batch, nd.device_multiple(args)
+        args.batch_size, gpus, args.accumulation, args.global_batch, multiple
     )
     size = args.image_size or architectures.preset_of(args.arch).image_size
     kept = {}  # each storage once; held, so that none is freed and its number given to another

@@ -26,7 +26,6 @@ import torchvision
 from common import ONLY, count, option, whole
 from torch import nn
 
-from imagenet_nd import Place
 from trainparts import devices
 
 try:
@@ -262,9 +261,7 @@ def measure(args, scratch):
         os.environ.pop(name, None)  # nobody has launched this process
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # or DataParallel would use all GPUs
     threads = torch.get_num_threads()
-    args.workers = (
-        min(16, devices.cores_per_rank(Place(None))) if args.workers is None else args.workers
-    )
+    args.workers = min(16, devices.cores_per_rank()) if args.workers is None else args.workers
     args.steps = args.steps or (50 if torch.accelerator.is_available() else 4)
     same = f"{args.batch_size} images of {args.image_size} pixels per step"
     facts = {"rounds": args.rounds, "steps": args.steps, "threads": threads}

@@ -109,7 +109,10 @@ def whole(height, width):
 
 def open_data(args, place, global_batch=None):
     """Returns the Data of these options, as the scripts open it."""
-    batches = batch_plan.split_batch(args, place, global_batch, nd.device_multiple(args))
+    sharing, multiple = place.data_ranks * place.devices, nd.device_multiple(args)
+    batches = batch_plan.split_batch(
+        args.batch_size, sharing, args.accumulation, global_batch, multiple
+    )
     return nd.open_data(args, place, nd.list_sources(args, place), batches)
 
 
@@ -220,13 +223,12 @@ def test_epochs_differ_in_order_and_crops(pictures):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_validation_has_every_image_once(size, ranks, batch, pictures, monkeypatch):
-    def source(folder, names_only=False, **_):
-        if names_only:
-            return ["a"]
+    def source(folder, **_):
         target = np.zeros(100 if folder.name == "train" else size, np.int32)
         return image_files.Source(str(folder), ["a"], *[target] * 4, target)
 
     monkeypatch.setattr(image_files, "open_source", source)
+    monkeypatch.setattr(image_files, "name_classes", lambda folder: ["a"])
     args = nd.parse_args(["--evaluate", "--resume", "x", "-b", str(batch), str(pictures)])
     found, steps = [], set()
     for rank in range(ranks):
@@ -1261,14 +1263,14 @@ def test_the_last_batch_of_synthetic_images_is_as_long_as_its_keys():
 def test_an_own_reader_names_the_classes_of_an_evaluation(tmp_path):
     """Where the weights name none; val/ has fewer classes, in another order."""
 
-    def read(folder, allow_empty=False, names_only=False):
-        names = ["a", "b", "c"] if folder.name == "train" else ["c", "a"]
-        one = np.zeros(1, int)
-        source = image_files.Source(
-            str(folder), names, np.array([b"x"]), one, one, one - 1, np.array([1])
-        )
-        return names if names_only else source
+    def name(folder):
+        return ["a", "b", "c"] if folder.name == "train" else ["c", "a"]
 
-    train, val = image_files.open_sources(tmp_path, True, read)
+    def read(folder, allow_empty=False):
+        one = np.zeros(1, int)
+        where = np.array([b"x"]), one, one, one - 1
+        return image_files.Source(str(folder), name(folder), *where, np.array([1]))
+
+    train, val = image_files.open_sources(tmp_path, True, read, name)
     assert train.classes == ["a", "b", "c"] and train.folder == str(tmp_path / "train")
     assert not len(train.target) and val.classes == ["c", "a"]

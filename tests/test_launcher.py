@@ -119,16 +119,15 @@ def test_a_restarted_rank_reads_the_port_of_its_own_start(monkeypatch):
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launchers.port)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    place = ddp.Place("cpu", 1, 2, local_ranks=2)
 
     def rank_0():
         time.sleep(2)
-        stores.append(rendezvous.open_store(place._replace(rank=0), "gloo", wait))
+        stores.append(rendezvous.open_store(0, 2, True, "gloo", wait))
 
     wait = datetime.timedelta(seconds=20)
     stores, first = [], threading.Thread(target=rank_0)
     first.start()
-    store, _ = rendezvous.open_store(place, "gloo", wait)
+    store, _ = rendezvous.open_store(1, 2, True, "gloo", wait)
     first.join()
     stores[0][0].set("here", "yes")
     assert store.get("here") == b"yes"
@@ -331,7 +330,7 @@ def test_what_ends_a_group_that_does_not_form_is_over_once_it_has(monkeypatch):
     """Or it would end the run in training, 20 seconds after --timeout."""
     for name in "WORLD_SIZE", "GLOO_SOCKET_IFNAME":
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(endings, "arm_timeout", lambda args: None)
+    monkeypatch.setattr(endings, "arm_timeout", lambda *args: None)
     args = ddp.parse_args(["--no-accel", "--timeout", "100"])
     ddp._form_group(args, ddp.Place(ddp.torch.device("cpu")))
     dist.destroy_process_group()

@@ -474,7 +474,7 @@ def test_advice_is_find_bottleneck_s(monkeypatch, tmp_path):
         gpu_loading, "make_forms", lambda args, scratch: {"folder": "x", "raw": "y"}
     )
     monkeypatch.setattr(gpu_loading.decoding, "region_decoder", lambda: None)
-    monkeypatch.setattr(gpu_loading.devices, "cores_per_rank", lambda place: 16)
+    monkeypatch.setattr(gpu_loading.devices, "cores_per_rank", lambda: 16)
     args = SimpleNamespace(arch="resnet18", image_size=32, batch_size=2, workers=[1], images=99)
     args = SimpleNamespace(**vars(args), amp="bfloat16", seconds=60, out=tmp_path / "out.json")
     gpu_loading.measure(args, tmp_path)

@@ -14,7 +14,7 @@ import torch
 
 import imagenet_nd as nd
 import imagenet_pipeline as pipeline
-from trainparts import endings, errors, progress_meter
+from trainparts import endings, errors, progress_meter, run_options
 from trainparts.runs import checkpointing, run_messages
 
 
@@ -24,8 +24,7 @@ def test_rank_0_has_a_bar_that_goes_on_at_the_items(rank, monkeypatch):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     state = {"sums": {"images": 48}, "seconds": 1.0, "traffic": [0.0] * 4}
-    place = nd.Place(torch.device("cpu"), rank, 2)
-    bar = progress_meter.Meter("1/2", 64, "images", place, 3, state).bar
+    bar = progress_meter.Meter("1/2", 64, "images", rank, torch.device("cpu"), 3, state).bar
     assert bar.disable == bool(rank)
     if not rank:
         assert (bar.n, bar.total) == (48, 64)
@@ -36,7 +35,7 @@ def test_a_compilation_has_an_hour_more(monkeypatch):
     started = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *a, **b: started.append(a))
     endings.start_timer.cache_clear()
-    endings.arm_timeout(nd.parse_args(["--timeout", "40", "--compile"]))
+    endings.arm_timeout(40, compiles=True)
     endings.start_timer.cache_clear()
     assert started == [(3670,)]
 
@@ -67,7 +66,7 @@ def test_less_memory_keeps_the_rate_of_the_batch_as_typed():
     """Of a resumed run whose devices take fewer than -b at a time."""
     args = nd.parse_args(["-b", "16", "--base-lr", "0.1"])
     data = SimpleNamespace(device_batch=8, global_batch=64)
-    line = run_messages.with_less_memory(args, data, 1, None)
+    line = nd.with_less_memory(SimpleNamespace(args=args, data=data, folder=None))
     assert "-b 4 --global-batch 64 --base-lr 0.025:" in line
 
 
@@ -75,7 +74,7 @@ def test_less_memory_keeps_the_rate_of_the_batch_as_typed():
 def test_only_later_epochs_of_a_log_are_named(logged, named):
     """After the third epoch's last step, the log has the third."""
     metadata = {"args": {"epochs": 3}, "path": "x", "in_place": True, "logged": logged}
-    lines = run_messages.about_resuming(SimpleNamespace(epochs=4), 2, 4, 4, metadata)
+    lines = run_messages.about_resuming(metadata, 4, 2, 4, 4)
     assert ("The log has later epochs: they are trained again" in lines) == named
 
 
@@ -90,27 +89,30 @@ def test_only_later_epochs_of_a_log_are_named(logged, named):
     ],
 )
 def test_a_run_is_over_until_what_ended_it_is_changed(name, other):
-    args = nd.parse_args(["--epochs", "4"])
-    end = {"until": run_messages.ends_by(args), "epochs": 2, "reason": "target reached"}
-    metadata = {"in_place": True, "end": end}
-    assert run_messages.why_over(args, 1, 4, 4, metadata)
-    assert not run_messages.why_over(args, 1, 3, 4, metadata)
-    setattr(args, name, other)
-    assert not run_messages.why_over(args, 1, 4, 4, metadata)
+    options = vars(nd.parse_args(["--epochs", "4"]))
+    until = {each: options[each] for each in run_options.ENDS_BY}
+    metadata = {"in_place": True, "end": {"until": until, "epochs": 2, "reason": "target reached"}}
+    assert run_messages.why_over(metadata, until, 4, 1, 4, 4)
+    assert not run_messages.why_over(metadata, until, 4, 1, 3, 4)
+    assert not run_messages.why_over(metadata, until | {name: other}, 4, 1, 4, 4)
 
 
-def test_all_devices_of_all_ranks_are_in_the_line_on_batches():
+def test_all_devices_of_all_ranks_are_in_the_line_on_batches(monkeypatch, capsys):
+    monkeypatch.setattr(nd, "about_data", lambda data: [])
     data = SimpleNamespace(device_batch=8, accumulation_steps=3, global_batch=192)
-    place = nd.Place("cpu", devices=4, data_ranks=2)
-    args = nd.parse_args([])
-    line = run_messages.about_batches(args, place, data, "images", 1.0, nd.DEFAULTS, None)[-1]
-    assert "images x devices x accumulated = 8 x 8 x 3 = global batch 192; " in line
+    here = SimpleNamespace(args=nd.parse_args([]), data=data, options={"precision": "float32"})
+    here.place = nd.Place(torch.device("cpu"), devices=4, data_ranks=2)
+    here.folder = "runs/x"
+    nd.print_header(here, None)
+    line = "images x devices x accumulated = 8 x 8 x 3 = global batch 192; "
+    assert line in capsys.readouterr().out
 
 
 def test_the_base_rate_that_keeps_a_run_is_of_its_batch():
     """Not of another that is typed."""
-    args = nd.parse_args(["-b", "8", "--base-lr", "0.125", "--global-batch", "32"])
     metadata = {"args": {}, "global_batch": 16, "peak_lr": 0.125, "in_place": True}
     metadata["path"] = "one/checkpoint.pt"
     with pytest.raises(errors.BadInput, match=r"which --base-lr 0\.0625 keeps"):
-        checkpointing.check_resumed(args, {}, {}, [], metadata, 32, 0.5)
+        checkpointing.check_resumed(
+            metadata, [], options={}, typed={}, global_batch=32, peak=0.5, base_batch=8
+        )

@@ -229,9 +229,8 @@ def test_text_that_cannot_be_looked_at_does_not_answer(tmp_path, monkeypatch):
         text_nd.parse_args(["-a", "model", "--task", "cola"])
     with pytest.raises(errors.Fault, match="tokens: Input/output error"):
         text_nd.parse_args(["--tokenizer", "tokens"])
-    args.resume = "run"
     with pytest.raises(errors.Fault, match="run: Input/output error"):
-        checkpointing.find_checkpoint(args)
+        checkpointing.find_checkpoint(None, "run", False, None)
 
 
 # -------------------------------------------------------------------------------------- in training

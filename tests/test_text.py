@@ -200,7 +200,9 @@ def test_all_ways_train_the_same_classifier(script, ranks, options, logged, text
 def read(args, place=None):
     """Returns what a script reads of DIR."""
     place = place or nd.Place(torch.device("cpu"))
-    sizes = batch_plan.split_batch(args, place, args.global_batch)
+    sizes = batch_plan.split_batch(
+        args.batch_size, place.data_ranks, args.accumulation, args.global_batch
+    )
     return nd.open_data(args, place, nd.list_sources(args, place), sizes)
 
 

@@ -44,7 +44,7 @@ import imagenet_pipeline as pipeline
 import text_nd as text
 from trainparts import batch_plan, devices, endings, errors, progress_meter, safe_files
 from trainparts.images import image_files
-from trainparts.runs import checkpointing, run_folder, run_messages, state_trees
+from trainparts.runs import checkpointing, run_folder, state_trees
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]
@@ -263,7 +263,7 @@ def test_what_gpus_and_infiniband_send_is_not_counted(monkeypatch):
     """By NVLink and RDMA it passes the kernel's counters by: rather no number than a wrong one."""
     for device, infiniband in ("cpu", False), ("cpu", True), ("cuda", False):
         monkeypatch.setattr(nd.os.path, "exists", lambda path, found=infiniband: found)
-        sent = progress_meter.traffic(nd.Place(torch.device(device)))[2:]
+        sent = progress_meter.traffic(torch.device(device))[2:]
         counted = device == "cpu" and not infiniband
         assert all(sent >= 0) if counted else all(sent != sent)
 
@@ -476,12 +476,11 @@ def test_the_timer_starts_again_once_a_second(monkeypatch):
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *a, **b: started.append(a))
     monkeypatch.setattr(nd.time, "monotonic", lambda: now[0])
     endings.start_timer.cache_clear()
-    args = nd.parse_args(["--timeout", "40"])
     for now[0] in 100.0, 100.4, 100.9, 101.0, 101.5, 102.2, 130.0:
-        endings.arm_timeout(args)
+        endings.arm_timeout(40)
     assert started == [(70,)] * 4
-    endings.arm_timeout(nd.parse_args(["--timeout", "50"]))
-    endings.arm_timeout(nd.parse_args(["--timeout", "0"]))
+    endings.arm_timeout(50)
+    endings.arm_timeout(0)
     assert started[4:] == [(80,)]
     endings.start_timer.cache_clear()
 
@@ -504,7 +503,7 @@ def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_p
             patch.setattr(nd, "full_state", None)
             return validate(run)
 
-    monkeypatch.setattr(endings, "arm_timeout", lambda args: None)
+    monkeypatch.setattr(endings, "arm_timeout", lambda *args: None)
     monkeypatch.setattr(state_trees, "in_float32", keep_track)
     monkeypatch.setattr(nd, "validate", check)
     monkeypatch.setattr(safe_files, "load_file", None)
@@ -579,7 +578,9 @@ def test_a_best_model_of_averages_goes_on_from_what_was_trained(monkeypatch):
             checkpointing, "find_checkpoint", lambda *of_run: ("x", saved.copy(), False)
         )
         args = nd.parse_args(["--resume", "x", *words.split()])
-        _, tensors = checkpointing.load_checkpoint(args, nd.MUST_FIT)
+        names = "output_dir resume evaluate start_epoch optimizer".split()
+        options = {name: getattr(args, name) for name in names} | {"averages": args.ema > 0}
+        _, tensors = checkpointing.load_checkpoint(nd.MUST_FIT, **options)
         assert (tensors["state_dict"], tensors["ema"]) == expected
 
 
@@ -774,14 +775,13 @@ def test_traffic_is_what_the_kernel_counts(monkeypatch):
         processes.append(mock.Mock(io_counters=lambda io=io: io))
     processes[0].children.return_value = processes[1:]
     monkeypatch.setattr(progress_meter.psutil, "Process", lambda: processes[0])
-    assert progress_meter.traffic(nd.Place(torch.device("cpu"))).tolist() == [123, 7, 5, 7]
+    assert progress_meter.traffic(torch.device("cpu")).tolist() == [123, 7, 5, 7]
 
 
 @pytest.mark.parametrize(("cores", "here", "share"), [(8, 2, 4), (8, 3, 2), (2, 4, 1), (1, 1, 1)])
 def test_the_ranks_of_a_node_share_its_cores(cores, here, share, monkeypatch):
-    """Not those of all nodes."""
     monkeypatch.setattr(nd.os, "sched_getaffinity", lambda pid: range(cores), raising=False)
-    assert devices.cores_per_rank(nd.Place("cpu", ranks=8, local_ranks=here)) == share
+    assert devices.cores_per_rank(here) == share
 
 
 def test_moments_begin_at_zero_and_counts_go_on(monkeypatch):
@@ -951,10 +951,11 @@ def test_a_smaller_batch_of_a_pipeline_has_whole_micro_batches():
     """What is advised when memory is out, and what a kept global batch is divided into."""
     args = pipeline.parse_args("--microbatches 4 -b 6".split())
     data, multiple = mock.Mock(device_batch=12, global_batch=24), pipeline.device_multiple(args)
-    less = run_messages.with_less_memory(args, data, multiple, Path("runs/a b"))
+    here = types.SimpleNamespace(args=args, data=data, folder=Path("runs/a b"))
+    less = pipeline.with_less_memory(here)
     words = "-b 4 --global-batch 24 --output-dir 'runs/a b': the run resumes on the same curve"
     assert f"add to the command: {words}" in less
-    assert batch_plan.split_batch(args, pipeline.Place("cpu"), 24, multiple) == (4, 6, 24)
+    assert batch_plan.split_batch(6, 1, 1, 24, multiple) == (4, 6, 24)
 
 
 # ------------------------------------------------------------------------------------- slow trials

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import conftest
@@ -295,7 +294,8 @@ def opened(words, metadata=None):
     """Returns the Data of a command."""
     args, place = nd.parse_args([*map(str, words)]), nd.Place(torch.device("cpu"))
     sources = nd.list_sources(args, place)
-    return nd.open_data(args, place, sources, batch_plan.split_batch(args, place), metadata)
+    sizes = batch_plan.split_batch(args.batch_size, 1, args.accumulation)
+    return nd.open_data(args, place, sources, sizes, metadata)
 
 
 def test_sizes_mean_and_std_are_those_of_the_file(images, tmp_path, look):
@@ -1052,12 +1052,12 @@ def test_the_line_says_which_architecture_to_type(option, trained, demo, tmp_pat
     ):
         saved = {"arch": named, "state_dict": {}} | ({"model_options": {}} if own else {})
         torch.save(saved, tmp_path / "timm.pth")
-        args = nd.parse_args(["-a", typed, "-e", "--weights", str(tmp_path / "timm.pth")])
+        options = {"path": str(tmp_path / "timm.pth"), "evaluate": True}
         if arch is None:
-            weight_files.read_about(args, None)
+            weight_files.read_about(typed, **options)
         else:
             with pytest.raises(errors.BadInput, match=f"type -a {arch}$"):
-                weight_files.read_about(args, None)
+                weight_files.read_about(typed, **options)
     torch.save({"arch": "resnet50d", "state_dict": {}}, tmp_path / "timm.pth")
     with mock.patch.object(importlib.util, "find_spec", lambda name: None):  # it may be any of them
         assert weight_files.about_file("timm.pth", {"arch": "Any"})["arch"] == "timm/Any"
@@ -1089,10 +1089,6 @@ def test_no_evaluation_of_random_weights(images, tmp_path):
 
 
 def test_another_resize_alone_is_a_line():
-    args = nd.parse_args(["-a", "resnet18", "-e", "--weights", "w.pt"])
-    sizes = {"val_size": 224, "val_resize": 224, "interpolation": "bilinear"}
-    data = SimpleNamespace(**sizes, resumed=False, model_options={})
     about = {"what": "w.pt", "image_size": 224, "val_resize": 256}
-    assert "Its own are crops of 224 pixels, resized to 256" in weight_files.compare(
-        args, data, about
-    )
+    lines = weight_files.about_evaluation(about, "resnet18", (224, 224), "bilinear")
+    assert "Its own are crops of 224 pixels, resized to 256" in lines

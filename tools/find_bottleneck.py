@@ -132,7 +132,7 @@ def main():
         sys.exit(errors.report_error(error))
     finally:
         kill_workers()
-    cores = devices.cores_per_rank(nd.Place(None))
+    cores = devices.cores_per_rank()
     print(f"images/s: loader {loader:,.0f} (-j {workers}), model {model:,.0f}, both {both:,.0f}")
     print(advice(loader, model, workers, cores))
     if not nd.torch.accelerator.is_available():

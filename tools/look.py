@@ -434,7 +434,7 @@ def open_part(args, trained):
         raise errors.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
     source = image_files.open_source(folder, allow_empty=True)
     # As in -e: the file says its classes, or DIR has a folder for each.
-    named = image_files.open_source(args.dir / "train", names_only=True) or source.classes
+    named = image_files.name_classes(args.dir / "train") or source.classes
     known = class_names.order_classes(named, trained.about)
     if "classes" not in trained.about and len(known) != len(trained.classes):
         outputs = len(trained.classes)

@@ -81,13 +81,11 @@ def list_sources(script, listed, args, place):
     return listed(args, place)
 
 
-def load_checkpoint(script, load, args, must_fit):
+def load_checkpoint(script, load, must_fit, *, output_dir, resume, **options):
     """Does what load_checkpoint() does, on rank 0: a profile begins where the run in --output-dir
     would go on, but neither makes nor locks that folder."""
-    folder = args.output_dir
-    begin = folder if has_checkpoint(script, folder) else args.resume
-    options = {**vars(args), "output_dir": None, "resume": begin}
-    return load(argparse.Namespace(**options), must_fit)
+    begin = output_dir if has_checkpoint(script, output_dir) else resume
+    return load(must_fit, output_dir=None, resume=begin, **options)
 
 
 def profile_rank(first, train_rank, args):
@@ -98,7 +96,7 @@ def profile_rank(first, train_rank, args):
         load_checkpoint, script, script.checkpointing.load_checkpoint
     )
     script.open_log = lambda run, metadata: None  # run.log and run.folder stay None
-    script.run_messages.how_to_resume = lambda args, folder: "a profile saves nothing"
+    script.run_messages.how_to_resume = lambda output_dir, folder: "a profile saves nothing"
     script.train = functools.partial(profile, script, first)
     train_rank(args)
 

@@ -130,7 +130,6 @@ def main():
     add("--seed", type=option_types.non_negative_int, default=0, help="(%(default)s)")
     add("--tokenizer", metavar="FOLDER", help="Hugging Face's, if it was trained with one")
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
-    parser.set_defaults(gpu=None)
     args = parser.parse_args()
     with one_line(parser, errors.BadInput, errors.Fault, OSError, RuntimeError, ValueError):
         saved, model = open_checkpoint(args.checkpoint)
@@ -138,7 +137,7 @@ def main():
         prompt = encode(args.prompt)
         if not prompt:
             raise errors.BadInput("--prompt has no token")
-        device = devices.pick_device(args)
+        device = devices.pick_device(no_accel=args.no_accel)
         new = draw(model.to(device), prompt, args, saved["max_length"], device)
         write(itertools.chain(prompt, new), decode)
 

@@ -23,6 +23,7 @@ write.
 
 import argparse
 import ast
+import copy
 import difflib
 import graphlib
 import importlib.util
@@ -147,11 +148,32 @@ def read_section(text):
     defined, lines = dict.fromkeys(own), text.splitlines()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
-            defined[node.name] = ast.unparse(node.args)
+            defined[node.name] = name_parameters(node)
         if getattr(node, "name", "").startswith("_"):
             first = min(each.lineno for each in [node, *node.decorator_list])
             helpers[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
     return defined, used, helpers
+
+
+def name_parameters(function):
+    """Returns the parameters of a function as text, without their types."""
+    bare = copy.deepcopy(function.args)
+    for node in ast.walk(bare):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.unparse(bare)
+
+
+def without_types(text):
+    """Returns the names of a section's functions that do not say of which types all parameters
+    are, and what they return."""
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            every = [each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg)]
+            if None in (*every, node.returns):
+                found.append(node.name)
+    return found
 
 
 def compare(texts, what):
@@ -325,7 +347,12 @@ def check(scripts, step=STEP, launch=LAUNCH, task=TASK):
         for section in OF_A_WAY:
             for helper, text in read[section][2].items():
                 equal.setdefault(helper, {})[name] = text
-        for each in check_names(read, {"step": step, "launch": launch, "task": task}):
+        contracts = {"step": step, "launch": launch, "task": task}
+        wrong = check_names(read, contracts)
+        for section, contract in contracts.items():
+            untyped = {*without_types(sections[section])} & contract.keys()
+            wrong += [f"{section}: {each}() lacks types" for each in sorted(untyped)]
+        for each in wrong:
             misused.setdefault(each, []).append(name)
     complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
     for what, texts in equal.items():

@@ -8,33 +8,68 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
 from trainparts import errors
 
 
-def split_batch(args, place, global_batch=None, multiple=1):
-    """Returns (batch per device at a time, such batches per step, global batch). Where the global
-    batch is given, devices take the largest batch up to -b that divides what each has in a step,
-    and that `multiple` divides."""
+class Batches(NamedTuple):
+    """The sizes of a step's batches, in items."""
+
+    device_batch: int  # on a device at a time
+    accumulation_steps: int  # such batches in a step
+    global_batch: int  # in a step, of all devices
+
+
+def split_batch(
+    batch: int,
+    devices: int,
+    accumulation: int = 1,
+    global_batch: int | None = None,
+    multiple: int = 1,
+) -> Batches:
+    """Returns the Batches of a step: `accumulation` times `batch` on each of the devices that take
+    different items. Where the global batch is given, each device takes the largest batch up to
+    `batch` that divides what it has in a step, and that `multiple` divides. Raises BadInput if
+    the devices cannot share the global batch evenly."""
     # The global batch decides what is trained, and its split decides nothing. So it is kept, and
     # the batch of a device, which is limited by its memory, adapts.
-    sharing = place.data_ranks * place.devices
-    batch = args.batch_size
-    in_step = batch * args.accumulation  # samples of a device
+    in_step = batch * accumulation  # items of a device
     if global_batch:
-        in_step, remainder = divmod(global_batch, sharing)
+        in_step, remainder = divmod(global_batch, devices)
         if remainder:
             fits = ", ".join(str(n) for n in range(1, 4097) if global_batch % n == 0)
-            cannot = f"{sharing} devices cannot share a global batch of {global_batch}"
+            cannot = f"{devices} devices cannot share a global batch of {global_batch}"
             raise errors.BadInput(f"{cannot}; these numbers of devices can: {fits}")
         sizes = range(min(batch, in_step), 0, -1)
         batch = next((n for n in sizes if in_step % n == 0 and n % multiple == 0), 1)
-    return batch, in_step // batch, in_step * sharing
+    return Batches(batch, in_step // batch, in_step * devices)
 
 
-def to_device(batches, finish_batch, device, data_waits):
+def smaller_batch(device_batch: int, multiple: int = 1) -> int:
+    """Returns half of a device's batch, rounded down to what `multiple` divides; 0 if there is no
+    smaller one."""
+    return device_batch // 2 // multiple * multiple
+
+
+# What a rank loads: the split, "train" or "val"; the epoch, None in validation; the position in it
+# of the first key; the keys of the items.
+Job = tuple[str, int | None, int, Sequence[int]]
+# What it loads for a job: inputs, target, split, epoch, position.
+Loaded = tuple[torch.Tensor, torch.Tensor, str, int | None, int]
+# What is trained or validated on: split, epoch, inputs, target.
+OnDevice = tuple[str, int | None, torch.Tensor, torch.Tensor]
+
+
+def to_device(
+    batches: Iterable[Loaded],
+    finish_batch: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    device: torch.device,
+    data_waits: list[float],
+) -> Iterator[OnDevice]:
     """Yields (split, epoch, inputs, target) on the device, one batch ahead: inputs and target as
     finish_batch(inputs, target, split=..., epoch=..., position=...) returns them. Adds the seconds
     spent waiting for data to `data_waits`."""
@@ -57,7 +92,7 @@ def to_device(batches, finish_batch, device, data_waits):
             )
         if ready:
             yield ready
-        if side:
+        if side and copied:
             main = torch.cuda.current_stream(device)
             main.wait_stream(side)
             inputs.record_stream(main)  # or the next batch would get their memory too soon

@@ -15,24 +15,28 @@ import torch
 from trainparts import errors
 
 
-def pick_device(args, local_rank=0, local_ranks=1):
-    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or --gpu; else the CPU."""
+def pick_device(
+    gpu: int | None = None, no_accel: bool = False, local_rank: int = 0, local_ranks: int = 1
+) -> torch.device:
+    """Returns the accelerator (CUDA, ROCm, XPU, MPS) of a node's rank, or number `gpu`, and has
+    PyTorch use it by default; the CPU if there is none, or under `no_accel`. Raises BadInput if the
+    node has no such GPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if args.no_accel or accelerator is None:
-        if args.gpu is not None:
+    if no_accel or accelerator is None:
+        if gpu is not None:
             raise errors.BadInput(
-                f"--gpu {args.gpu}: PyTorch finds no GPU here; leave it out for the CPU"
+                f"--gpu {gpu}: PyTorch finds no GPU here; leave it out for the CPU"
             )
         drivers = "/dev/nvidiactl", "/dev/kfd"
-        if not args.no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
+        if not no_accel and local_rank == 0 and any(map(os.path.exists, drivers)):
             why = "a driver too old for it, another build, or CUDA_VISIBLE_DEVICES"
             errors.print_line(
                 f"PyTorch cannot use this machine's GPU ({why}); using the CPU", sys.stderr
             )
         return torch.device("cpu")
     found = torch.accelerator.device_count()
-    index = local_rank if args.gpu is None else args.gpu
-    if index >= found or (args.gpu is not None and local_ranks > 1):
+    index = local_rank if gpu is None else gpu
+    if index >= found or (gpu is not None and local_ranks > 1):
         wanted = f"GPU {index} of a node with {found}, where {local_ranks} processes train"
         raise errors.BadInput(
             f"{wanted}: start one process per GPU, or give --no-accel for the CPU"
@@ -41,20 +45,21 @@ def pick_device(args, local_rank=0, local_ranks=1):
     return torch.device(accelerator.type, index)
 
 
-def device_name(device):
+def device_name(device: torch.device) -> str:
     """Returns the model of the GPU, or of the processor."""
     if device.type != "cpu":
         return getattr(torch.get_device_module(device), "get_device_name", str)(device)
     return torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
 
 
-def cores_per_rank(place):
-    """Returns this rank's share of the cores that the process may use, 1 or more."""
+def cores_per_rank(local_ranks: int = 1) -> int:
+    """Returns the share of each of a node's ranks of the cores that this process may use, 1 or
+    more."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, cores // place.local_ranks)
+    return max(1, (cores or 1) // local_ranks)
 
 
-def choose_kernels(deterministic):
+def choose_kernels(deterministic: bool) -> None:
     """Has PyTorch use the fastest kernels, or those that repeat bit for bit."""
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
@@ -62,18 +67,19 @@ def choose_kernels(deterministic):
         torch.use_deterministic_algorithms(True)
 
 
-def share_cores(place):
-    """Gives this rank its share of the cores, or the ranks of a node would compete for them."""
-    if place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(cores_per_rank(place))
+def share_cores(device: torch.device, local_ranks: int) -> None:
+    """Gives a rank that computes on the CPU its share of the cores, or the ranks of a node would
+    compete for them. $OMP_NUM_THREADS counts before it."""
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(cores_per_rank(local_ranks))
 
 
-def exact_dtype(device):
+def exact_dtype(device: torch.device) -> torch.dtype:
     """Returns the type for sums: float64, except on accelerators that may have none."""
     return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
 
 
-def seed_generators(seed, device):
+def seed_generators(seed: int, device: torch.device) -> None:
     """Does what torch.manual_seed() does for the CPU and devices of this kind."""
     # That formats a traceback for each kind that is not in use: reads of the file system, and more
     # time than all else that the loop does in a step.
@@ -83,6 +89,6 @@ def seed_generators(seed, device):
         getattr(kind, "manual_seed_all", kind.manual_seed)(seed)
 
 
-def seed_from(*numbers):
+def seed_from(*numbers: int) -> int:
     """Returns a 64-bit seed from whole numbers; near numbers give unrelated seeds."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -15,6 +15,9 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 from trainparts import standard_streams
 
@@ -22,14 +25,14 @@ from trainparts import standard_streams
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
-def handle_signals(handler):
+def handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
     """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored."""
     for signum in SIGNALS:
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handler)
 
 
-def on_signal(signals, signum, frame):
+def on_signal(signals: list[tuple[str, float]], signum: int, frame: FrameType | None) -> None:
     """Records a signal and when it came; a second Ctrl-C ends the process."""
     # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
     if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
@@ -37,32 +40,31 @@ def on_signal(signals, signum, frame):
     signals.append((signal.Signals(signum).name, time.monotonic()))
 
 
-def arm_timeout(args):
-    """Makes Python print where it is and exit, unless this is called again within --timeout, plus
-    an hour under --compile."""
+def arm_timeout(seconds: float, compiles: bool = False) -> None:
+    """Makes Python print where it is and exit, unless this is called again within so many seconds
+    and half a minute, and an hour more where a graph `compiles`. 0 seconds start no timer."""
     # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
     # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
     # what hangs elsewhere: in reading data, or in a group without a timeout.
-    if args.timeout:
-        seconds = args.timeout + 30 + (3600 if args.compile else 0)
-        start_timer(seconds, int(time.monotonic()))
+    if seconds:
+        start_timer(seconds + 30 + (3600 if compiles else 0), int(time.monotonic()))
 
 
 @functools.lru_cache(maxsize=1)
-def start_timer(seconds, now):
+def start_timer(seconds: float, now: int) -> None:
     """Starts faulthandler's timer again: a new thread, so once a second, not in each step."""
     # It prints first, and ends the process even if nobody reads that.
     file = standard_streams.descriptor_that_does_not_wait()
     faulthandler.dump_traceback_later(seconds, exit=True, file=file)
 
 
-def end_with_parent(signum):
+def end_with_parent(signum: int) -> None:
     """Asks Linux to send this process a signal when its parent ends."""
     with contextlib.suppress(OSError, AttributeError):  # another system
         ctypes.CDLL(None).prctl(1, signum)  # PR_SET_PDEATHSIG
 
 
-def allow_open_files():
+def allow_open_files() -> None:
     """Raises the limit of open files as far as the system lets this process."""
     # Rank 0 has a connection to each rank, and a worker has open files.
     with contextlib.suppress(OSError, ValueError):
@@ -70,7 +72,7 @@ def allow_open_files():
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
-def end_process(status):
+def end_process(status: int) -> NoReturn:
     """Ends this process and its loader workers at once; does not return."""
     for child in multiprocessing.active_children():  # loader workers ignore SIGTERM
         child.kill()

@@ -14,7 +14,9 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 
 class BadInput(Exception):
@@ -59,12 +61,14 @@ MEANINGS = {
 }
 
 
-def report_error(error, tell_others=lambda line, status: None):
+def report_error(
+    error: Exception, tell_others: Callable[[str, int], None] = lambda line, status: None
+) -> int:
     """Prints why the process ends, with a traceback for a bug; returns the exit status. On rank 0
     `tell_others(line, status)` sends it to ranks that wait for this one."""
     rank = os.environ.get("RANK", "0")
     status, line = 1, None  # of a bug
-    name = errno.errorcode.get(getattr(error, "errno", None))
+    name = system_name(error)
     # TensorBoard's errors name no file. Connections are PyTorch's, whose errors are others.
     if isinstance(error, OSError) and name not in (None, *LIMITS):
         if not isinstance(error, ConnectionError):
@@ -100,7 +104,9 @@ WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".spl
 LIMITS = "EMFILE EFBIG EAGAIN ENOMEM".split()  # of files, of processes, of memory
 
 
-def storage_error(what, error, typed=False, advice=""):
+def storage_error(
+    what: str | os.PathLike[str], error: BaseException, typed: bool = False, advice: str = ""
+) -> BadInput | Fault:
     """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
     these lists; all others are about what is in a file, and the user's. `typed`: the path is one
     that the user has typed. `advice` is for the user."""
@@ -108,13 +114,18 @@ def storage_error(what, error, typed=False, advice=""):
     path = os.fsdecode(getattr(error, "filename", None) or "")
     if path not in str(what):
         why = f"{path}: {why}"
-    name = errno.errorcode.get(getattr(error, "errno", None))
+    name = system_name(error)
     if not isinstance(error, OSError) or name in (None, *LIMITS) or (typed and name in WRONG_PATH):
         return BadInput(f"{what}: {why}{advice}")
     return Fault(f"{what}: {why}")
 
 
-def look_at(path):
+def system_name(error: BaseException) -> str | None:
+    """Returns the name of a system call's error, such as "EIO", or None of another exception."""
+    return errno.errorcode.get(getattr(error, "errno", None) or 0)
+
+
+def look_at(path: str | os.PathLike[str]) -> os.stat_result | None:
     """Returns os.stat() of a path that was typed, None if there is no such path. os.path.exists()
     and isdir() say no as well if a disk does not answer, and then this raises Fault."""
     try:
@@ -128,12 +139,12 @@ def look_at(path):
         raise failed from None
 
 
-def first_line(error):
+def first_line(error: BaseException) -> str:
     """Returns the first line of an exception's text, or its type where there is no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def print_line(line, file=None):
+def print_line(line: str, file: TextIO | None = None) -> None:
     """Prints a line; a failure, such as a closed pipe, does not end the run."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=file, flush=True)

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Callable
+
+# What an option may be, and what else is logged of a run, as JSON has it.
+Value = str | float | bool | list | tuple | dict | None
 
 
-def number(kind, least, most):
+def number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
     """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
 
-    def parse(text):
+    def parse(text: str) -> float:
         with contextlib.suppress(ValueError):  # no number
             if least <= kind(text) <= most:
                 return kind(text)
@@ -29,7 +33,7 @@ zero_to_1 = number(float, 0, 1)
 fraction = number(float, 1e-9, 1)
 
 
-def replaced(gone, advice, text):
+def replaced(gone: str | None, advice: str, text: str) -> str:
     """Returns an option's text. Raises ArgumentTypeError, with advice, if it is `gone`; if that is
     None, always."""
     if text == gone or gone is None:

@@ -6,12 +6,14 @@ Use it to note beside a result what made it, and to tell two copies of the packa
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainparts import VERSION
 
 
-def read_package(folder):
+def read_package(folder: str | os.PathLike[str]) -> dict[str, str]:
     """Returns {path below it: text} of the files of a package in a folder: Python and data, but no
     compiled code, and nothing hidden, such as an editor's locks."""
     texts, folder = {}, Path(folder)
@@ -23,7 +25,7 @@ def read_package(folder):
     return texts
 
 
-def hash_texts(texts):
+def hash_texts(texts: Mapping[str, str]) -> str:
     """Returns the first 12 hexadecimal digits of SHA-256 over {path: text}."""
     return hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:12]
 

@@ -8,24 +8,39 @@ from __future__ import annotations
 import argparse
 import functools
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 from trainparts import option_types
 
+# The options that decide when a run ends: if they are the same, it is over.
+ENDS_BY = ("epochs", "desired", "patience", "budget_hours", "best")
 
-def new_parser(doc):
+
+class Parser(argparse.ArgumentParser):
+    """Reads options, and files of them, @FILE, as a shell reads a line; # begins a comment."""
+
+    free: list[str]  # names of options that may change when a run is resumed
+    own: list[str]  # names of those that may differ between ranks, too
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        """Returns the options in a line of a file."""
+        return shlex.split(arg_line, comments=True)
+
+
+def new_parser(doc: str) -> Parser:
     """Returns a parser, without options, of a script with this docstring."""
-    parser = argparse.ArgumentParser(
+    return Parser(
         description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
         epilog="docs/recipes.md lists what options of other projects are called here.",
         usage=argparse.SUPPRESS,  # or each error would print all of it
         allow_abbrev=False,
         fromfile_prefix_chars="@",
     )
-    parser.convert_arg_line_to_args = lambda line: shlex.split(line, comments=True)
-    return parser
 
 
-def add_run_options(parser, measures):
+def add_run_options(
+    parser: argparse.ArgumentParser, measures: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """Adds when a run ends, its folder and its device; returns the names of free options and of
     each rank's own. `measures` are the names that --best and --desired take; the first selects the
     best model by default."""
@@ -119,39 +134,36 @@ def add_run_options(parser, measures):
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     add("--seed", type=option_types.non_negative_int, default=0, help="seed of everything random")
     add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
-    own = (
-        "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel output_dir "
-        "timeout"
-    )
-    return "best budget_hours desired evaluate patience print_freq resume".split(), own.split()
+    own = "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel".split()
+    free = "best budget_hours desired evaluate patience print_freq resume".split()
+    return [*free], [*own, "output_dir", "timeout"]
 
 
-def set_defaults(parser, **defaults):
+def set_defaults(parser: argparse.ArgumentParser, **defaults: option_types.Value) -> None:
     """Sets defaults, and adds each to its option's help."""
     parser.set_defaults(**defaults, desired=[])
     for action in parser._actions:
-        if action.nargs != 0 and action.default is not None and "default" not in action.help:
-            action.help += " (default: %(default)s)"
+        help_text = action.help or ""
+        if action.nargs != 0 and action.default is not None and "default" not in help_text:
+            action.help = f"{help_text} (default: %(default)s)"
 
 
-def read_options(parser, tags, argv=None):
-    """Returns the options as typed; exits with one line if one is wrong. `tags` are those that
-    --desired takes in lower case; it becomes [[tag, number]]."""
+def read_options(
+    parser: argparse.ArgumentParser, tags: Iterable[str], argv: Sequence[str] | None = None
+) -> argparse.Namespace:
+    """Returns the options as typed; exits with one line if one is wrong, or if options that all
+    scripts have exclude each other. `tags` are those that --desired takes in lower case; it becomes
+    [[tag, number]]."""
     try:
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
         parser.error(f"an option file: {error}")
-    tags = {tag.lower(): tag for tag in tags}
+    known = {tag.lower(): tag for tag in tags}
     value = option_types.number(float, -1e12, 1e12)
     try:
-        args.desired[:] = [[tags[measure], value(goal)] for measure, goal in args.desired]
+        args.desired[:] = [[known[measure], value(goal)] for measure, goal in args.desired]
     except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(tags)}, and a number: {error}")
-    return args
-
-
-def check_options(args, parser):
-    """Exits with one line if options that all scripts have exclude each other."""
+        parser.error(f"--desired takes one of {', '.join(known)}, and a number: {error}")
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
     if "" in (args.resume, args.output_dir):
@@ -161,9 +173,12 @@ def check_options(args, parser):
         if all(getattr(args, name, None) != parser.get_default(name) for name in names):
             options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{options} exclude each other")
+    return args
 
 
-def not_default(options, parser):
+def not_default(
+    options: Mapping[str, option_types.Value], parser: argparse.ArgumentParser
+) -> dict[str, option_types.Value]:
     """Returns those of {name: value} that are options of this parser, not at their defaults."""
     defaults = vars(parser.parse_args([]))
     return {name: each for name, each in options.items() if each != defaults.get(name, each)}

@@ -14,6 +14,8 @@ import shlex
 import sys
 import warnings
 import zipfile
+from collections.abc import Callable
+from io import BufferedWriter
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,11 @@ import torch
 
 from trainparts import errors
 
+# What torch.load() returns where it executes nothing; a dict or a list may have more of it.
+Content = dict | list | torch.Tensor | str | float | None
 
-def write(path, save):
+
+def write(path: Path, save: Callable[[BufferedWriter], object]) -> None:
     """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
     temporary = path.with_suffix(".tmp")
     try:
@@ -44,7 +49,7 @@ def write(path, save):
         raise errors.storage_error(what, failed) from None
 
 
-def load_file(path, typed=True):
+def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
     """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
     # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
     # file is damaged, and then an older one would be taken.
@@ -71,7 +76,7 @@ def load_file(path, typed=True):
         if Path(path).suffix == ".safetensors":
             return importlib.import_module("safetensors.torch").load(content.getvalue())
         # Other projects save their options, and numbers of NumPy: none of it runs code.
-        numbers = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
+        numbers: list = [np.dtype, type(np.dtype("float64")), type(np.dtype("float32"))]
         scalar = np.float64(0).__reduce__()[0]
         numbers += [scalar, (scalar, "numpy.core.multiarray.scalar")]
         # One line says what is wrong, not PyTorch's warnings of odd tensors and pickles.
@@ -92,7 +97,7 @@ def load_file(path, typed=True):
         raise errors.Damaged(f"{path} cannot be loaded: {why}") from None
 
 
-def fits(weight, own):
+def fits(weight: torch.Tensor, own: torch.Tensor) -> bool:
     """Returns whether a file's weight can be one of a model's: it has as many sides, and real
     numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
     real = weight.is_floating_point() or not own.is_floating_point()

@@ -18,12 +18,16 @@ import stat
 import sys
 import termios
 import time
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # Python 3.12 has it in collections.abc
 
 KEPT = 2**20  # bytes that are kept for a reader who has stopped; what comes after is left out
 AT_THE_END = 10  # seconds that a process which ends waits for its reader
 
 
-def never_wait():
+def never_wait() -> None:
     """Replaces sys.stdout and sys.stderr, where a pipe, a terminal or a socket is behind them, by
     streams that do not wait: what the reader does not take is kept, and written with what comes
     next, or by deliver(), which also runs at the exit. A daemon's missing stderr becomes /dev/null.
@@ -45,12 +49,12 @@ def never_wait():
             if not stream.write_through:  # as `python -u` has it
                 buffer = io.BufferedWriter(buffer)
             how = stream.encoding, stream.errors, None, stream.line_buffering, stream.write_through
-            setattr(sys, name, io.TextIOWrapper(buffer, *how))
+            setattr(sys, name, io.TextIOWrapper(cast(BinaryIO, buffer), *how))
     if readers:
         atexit.register(deliver)
 
 
-def deliver(seconds=AT_THE_END):
+def deliver(seconds: float = AT_THE_END) -> None:
     """Waits for the readers of sys.stdout and sys.stderr to take what is kept for them."""
     until = time.monotonic() + seconds
     for stream in sys.stdout, sys.stderr:
@@ -62,14 +66,14 @@ def deliver(seconds=AT_THE_END):
                     time.sleep(0.01)
 
 
-def descriptor_that_does_not_wait():
+def descriptor_that_does_not_wait() -> int:
     """Returns a descriptor of stderr for C code, whose writes fail where they would wait, as far as
     the system has one: not for a socket."""
     reader = _reader(sys.stderr)
     return reader.own if reader else sys.stderr.fileno()
 
 
-def _reader(stream):
+def _reader(stream: TextIO) -> Reader | None:
     """Returns the Reader of a stream that never_wait() has made, None of another."""
     buffer = getattr(stream, "buffer", None)
     return getattr(getattr(buffer, "raw", buffer), "reader", None)
@@ -78,27 +82,28 @@ def _reader(stream):
 class Stream(io.RawIOBase):
     """What io.TextIOWrapper writes to: it takes all that it is given."""
 
-    def __init__(self, reader, descriptor):
+    def __init__(self, reader: Reader, descriptor: int):
         self.reader, self.descriptor = reader, descriptor
 
-    def write(self, data):
-        self.reader.take(bytes(data))
-        return len(data)
+    def write(self, data: Buffer) -> int:
+        taken = bytes(data)
+        self.reader.take(taken)
+        return len(taken)
 
-    def fileno(self):
+    def fileno(self) -> int:
         return self.descriptor
 
-    def isatty(self):
+    def isatty(self) -> bool:
         return os.isatty(self.descriptor)
 
-    def writable(self):
+    def writable(self) -> bool:
         return True
 
 
 class Reader:
     """The other end of a pipe, a terminal or a socket, and what is kept for it."""
 
-    def __init__(self, descriptor):
+    def __init__(self, descriptor: int):
         self.descriptor, self.socket, self.room = descriptor, None, math.inf
         self.kept, self.full, self.left_out = bytearray(), False, 0
         # O_NONBLOCK belongs to the open file, which other processes share: so it is opened anew.
@@ -115,7 +120,7 @@ class Reader:
             self.room = fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ) * 3 // 4
         os.register_at_fork(after_in_child=self.kept.clear)  # or a child would write it, too
 
-    def take(self, data):
+    def take(self, data: bytes) -> None:
         """Writes the data, after what is kept; keeps what the reader does not take."""
         self.write()
         if self.full and not self.kept:
@@ -128,7 +133,7 @@ class Reader:
             self.kept += data
             self.write()
 
-    def write(self):
+    def write(self) -> None:
         """Writes what is kept until the reader takes no more."""
         try:
             while self.kept:
@@ -136,13 +141,13 @@ class Reader:
         except BlockingIOError:
             pass
 
-    def piece(self):
+    def piece(self) -> bytes:
         """Returns whole lines of what is kept, if there are, not more than a pipe takes at once,
         so that another process's lines do not come between."""
         end = self.kept.rfind(b"\n", 0, select.PIPE_BUF) + 1
         return bytes(self.kept[: end or select.PIPE_BUF])
 
-    def put(self, piece):
+    def put(self, piece: bytes) -> int:
         """Writes some of a piece, and returns how many bytes; raises BlockingIOError rather than
         wait."""
         if self.socket:
@@ -158,6 +163,6 @@ class Reader:
         return os.write(self.own, piece)
 
 
-def unread_bytes(pipe):
+def unread_bytes(pipe: int) -> int:
     """Returns how many bytes are in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

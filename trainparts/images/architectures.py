@@ -9,17 +9,34 @@ import difflib
 import functools
 import importlib.util
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 import torch.nn as nn
 from torchvision import models
 from torchvision.transforms import InterpolationMode
+from torchvision.transforms._presets import ImageClassification
 
-from trainparts import errors
+from trainparts import errors, option_types
 
 
-def why_unknown(arch):
+class About(TypedDict, total=False):
+    """What a file says of its model and its images."""
+
+    what: str  # the file, or another source of the weights
+    published: bool  # whether its library publishes them
+    arch: str
+    model_options: dict[str, option_types.Value]  # what the model is built with
+    num_classes: int
+    classes: list[str]
+    image_size: int  # pixels
+    val_resize: int  # pixels
+    interpolation: str
+    mean: list[float]  # of the pixels, from 0 to 1
+    std: list[float]
+
+
+def why_unknown(arch: str) -> str | None:
     """Returns why no model has this name, with similar ones, or None."""
     known = models.list_models(module=models)
     name = arch.removeprefix("timm/")
@@ -34,7 +51,7 @@ def why_unknown(arch):
     return None
 
 
-def make_model(arch, pretrained=False, **options):
+def make_model(arch: str, pretrained: bool = False, **options: option_types.Value) -> nn.Module:
     """Returns a model with random weights, or its library's pretrained one."""
     if arch.startswith("timm/"):
         timm = importlib.import_module("timm")
@@ -43,10 +60,12 @@ def make_model(arch, pretrained=False, **options):
     return models.get_model(arch, weights=weights, **options)
 
 
-def model_options(arch, image_size, about, zero_init=False):
+def model_options(
+    arch: str, image_size: int | None, about: About, zero_init: bool = False
+) -> dict[str, option_types.Value]:
     """Returns the arguments of an architecture besides the number of classes: those of a file's
     model, from weight_files.about_file(), but sizes are this run's."""
-    options = {}
+    options: dict[str, option_types.Value] = {}
     if zero_init:  # only ResNets take it
         options = {"zero_init_residual": True}
     elif arch in ("googlenet", "inception_v3"):  # published weights expect another normalisation
@@ -57,7 +76,7 @@ def model_options(arch, image_size, about, zero_init=False):
     elif arch == "maxvit_t":
         options = {"input_size": (image_size, image_size)}
     elif arch.startswith("timm/"):
-        options = timm_size(arch, image_size)
+        options = {**timm_size(arch, image_size)}
     # No other options than these: one may name a file, which a library would load.
     theirs = about.get("model_options", {})
     believed = [name for name in options if name in theirs and "size" not in name]
@@ -65,23 +84,22 @@ def model_options(arch, image_size, about, zero_init=False):
 
 
 @functools.cache
-def timm_size(arch, image_size):
+def timm_size(arch: str, image_size: int) -> dict[str, int]:
     """Returns {"img_size": pixels} for a model of timm's that takes images of another size than its
     own only if it is built for it, else nothing; raises BadInput if it does not take them."""
-    config = preset_of(arch).config
-    if image_size == config.input_size[1]:
+    preset, wrong = preset_of(arch), []
+    if image_size == preset.image_size:
         return {}
-    why = None
-    for options in ({}, {"img_size": image_size})[: 1 + config.fixed_input_size]:
+    for options in ({}, {"img_size": image_size})[: 1 + preset.fixed]:
         try:
             with torch.device("meta"), torch.no_grad():
-                model = make_model(arch, **options).eval()
+                model = make_model(arch, False, **options).eval()
                 model(torch.zeros(1, 3, image_size, image_size))
             return options
         except Exception as error:  # whatever a model says of a size
-            why = why or error
+            wrong.append(errors.first_line(error))
     what = f"-a {arch} does not take images of {image_size} pixels"
-    raise errors.BadInput(f"{what} ({errors.first_line(why)}); its own have {config.input_size[1]}")
+    raise errors.BadInput(f"{what} ({wrong[0]}); its own have {preset.image_size}")
 
 
 class Preset(NamedTuple):
@@ -90,19 +108,23 @@ class Preset(NamedTuple):
     image_size: int  # pixels of a crop
     val_resize: int  # pixels of the shorter side, before the crop of validation
     interpolation: str
-    mean: tuple  # of the pixels, from 0 to 1, by which they are normalised
-    std: tuple
+    mean: tuple[float, ...]  # of the pixels, from 0 to 1, by which they are normalised
+    std: tuple[float, ...]
     squash: bool = False  # both sides are resized to val_resize, whatever the shape
-    config: object = None  # timm's
+    fixed: bool = False  # timm's model takes images of another size only if it is built for it
 
-    def about(self):
+    def about(self) -> About:
         """Returns {name: value} of what a checkpoint says of images."""
-        about = {"image_size": self.image_size, "val_resize": self.val_resize}
-        about |= {"interpolation": self.interpolation}
-        return about | {"mean": list(self.mean), "std": list(self.std)}
+        return About(
+            image_size=self.image_size,
+            val_resize=self.val_resize,
+            interpolation=self.interpolation,
+            mean=[*self.mean],
+            std=[*self.std],
+        )
 
 
-def preset_in(transforms):
+def preset_in(transforms: ImageClassification) -> Preset:
     """Returns the Preset of what torchvision's published weights have as transforms()."""
     return Preset(
         transforms.crop_size[0],
@@ -114,7 +136,7 @@ def preset_in(transforms):
 
 
 @functools.cache
-def preset_of(arch, test=False):
+def preset_of(arch: str, test: bool = False) -> Preset:
     """Returns the Preset that belongs to `arch`; for published weights of timm's also that of a
     `test`, as in timm's validate.py."""
     if not arch.startswith("timm/"):
@@ -135,12 +157,13 @@ def preset_of(arch, test=False):
         tuple(config.mean),
         tuple(config.std),
         squash=config.crop_mode == "squash",
-        config=config,
+        fixed=config.fixed_input_size,
     )
 
 
-def classifier(model):
+def classifier(model: nn.Module) -> nn.ModuleList:
     """Returns the last layer in a list; timm's models say which it is, and some have two."""
     *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])
-    last = getattr(model, "get_classifier", lambda: last)()
+    own = getattr(model, "get_classifier", None)
+    last = own() if callable(own) else last
     return nn.ModuleList(last if isinstance(last, tuple) else [last])

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from trainparts import errors
+from trainparts.images import architectures, image_files
 
 # ILSVRC2012's ids, one in a line, in the order in which meta.mat of its devkit and Kaggle's
 # LOC_synset_mapping.txt have the classes: that of the ids as text.
@@ -20,7 +20,13 @@ IMAGENET_FILE = Path(__file__).with_name("imagenet_classes.txt")
 IMAGENET = IMAGENET_FILE.read_text().split()
 
 
-def name_outputs(train, val, about, typed, folder):
+def name_outputs(
+    train: image_files.Source,
+    val: image_files.Source,
+    about: architectures.About,
+    typed: int | None,
+    folder: str | None,
+) -> tuple[image_files.Source, image_files.Source, int]:
     """Returns (train, val, number of outputs) of an evaluation, whose targets are outputs of the
     weights: by the names that a file says, else by those in `folder`, DIR, which must then be as
     many. `typed` is --num-classes, or None."""
@@ -36,11 +42,11 @@ def name_outputs(train, val, about, typed, folder):
         whose = about["what"]
     elif outputs != len(classes):
         raise unnamed(about["what"], outputs, classes, folder)
-    train, val = (in_classes(each, classes, whose) for each in (train, val))
+    train, val = (each.in_classes(classes, whose) for each in (train, val))
     return train, val, outputs
 
 
-def order_classes(found, about):
+def order_classes(found: list[str], about: architectures.About) -> list[str]:
     """Returns the classes of a model's outputs: those that a file says, or those of the folders
     that were `found`, whose order is ImageFolder's, as that of nearly all weights. For published
     weights of 1,000 classes, these must be ImageNet's: by WordNet's ids, or from 0 to 999."""
@@ -55,27 +61,11 @@ def order_classes(found, about):
     return found
 
 
-def in_classes(source, classes, whose):
-    """Returns a Source whose targets are positions in `classes`, by name."""
-    if source.classes == classes:
-        return source
-    labels = {name: label for label, name in enumerate(classes)}
-    if strange := [name for name in source.classes if name not in labels]:
-        what = f"{len(strange):,} of {len(source.classes):,} classes are not in {whose}"
-        name, known = first_three(strange[:1]), first_three(classes)
-        raise errors.BadInput(f"{source.folder}: {what}, as {name}; known are {known}")
-    positions = np.array([labels[name] for name in source.classes])
-    if source.target.ndim == 1:
-        target = positions[source.target]
-    else:
-        target = np.zeros((len(source.target), len(classes)), source.target.dtype)
-        target[:, positions] = source.target
-    return source._replace(classes=classes, target=target)
-
-
-def unnamed(what, outputs, classes, folder, part="val"):
+def unnamed(
+    what: str, outputs: int, classes: Sequence[str], folder: str | None, part: str = "val"
+) -> errors.BadInput:
     """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
-    named = f"{len(classes):,} classes: {first_three(classes)}"
+    named = f"{len(classes):,} classes: {image_files.first_three(classes)}"
     line = f"{what} has {outputs:,} outputs, and DIR names {named}"
     if outputs != 1000:
         return errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
@@ -89,12 +79,7 @@ def unnamed(what, outputs, classes, folder, part="val"):
     return errors.BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 
 
-def first_three(names):
-    """Returns the first names as text; what cannot be printed of them is escaped."""
-    return ", ".join(ascii(name)[1:-1] for name in names[:3]) + ", ..." * (len(names) > 3)
-
-
-def order_of_numbers(classes):
+def order_of_numbers(classes: Sequence[str]) -> list[str]:
     """Returns a line on the order of classes that are numbers, where text has another."""
     if not all(map(str.isdecimal, classes)) or sorted(classes) == sorted(classes, key=int):
         return []

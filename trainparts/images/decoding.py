@@ -15,6 +15,9 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Callable, Generator, Sequence
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 import PIL.Image
@@ -22,8 +25,30 @@ import torch
 
 from trainparts import errors
 
+# top, left, height, width
+Region = tuple[int, int, int, int]
+# Returns the region that is needed of an image of this height and width.
+Choose = Callable[[int, int], Region]
 
-def decode(encoded, choose):
+
+class CodeStream(Protocol):
+    """nvImageCodec's: an encoded image, or a region of it."""
+
+    height: int
+    width: int
+
+    def get_sub_code_stream(self, *, region: object) -> CodeStream: ...
+
+
+class Decoder(Protocol):
+    """nvImageCodec's."""
+
+    def decode(
+        self, streams: Sequence[CodeStream], *, params: object
+    ) -> Sequence[np.ndarray | None]: ...
+
+
+def decode(encoded: bytes, choose: Choose) -> np.ndarray:
     """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
     (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
     choose = functools.cache(choose)  # one region, even if both decoders try
@@ -31,19 +56,22 @@ def decode(encoded, choose):
     return decode_by_pillow(encoded, choose) if region is None else region
 
 
-def decode_region(encoded, choose):
+def decode_region(encoded: bytes, choose: Choose) -> np.ndarray | None:
     """Returns what decode() does, of a JPEG by nvImageCodec; None if that cannot."""
-    region = find_region(encoded, choose, 2 * PIL.Image.MAX_IMAGE_PIXELS)  # Pillow's limit
+    most = 2 * (PIL.Image.MAX_IMAGE_PIXELS or math.inf)  # Pillow's limit
+    region = find_region(encoded, choose, most)
     return None if region is None else decode_regions([region])[0]
 
 
-def find_region(encoded, choose, most):
+def find_region(encoded: bytes, choose: Choose, most: float) -> CodeStream | None:
     """Returns that region of a JPEG for decode_regions(); None if it is none, if it has more than
     `most` pixels, or bytes for more, or without nvImageCodec."""
     # nvImageCodec does not notice a truncated file, so look for JPEG's last marker.
-    if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:] or not region_decoder():
+    if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:]:
         return None
-    codec = region_decoder()[0]
+    if not (found := region_decoder()):
+        return None
+    codec = found[0]
     with contextlib.suppress(RuntimeError):
         stream = codec.CodeStream(encoded)
         if max(stream.height * stream.width, len(encoded) / 3) <= most:
@@ -53,12 +81,12 @@ def find_region(encoded, choose, most):
     return None
 
 
-def decode_regions(regions):
+def decode_regions(regions: Sequence[CodeStream]) -> list[np.ndarray | None]:
     """Decodes what find_region() returned, in one call; has None for those that nvImageCodec
     cannot decode."""
-    if not regions:
-        return []
-    _, decoder, parameters = region_decoder()
+    if not regions or not (found := region_decoder()):
+        return [None for _ in regions]
+    _, decoder, parameters = found
     decoded = None
     with contextlib.suppress(RuntimeError), hushed() as warnings_of_c:
         decoded = decoder.decode(regions, params=parameters)
@@ -71,7 +99,7 @@ def decode_regions(regions):
 
 
 @functools.cache
-def region_decoder():
+def region_decoder() -> tuple[ModuleType, Decoder, object] | None:
     """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
     # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
     # Called where images are decoded, so that every loader worker makes its own.
@@ -99,7 +127,7 @@ def region_decoder():
 
 
 @contextlib.contextmanager
-def hushed():
+def hushed() -> Generator[list[bool]]:
     """Keeps C libraries from printing: libjpeg and libtiff do not say of which file. Yields a list
     that is not empty afterwards if they would have printed something."""
     libc, stderr, shown, kept = c_stderr()
@@ -109,13 +137,13 @@ def hushed():
         yield said
     finally:
         stderr.value = shown
-        if shown != kept and libc.ftell(kept):
+        if libc and shown != kept and libc.ftell(kept):
             libc.rewind(kept)
             said.append(True)
 
 
 @functools.cache
-def c_stderr():
+def c_stderr() -> tuple[ctypes.CDLL | None, ctypes.c_void_p, int | None, int | None]:
     """Returns (the C library, its variable stderr, what it points to, a stream in memory)."""
     # The variable, not the descriptor 2, to which others print meanwhile.
     try:
@@ -130,11 +158,11 @@ def c_stderr():
 
 
 # Not every format of Pillow: for PostScript it would run another program on the file.
-FORMATS = "JPEG PNG PPM BMP GIF TIFF WEBP".split()
+FORMATS = ["JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP"]
 FORMATS += ["AVIF"] * bool(importlib.util.find_spec("PIL.AvifImagePlugin"))  # since Pillow 11.3
 
 
-def decode_by_pillow(encoded, choose):
+def decode_by_pillow(encoded: bytes, choose: Choose) -> np.ndarray:
     """Returns what decode() does, of any format in FORMATS by Pillow."""
     with hushed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's do not say of which file, either
@@ -147,7 +175,8 @@ def decode_by_pillow(encoded, choose):
                 return pixels.reshape(shape)[top : top + height, left : left + width]
             with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
                 deep = image.format == "PNG" and ";16" in str(image.tile)  # bits a channel
-                deep |= image.format == "TIFF" and max(image.tag_v2.get(258, [1])) > 8
+                tags = getattr(image, "tag_v2", {})  # TIFF's
+                deep |= image.format == "TIFF" and max(tags.get(258, [1])) > 8
                 if deep or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
                     cure = "convert it to 8 bits, by a range that you choose"
                     raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
@@ -163,14 +192,14 @@ def decode_by_pillow(encoded, choose):
             raise errors.BadInput(errors.first_line(error)) from None
 
 
-def why_unread(encoded):
+def why_unread(encoded: bytes) -> str:
     """Returns what a file is that is of no format in FORMATS."""
     with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
         return f"it is {image.format}, not one of {', '.join(FORMATS)}"
-    return f"Pillow cannot identify it: it begins with {bytes(encoded[:16])}"
+    return f"Pillow cannot identify it: it begins with {encoded[:16]}"
 
 
-def resize(image, size, mode, out):
+def resize(image: np.ndarray, size: Sequence[int], mode: str, out: torch.Tensor) -> None:
     """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
     # interpolate() returns planes, and interleaving them again takes as long as resizing. The
     # operator behind it writes into a tensor of any layout.
@@ -180,6 +209,6 @@ def resize(image, size, mode, out):
 
 
 @functools.cache
-def resizer(mode):
+def resizer(mode: str) -> Callable[..., torch.Tensor]:
     """Returns PyTorch's operator; to look it up takes a while."""
     return getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").out

@@ -14,8 +14,9 @@ import itertools
 import os
 import platform
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import PIL.Image
@@ -23,7 +24,6 @@ import PIL.ImageColor
 from torchvision import datasets
 
 from trainparts import errors
-from trainparts.images import class_names
 
 
 class Source(NamedTuple):
@@ -31,7 +31,7 @@ class Source(NamedTuple):
     `names[file[i]]`. Lists, whose reference counts change, would be copied into every worker."""
 
     folder: str
-    classes: list  # (C,) names
+    classes: list[str]  # (C,)
     names: np.ndarray  # (F,) bytes: paths below the folder
     file: np.ndarray  # (N,)
     offset: np.ndarray  # (N,) bytes
@@ -39,11 +39,11 @@ class Source(NamedTuple):
     target: np.ndarray  # (N,) classes; or (N, C), 1 where an image has the class
     not_read: str = ""  # files that are there, but not in this list
 
-    def path(self, index):
+    def path(self, index: int) -> str:
         """Returns the path of the file that holds an image."""
         return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
 
-    def read(self, index):
+    def read(self, index: int) -> bytes:
         """Returns the bytes of an image."""
         if self.length[index] < 0:
             with open(self.path(index), "rb", buffering=0) as file:
@@ -51,16 +51,16 @@ class Source(NamedTuple):
         shard = open_shard(self.path(index))
         return os.pread(shard.fileno(), self.length[index], self.offset[index])
 
-    def digest(self):
+    def digest(self) -> str:
         """Returns "N images, HASH", a hash of classes, positions and some file sizes."""
         hashed = hashlib.sha256(repr(self.classes).encode())
         for array in self[2:-1]:
-            hashed.update(array)
+            hashed.update(array.tobytes())
         for index in range(0, len(self.length), len(self.length) // 100 + 1):
             hashed.update(b"%d " % os.path.getsize(self.path(index)))
         return f"{len(self.target)} images, {hashed.hexdigest()[:8]}"
 
-    def gaps(self):
+    def gaps(self) -> list[str]:
         """Returns lines that say which files are not read, and which classes have no image; what
         cannot be printed of a name is escaped."""
         lines = [f"{self.folder}: files that are not read: {self.not_read}"] * bool(self.not_read)
@@ -75,55 +75,94 @@ class Source(NamedTuple):
         escaped = ((c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
         return ["".join(line) for line in escaped]
 
+    def in_classes(self, classes: list[str], whose: str) -> Source:
+        """Returns the Source with targets that are positions in `classes`, by name. Raises BadInput
+        if one of its classes is not in them; `whose` says of what they are."""
+        if self.classes == classes:
+            return self
+        labels = {name: label for label, name in enumerate(classes)}
+        if strange := [name for name in self.classes if name not in labels]:
+            what = f"{len(strange):,} of {len(self.classes):,} classes are not in {whose}"
+            name, known = first_three(strange[:1]), first_three(classes)
+            raise errors.BadInput(f"{self.folder}: {what}, as {name}; known are {known}")
+        positions = np.array([labels[name] for name in self.classes])
+        if self.target.ndim == 1:
+            target = positions[self.target]
+        else:
+            target = np.zeros((len(self.target), len(classes)), self.target.dtype)
+            target[:, positions] = self.target
+        return self._replace(classes=classes, target=target)
+
 
 # Each worker opens a shard once: on a network file system, opening takes longer than reading.
 open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
-def open_sources(folder, evaluate=False, open_part=None):
+def open_sources(
+    folder: Path,
+    evaluate: bool = False,
+    open_part: Callable[..., Source] | None = None,
+    name_part: Callable[[Path], list[str]] | None = None,
+) -> tuple[Source, Source]:
     """Returns (train, val) of DIR; of train's classes, val/ may have fewer. To evaluate, train/
-    only names classes, and has no images in its Source; without a train/, val/ names them. A
-    function in place of open_source(), `open_part`, takes the same arguments."""
-    open_part = open_part or open_source
+    only names classes, and has no images in its Source; without a train/, val/ names them. In place
+    of open_source() and name_classes(), other functions may take the same arguments."""
+    open_part, name_part = open_part or open_source, name_part or name_classes
     if not evaluate:
         train = open_part(folder / "train")
         val = open_part(folder / "val", allow_empty=True)
-        return train, class_names.in_classes(val, train.classes, "train/")
+        return train, val.in_classes(train.classes, "train/")
     val = open_part(folder / "val", allow_empty=True)
     nothing = {name: getattr(val, name)[:0] for name in Source._fields[3:-1]}
     train = val._replace(**nothing, not_read="")
-    if names := open_part(folder / "train", names_only=True):
+    if names := name_part(folder / "train"):
         train = train._replace(folder=str(folder / "train"), classes=names)
     return train, val
 
 
-def open_source(folder, allow_empty=False, names_only=False):
-    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it. Or
-    only the names of its classes, none if there is no such folder."""
+def open_source(folder: Path, allow_empty: bool = False) -> Source:
+    """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it.
+    Raises BadInput if it is neither, or, unless `allow_empty`, if a class has no image."""
     try:
         if "index.npz" in os.listdir(folder):
-            return open_shards(folder, names_only)
-        return class_folders(folder)[0] if names_only else list_images(folder, allow_empty)
+            return open_shards(folder)
+        return list_images(folder, allow_empty)
     except Exception as error:  # a damaged index may raise anything
-        lost = isinstance(error, FileNotFoundError) and not os.path.islink(folder)
-        if names_only and lost:
+        raise no_part(folder, error) from None
+
+
+def name_classes(folder: Path) -> list[str]:
+    """Returns the names of the classes of a folder that open_source() opens, though they may have
+    no images; none if there is no such folder."""
+    try:
+        if "index.npz" in os.listdir(folder):
+            with open_index(folder) as index:
+                return index["classes"].tolist()
+        return class_folders(folder)[0]
+    except Exception as error:  # a damaged index may raise anything
+        if isinstance(error, FileNotFoundError) and not os.path.islink(folder):
             return []
-        holds = (
-            "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
-            "in any form), or tars and index.npz (tools/make_shards.py --index)"
-        )
-        raise errors.storage_error(folder, error, typed=True, advice=holds) from None
+        raise no_part(folder, error) from None
 
 
-def list_images(folder, allow_empty=False):
+def no_part(folder: Path, error: Exception) -> errors.BadInput | errors.Fault:
+    """Returns what to raise for an error of listing train/ or val/."""
+    holds = (
+        "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
+        "in any form), or tars and index.npz (tools/make_shards.py --index)"
+    )
+    return errors.storage_error(folder, error, typed=True, advice=holds)
+
+
+def list_images(folder: Path, allow_empty: bool = False) -> Source:
     """Returns the Source of <class>/*: the files, classes and order of torchvision's ImageFolder.
     It, however, takes a folder that cannot be read for an empty one."""
     suffixes, not_read = datasets.folder.IMG_EXTENSIONS, collections.Counter()
 
-    def is_read(name):
+    def is_read(name: str) -> bool:
         return name.lower().endswith(suffixes)
 
-    def fail(error):
+    def fail(error: OSError) -> NoReturn:
         raise error
 
     classes, files = class_folders(folder)
@@ -162,7 +201,7 @@ def list_images(folder, allow_empty=False):
     )
 
 
-def class_folders(folder):
+def class_folders(folder: Path) -> tuple[list[str], list[str]]:
     """Returns (names of the folders in a folder, sorted as text, as ImageFolder does; others)."""
     with os.scandir(folder) as entries:
         folders = {entry.name: entry.is_dir() for entry in entries}
@@ -170,7 +209,7 @@ def class_folders(folder):
     return names, [name for name, is_folder in folders.items() if not is_folder]
 
 
-def counts(kinds):
+def counts(kinds: collections.Counter[str]) -> str:
     """Returns the most frequent of {kind: count} as text."""
     several = [f"{count:,} {kind}" for kind, count in kinds.most_common(5) if count]
     if other := kinds.total() - sum(count for _, count in kinds.most_common(5)):
@@ -178,14 +217,21 @@ def counts(kinds):
     return ", ".join(several)
 
 
-def open_shards(folder, names_only=False):
-    """Returns the Source, or its classes, that tools/make_shards.py has written into index.npz."""
-    content = (folder / "index.npz").read_bytes()  # zipfile hides an error of the disk
-    with np.load(io.BytesIO(content)) as index:
-        if names_only:
-            return index["classes"].tolist()
-        arrays = [index[name] for name in Source._fields[2:-1]]
-        source = Source(str(folder), index["classes"].tolist(), *arrays)
+def first_three(names: Sequence[str]) -> str:
+    """Returns the first names as text; what cannot be printed of them is escaped."""
+    return ", ".join(ascii(name)[1:-1] for name in names[:3]) + ", ..." * (len(names) > 3)
+
+
+def open_index(folder: Path) -> np.lib.npyio.NpzFile:
+    """Returns the index that tools/make_shards.py has written."""
+    return np.load(io.BytesIO((folder / "index.npz").read_bytes()))  # zipfile hides a disk's error
+
+
+def open_shards(folder: Path) -> Source:
+    """Returns the Source that tools/make_shards.py has written into index.npz."""
+    with open_index(folder) as index:
+        names, file, offset, length, target = (index[name] for name in Source._fields[2:-1])
+        source = Source(str(folder), index["classes"].tolist(), names, file, offset, length, target)
         labels = {*source.target.tolist()}
         if not labels or not labels <= {*range(len(source.classes))}:
             raise ValueError("its images are of other classes")
@@ -195,7 +241,7 @@ def open_shards(folder, names_only=False):
     return source
 
 
-def make_demo_set(folder):
+def make_demo_set(folder: Path) -> None:
     """Writes ten classes of 128 + 32 JPEGs of 64 x 64 pixels: a square of one colour on noise."""
     rng = np.random.default_rng(0)
     # Several ranks on several nodes may write at once, each its own; one of them is renamed.

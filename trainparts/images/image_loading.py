@@ -12,14 +12,32 @@ import functools
 import signal
 import sys
 import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import cast
 
+import numpy as np
 import torch
 
-from trainparts import endings, errors
+from trainparts import batch_plan, endings, errors
 from trainparts.images import decoding, image_files
 
+# A crop that has begun: it yields which region of an image it needs, and is sent its pixels.
+Write = Generator[decoding.Choose | None, np.ndarray, None]
+Crop = Callable[[torch.Tensor, int, int | None], Write]  # of (out, key, epoch)
+SizeOf = Callable[[str, int | None], int]  # the side in pixels, of (split, epoch)
+# A buffer's number, split, epoch, position, and the classes or why there are none.
+Filled = tuple[int, str, int | None, int, Sequence[int] | torch.Tensor | Exception]
 
-def load_images(schedule, sources, crops, size_of, batch_bytes, workers, device):
+
+def load_images(
+    schedule: Iterable[batch_plan.Job],
+    sources: dict[str, image_files.Source],
+    crops: dict[str, Crop],
+    size_of: SizeOf,
+    batch_bytes: int,
+    workers: int,
+    device: torch.device,
+) -> Iterator[batch_plan.Loaded]:
     """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position) for a
     schedule of (split, epoch, position, keys). The images' buffer is reused when the next batch is
     requested. `crops[split]` is applied to images of `sources[split]`; size_of(split, epoch) is its
@@ -43,20 +61,26 @@ def load_images(schedule, sources, crops, size_of, batch_bytes, workers, device)
     loaded = iter(loader)
     if device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
-        torch.cuda.check_error(cuda.cudaHostRegister(buffers.data_ptr(), buffers.nbytes, 0))
+        where = buffers.data_ptr(), buffers.nbytes, 0
+        torch.cuda.check_error(cuda.cudaHostRegister(*where))  # pyrefly: ignore[missing-attribute]
     # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return images.batches(loaded)
 
 
-def repeat_images(schedule, pixels, classes, size_of):
+def repeat_images(
+    schedule: Iterable[batch_plan.Job], pixels: torch.Tensor, classes: torch.Tensor, size_of: SizeOf
+) -> Iterator[batch_plan.Loaded]:
     """Iterates as load_images() does, again and again over parts of the same uint8 `pixels`, (bytes
     of the largest batch,), and `classes`, (N,)."""
-    loaded = ((0, *job, classes[: len(keys)]) for *job, keys in schedule)
-    return Images(None, None, size_of, pixels[None]).batches(loaded)
+    loaded = (
+        (0, split, epoch, position, classes[: len(keys)])
+        for split, epoch, position, keys in schedule
+    )
+    return Images({}, {}, size_of, pixels[None]).batches(loaded)
 
 
-def start_loader_worker(_):
+def start_loader_worker(_: int) -> None:
     """Ignores signals, because training needs data until it has saved; ends with that process."""
     for signum in endings.SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
@@ -70,41 +94,50 @@ def start_loader_worker(_):
 LISTED, LISTED_PIXELS = 32, 2**19
 
 
-class Images(torch.utils.data.Dataset):
+class Images(torch.utils.data.Dataset[Filled]):
     """Batches of uint8 images in buffers that loader workers write and the trainer reads."""
 
-    def __init__(self, sources, crops, size_of, buffers):
+    def __init__(
+        self,
+        sources: dict[str, image_files.Source],
+        crops: dict[str, Crop],
+        size_of: SizeOf,
+        buffers: torch.Tensor,
+    ):
         """`sources` and `crops` have "train" and "val". A crop is a generator function of (out,
         key, epoch), as this module says; size_of(split, epoch) is a crop's side in pixels."""
         self.sources, self.crops, self.size_of, self.buffers = sources, crops, size_of, buffers
 
-    def pixels(self, buffer, split, epoch, images):
+    def pixels(self, buffer: int, split: str, epoch: int | None, images: int) -> torch.Tensor:
         """Returns a batch's part of a buffer, as (images, size, size, 3)."""
         size = self.size_of(split, epoch)
         return self.buffers[buffer, : images * size * size * 3].view(images, size, size, 3)
 
-    def batches(self, loaded):
+    def batches(self, loaded: Iterable[Filled]) -> Iterator[batch_plan.Loaded]:
         """Yields load_images()' batches from an iterator over __getitem__()'s results."""
-        for buffer, *when, target in loaded:
+        for buffer, split, epoch, position, target in loaded:
             if isinstance(target, Exception):
                 raise target
-            yield self.pixels(buffer, *when[:2], len(target)), torch.as_tensor(target).long(), *when
+            images = self.pixels(buffer, split, epoch, len(target))
+            yield images, torch.as_tensor(target).long(), split, epoch, position
 
-    def __getitem__(self, job):
+    def __getitem__(self, index: tuple[int, str, int | None, int, Sequence[int]]) -> Filled:
         """Loads (buffer, split, epoch, position, keys); returns (buffer, split, epoch, position,
         classes), or an exception that ends the run in place of the classes."""
-        buffer, split, epoch, _, keys = job
+        buffer, split, epoch, position, keys = index
         out, target = self.pixels(buffer, split, epoch, len(keys)), []
         try:
             for first in range(0, len(keys), LISTED):
                 some = slice(first, first + LISTED)
                 target += self.load(split, epoch, keys[some], out[some])
-            return *job[:4], target
+            return buffer, split, epoch, position, target
         except (errors.BadInput, errors.Fault) as error:
             # Raised here, it would reach the user as a traceback.
-            return *job[:4], error
+            return buffer, split, epoch, position, error
 
-    def load(self, split, epoch, keys, out):
+    def load(
+        self, split: str, epoch: int | None, keys: Sequence[int], out: torch.Tensor
+    ) -> list[int]:
         """Writes up to LISTED images into uint8 (N, size, size, 3); returns their classes."""
         source, crop = self.sources[split], self.crops[split]
         indices = [key % len(source.target) for key in keys]
@@ -112,7 +145,8 @@ class Images(torch.utils.data.Dataset):
         listed = []
         for index, begin in zip(indices, begins, strict=True):
             write = begin()
-            choose = functools.cache(next(write))  # one region, though two decoders may try
+            # One region, though two decoders may try.
+            choose = functools.cache(cast(decoding.Choose, next(write)))
             try:
                 encoded = source.read(index)
                 region = decoding.find_region(encoded, choose, LISTED_PIXELS)
@@ -131,7 +165,9 @@ class Images(torch.utils.data.Dataset):
         return source.target[indices].tolist()
 
 
-def load_again(source, index, begin, error):
+def load_again(
+    source: image_files.Source, index: int, begin: Callable[[], Write], error: Exception
+) -> None:
     """Loads an image that could not be used because of `error`; begin() is its crop, from the
     start, so that it draws the same."""
     # A network file system may fail for a while, so reading is tried four times; it may return
@@ -151,6 +187,6 @@ def load_again(source, index, begin, error):
     raise errors.storage_error(what, error) from None
 
 
-def load_alone(encoded, write):
+def load_alone(encoded: bytes, write: Write) -> None:
     """Loads an image; `write` is what a crop returns, which has not begun."""
-    write.send(decoding.decode(encoded, next(write)))
+    write.send(decoding.decode(encoded, cast(decoding.Choose, next(write))))

@@ -8,49 +8,64 @@ from __future__ import annotations
 
 import collections
 import importlib.util
+import inspect
 import itertools
 import math
 import os
 import re
 import shlex
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
+import torch.nn as nn
 from torchvision import models
 
-from trainparts import errors, safe_files
+from trainparts import errors, option_types, safe_files
 from trainparts.images import architectures, class_names
 
+Weights = dict[str, torch.Tensor]  # by name, a state dict
 
-def read_about(args, metadata):
-    """Returns about_file() of the weights that a run begins with, and "what" they are."""
+
+def read_about(
+    arch: str,
+    *,
+    metadata: dict | None = None,
+    path: str | None = None,
+    pretrained: bool = False,
+    evaluate: bool = False,
+) -> architectures.About:
+    """Returns about_file() of the weights that a run of `arch` begins with, and "what" they are:
+    those of the checkpoint with this metadata, else of the file `path`, else the published ones if
+    it is `pretrained`, else random ones. Raises BadInput if they are to be evaluated and are of
+    another architecture."""
     if metadata:
         what = f"{metadata['path']}, epoch {metadata['epoch']}"
-        about = about_file(metadata["path"], metadata, args.arch)
-    elif args.weights:
-        what = args.weights
-        about = about_file(what, safe_files.load_file(what), args.arch)
+        about = about_file(metadata["path"], metadata, arch)
+    elif path:
+        what = path
+        about = about_file(path, safe_files.load_file(path), arch)
     else:
-        what = "published weights" if args.pretrained else "random weights"
-        about = {"published": args.pretrained}
-        if args.pretrained and args.evaluate:
-            about |= architectures.preset_of(args.arch, test=True).about()
-    arch, same = about.get("arch", args.arch), [args.arch]
-    if "model_options" not in about and args.arch == f"timm/{arch}":  # as timm writes its names
-        same.append(arch)
-    if args.evaluate and arch not in same:
-        if "model_options" not in about and args.arch.startswith("timm/"):
-            arch = f"timm/{arch.removeprefix('timm/')}"
-        raise errors.BadInput(
-            f"{what} has another architecture than -a {args.arch}: type -a {arch}"
-        )
-    return about | {"what": what}
+        what = "published weights" if pretrained else "random weights"
+        about: architectures.About = {"published": pretrained}
+        if pretrained and evaluate:
+            about = {**architectures.preset_of(arch, test=True).about(), "published": True}
+    theirs, same = about.get("arch", arch), [arch]
+    if "model_options" not in about and arch == f"timm/{theirs}":  # as timm writes its names
+        same.append(theirs)
+    if evaluate and theirs not in same:
+        if "model_options" not in about and arch.startswith("timm/"):
+            theirs = f"timm/{theirs.removeprefix('timm/')}"
+        raise errors.BadInput(f"{what} has another architecture than -a {arch}: type -a {theirs}")
+    about["what"] = what
+    return about
 
 
 # What a checkpoint of these scripts says of its model and its images, and of which type it is.
-ABOUT = {
+ABOUT: dict[str, type] = {
     "arch": str,
     "model_options": dict,
     "num_classes": int,
@@ -63,14 +78,16 @@ ABOUT = {
 }
 
 
-def about_file(path, saved, arch=None):
+def about_file(
+    path: str | os.PathLike[str], saved: safe_files.Content, arch: str | None = None
+) -> architectures.About:
     """Returns {name: value} of what a file says of its model, with the names of ABOUT. Of another
     project's file only the architecture is believed: its mean, for one, may be of pixels from 0 to
     255. A file with the name of one that torchvision publishes for `arch` is "published", and
     torchvision says the rest. Raises BadInput if a value is none that these scripts write."""
     saved = saved if isinstance(saved, dict) else {}
     if "model_options" not in saved:
-        about = {}
+        about: architectures.About = {}
         name = saved.get("arch")
         if name in models.list_models(module=models):
             about["arch"] = name
@@ -82,58 +99,65 @@ def about_file(path, saved, arch=None):
         names = os.path.basename(path), os.path.basename(os.path.realpath(path))
         theirs = [files[name] for name in names if name in files]
         if theirs:
-            about |= architectures.preset_in(theirs[0].transforms()).about()
-        return about | {"published": bool(theirs)}
+            about.update(architectures.preset_in(theirs[0].transforms()).about())
+        about["published"] = bool(theirs)
+        return about
     if "task" in saved:  # of text_*.py
         raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
-    about = {name: saved[name] for name in ABOUT if name in saved}
-    for name, value in about.items():
-        odd = not isinstance(value, ABOUT[name]) or (ABOUT[name] is int and value < 1)
+    found = {name: saved[name] for name in ABOUT if name in saved}
+    for name, value in found.items():
+        odd = not isinstance(value, ABOUT[name]) or (isinstance(value, int) and value < 1)
         odd = odd or (name == "interpolation" and value not in ("bilinear", "bicubic"))
         odd = odd or (name == "classes" and not all(isinstance(each, str) for each in value))
         if odd:
             raise errors.BadInput(f"{path} cannot be used: its {name} is {value!r:.80}")
-    if not about.get("classes"):  # of synthetic images
-        about.pop("classes", None)
+    if not found.get("classes"):  # of synthetic images
+        found.pop("classes", None)
     try:
-        scale = np.array([about.get("mean", [0.0] * 3), about.get("std", [1.0] * 3)], float)
+        scale = np.array([found.get("mean", [0.0] * 3), found.get("std", [1.0] * 3)], float)
         good = scale.shape == (2, 3) and np.isfinite(scale).all() and (scale[1] > 0).all()
     except (ValueError, TypeError):
         good = False
     if not good:
         raise errors.BadInput(f"{path} cannot be used: its mean and std are not three numbers each")
-    return about | {"published": False}
+    return cast(architectures.About, found | {"published": False})
 
 
-def published_files(arch):
+def published_files(arch: str | None) -> dict[str, models.WeightsEnum]:
     """Returns {file name: weights} of what torchvision publishes for an architecture."""
     several = models.get_model_weights(arch) if arch in models.list_models(module=models) else []
     return {os.path.basename(weights.url): weights for weights in several}
 
 
-def compare(args, data, about):
-    """Returns lines on the weights that are evaluated, on how what they say differs from `data`,
-    and on what they do not say."""
-    what, lines, preset = about["what"], [], architectures.preset_of(args.arch)
-    if args.evaluate:
-        sizes = "crops of {} pixels, resized to {}"
-        how = data.interpolation + ", squashed" * preset.squash
-        lines.append(f"Validating {what}: {sizes.format(data.val_size, data.val_resize)}, {how}")
-        own = about.get("image_size", data.val_size), about.get("val_resize", data.val_resize)
-        if own != (data.val_size, data.val_resize):
-            lines.append(f"Its own are {sizes.format(*own)}")
-    elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes:
-        lines.append(f"{what} has other classes: its last layer starts from theirs")
+def about_evaluation(
+    about: architectures.About, arch: str, sizes: tuple[int, int], interpolation: str
+) -> list[str]:
+    """Returns lines on the weights that are evaluated, of which read_about() says `about`, on crops
+    and images before the crop of these sizes in pixels, and on whether their own are others."""
+    text = "crops of {} pixels, resized to {}"
+    how = interpolation + ", squashed" * architectures.preset_of(arch).squash
+    lines = [f"Validating {about['what']}: {text.format(*sizes)}, {how}"]
+    own = about.get("image_size", sizes[0]), about.get("val_resize", sizes[1])
+    return lines + [f"Its own are {text.format(*own)}"] * (own != sizes)
+
+
+def about_pixels(about: architectures.About, arch: str) -> list[str]:
+    """Returns lines on a mean and a standard deviation of pixels, of which read_about() says
+    `about`, that are not those of the architecture's published weights."""
+    lines, preset = [], architectures.preset_of(arch)
     for name in "mean", "std":
         usual = [*getattr(preset, name)]
         if about.get(name, usual) != usual:
-            lines.append(f"{what} has a {name} of {about[name]}, not {usual}")
-    if args.weights and not data.resumed:
-        lines += assumptions(what, args.arch, data.model_options, about)
+            lines.append(f"{about['what']} has a {name} of {about[name]}, not {usual}")
     return lines
 
 
-def assumptions(path, arch, options, about):
+def assumptions(
+    path: str,
+    arch: str,
+    options: dict[str, option_types.Value],
+    about: architectures.About,
+) -> list[str]:
     """Returns lines on the `options` of architectures.model_options() that a file does not say,
     where published weights have others."""
     if not (files := published_files(arch)):  # no architecture of torchvision
@@ -148,7 +172,7 @@ def assumptions(path, arch, options, about):
     ]
 
 
-def published_weights(arch, options):
+def published_weights(arch: str, options: Mapping[str, option_types.Value]) -> Weights:
     """Returns the state dict that an architecture's library publishes. For a model that is built
     with `options` of architectures.timm_size(), timm resamples the embeddings of positions."""
     sizes = {name: options[name] for name in options if name == "img_size"}
@@ -166,7 +190,7 @@ def published_weights(arch, options):
         raise errors.storage_error(what, error, typed=True) from None
 
 
-def count_outputs(model, saved, what):
+def count_outputs(model: nn.Module, saved: safe_files.Content, what: str) -> int | None:
     """Returns the number of outputs of the model in a file, as the rows of its last layer; None if
     it has no such layer."""
     weights = named_as_in(model, weights_in(saved)[1], what)
@@ -183,7 +207,9 @@ AVERAGES = ("ema", "state_dict_ema", "model_ema")
 WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
 
 
-def read_weights(arch, path, options):
+def read_weights(
+    arch: str, path: str | None, options: Mapping[str, option_types.Value]
+) -> tuple[str, safe_files.Content]:
     """Returns (what is read, its content): the weights in a file, or without a path those that are
     published for an architecture, built with `options` of architectures.model_options()."""
     if path:
@@ -191,27 +217,38 @@ def read_weights(arch, path, options):
     return "--pretrained", published_weights(arch, options)
 
 
-def check_outputs(model, saved, what, outputs, classes, folder):
+def check_outputs(
+    model: nn.Module,
+    saved: safe_files.Content,
+    what: str,
+    outputs: int,
+    classes: Sequence[str],
+    folder: str | None,
+) -> None:
     """Raises BadInput if the model in a file has another number of outputs than a model that is to
     be evaluated with its weights; `classes` are those that DIR, `folder`, names."""
     theirs = count_outputs(model, saved, what)
-    if theirs not in (None, outputs):
-        if not classes:  # of synthetic images
-            raise errors.BadInput(f"{what} has {theirs} outputs: type --num-classes {theirs}")
-        raise class_names.unnamed(what, theirs, classes, folder)
+    if theirs is None or theirs == outputs:
+        return
+    if not classes:  # of synthetic images
+        raise errors.BadInput(f"{what} has {theirs} outputs: type --num-classes {theirs}")
+    raise class_names.unnamed(what, theirs, classes, folder)
 
 
-def load_weights(model, saved, what, size=None):
+def load_weights(
+    model: nn.Module, saved: safe_files.Content, what: str, size: int | None = None
+) -> None:
     """Loads the weights of a file that fit, and prints the others, such as those of another last
     layer. If the model is to be evaluated as it is, on images of `size` pixels, raises BadInput if
     its output needs weights that the file lacks, or the file has those of another model."""
+    saved = saved if isinstance(saved, dict) else {}
     name, found = weights_in(saved)
     weights, own = named_as_in(model, found, what), model.state_dict()
     both = own.keys() & weights.keys()
     odd = {each for each in both if not safe_files.fits(weights[each], own[each])}
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
-    state._metadata = {"": own._metadata[""]}
+    state._metadata = {"": own._metadata[""]}  # pyrefly: ignore[missing-attribute]
     try:
         dense = (each for each in weights.values() if each.layout == torch.strided)
         if not all(each.isfinite().all() for each in dense if not each.is_quantized):
@@ -223,7 +260,7 @@ def load_weights(model, saved, what, size=None):
     line = f"{what}: {len(left)} weights do not fit"
     names = ", ".join(left[:4])
     if len(missing) >= len(own) / 2:
-        holds = [*(weights or (saved if isinstance(saved, dict) else ()))] or ["nothing by name"]
+        holds = [*(weights or saved)] or ["nothing by name"]
         raise errors.BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
     if size:
         # Counters and tables are integers, and auxiliary heads are for training.
@@ -242,14 +279,14 @@ def load_weights(model, saved, what, size=None):
             errors.print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
 
 
-def the_others(saved, what):
+def the_others(saved: dict, what: str) -> str:
     """Returns how to take the weights beside the averages in a file, as text."""
     names = [name for name in WEIGHTS if name not in AVERAGES and has_tensors(saved.get(name))]
     if not names:
         return ""
     path = what.removeprefix("--weights ")
     out = f"{Path(path).stem}_{names[0]}.pth"
-    loader = sys.modules[safe_files.load_file.__module__].__file__
+    loader = inspect.getfile(safe_files.load_file)
     code = (
         f"import runpy, sys, torch; sys.path.insert(0, {str(Path(loader).parents[1])!r}); "
         f"load = runpy.run_path({loader!r})['load_file']; "
@@ -259,7 +296,7 @@ def the_others(saved, what):
     return f": {command} writes the others into {out}"
 
 
-def output_needs(model, names, size):
+def output_needs(model: nn.Module, names: Iterable[str], size: int) -> bool:
     """Returns whether the output in evaluation needs a tensor of these names: with NaN in it, it is
     NaN. Counters are no numbers of a layer, and buffers are computed anew, all but statistics."""
     tensors = dict(model.named_parameters(remove_duplicate=False))
@@ -278,7 +315,7 @@ def output_needs(model, names, size):
     return bool(output.isnan().any())
 
 
-def weights_in(saved):
+def weights_in(saved: safe_files.Content) -> tuple[str | None, Weights]:
     """Returns (name, {name: tensor}) of the weights in a file's content. The first name is one of
     WEIGHTS, or None if the file is a state dict itself."""
     saved = saved if isinstance(saved, dict) else {}
@@ -287,12 +324,12 @@ def weights_in(saved):
     return name, {str(each): found[each] for each in found if torch.is_tensor(found[each])}
 
 
-def has_tensors(found):
+def has_tensors(found: object) -> bool:
     """Returns whether an entry of a file is a dict with tensors."""
     return isinstance(found, dict) and any(map(torch.is_tensor, found.values()))
 
 
-def named_as_in(model, weights, what="the file"):
+def named_as_in(model: nn.Module, weights: Weights, what: str = "the file") -> Weights:
     """Returns {name: tensor} with the model's names: as they are, or, if more of them fit so,
     without the prefixes of wrappers. Raises BadInput if two models in the file fit alike."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -311,7 +348,7 @@ def named_as_in(model, weights, what="the file"):
         ]
         ways += cut
 
-    def fitting(way):
+    def fitting(way: Weights) -> int:
         return sum(way[name].shape == shapes.get(name) for name in way)
 
     best = max(ways, key=fitting)

@@ -14,25 +14,27 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, MutableMapping
+from types import FrameType
 
 import torch
 
 from trainparts import endings, errors
 
 
-def started_several():
+def started_several() -> bool:
     """Returns whether a launcher has started several processes, of which this is one."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "SLURM_STEP_NUM_TASKS")
     return any((os.environ.get(name) or "1") != "1" for name in sizes)
 
 
-def may_restart():
+def may_restart() -> bool:
     """Returns whether a launcher restarts the ranks that it has started, or has done so."""
     counts = map(os.environ.get, ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"))
     return bool({*counts} - {None, "0"})
 
 
-def follow_torchrun(local_rank=None):
+def follow_torchrun(local_rank: int | None = None) -> None:
     """Does what follow_launcher() does, where torchrun alone may start several processes; raises
     BadInput if another launcher has."""
     if "RANK" not in os.environ and started_several():
@@ -40,7 +42,7 @@ def follow_torchrun(local_rank=None):
     follow_launcher(local_rank)
 
 
-def follow_launcher(local_rank=None):
+def follow_launcher(local_rank: int | None = None) -> bool:
     """Has this process end with its launcher, torchrun or start_this_node(); returns whether it is
     the latter. `local_rank` is what old launchers give as an option."""
     launched = os.environ.get("TORCHELASTIC_RUN_ID")
@@ -56,7 +58,7 @@ def follow_launcher(local_rank=None):
     return own
 
 
-def own_numbers():
+def own_numbers() -> list[int]:
     """Returns (rank, ranks, local rank, local ranks) of this process from a launcher's variables;
     without them it is alone."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
@@ -67,11 +69,11 @@ def own_numbers():
     return numbers
 
 
-def follow_slurm(env, tasks, no_accel):
+def follow_slurm(env: MutableMapping[str, str], tasks: str, no_accel: bool) -> None:
     """Sets torchrun's variables from those of srun, which started one task per rank. Raises
     BadInput if they are not as srun sets them."""
     try:
-        env |= variables_of_slurm(env, tasks, no_accel)
+        env.update(variables_of_slurm(env, tasks, no_accel))
     except (KeyError, ValueError, TypeError) as error:
         why = f"{type(error).__name__}: {errors.first_line(error)}"
         raise errors.BadInput(
@@ -80,25 +82,27 @@ def follow_slurm(env, tasks, no_accel):
         ) from None
 
 
-def variables_of_slurm(env, tasks, no_accel):
+def variables_of_slurm(env: Mapping[str, str], tasks: str, no_accel: bool) -> dict[str, str]:
     """Returns torchrun's variables, which `env` may have already, from srun's in it."""
     nodes = env.get("SLURM_STEP_NODELIST", "127.0.0.1")
     first = re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes).split(",")[0]  # gpu[07-09,12]-ib -> gpu07-ib
     port = str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 10000)
     # Where Slurm has bound one GPU to each task, it is number 0 of 1 for its task.
     alone = torch.accelerator.device_count() == 1 and not no_accel
-    tasks_here = re.match(r"\d+", env["SLURM_STEP_TASKS_PER_NODE"])[0]
+    tasks_here = int(re.split(r"\D", env["SLURM_STEP_TASKS_PER_NODE"])[0])
     return {
         "MASTER_ADDR": env.get("MASTER_ADDR", first),
         "MASTER_PORT": env.get("MASTER_PORT", port),
         "RANK": env["SLURM_PROCID"],
         "WORLD_SIZE": tasks,
         "LOCAL_RANK": "0" if alone else env["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": "1" if alone else tasks_here,
+        "LOCAL_WORLD_SIZE": "1" if alone else str(tasks_here),
     }
 
 
-def start_this_node(processes, found, nodes=1, node=0, url=None):
+def start_this_node(
+    processes: int, found: int, nodes: int = 1, node: int = 0, url: str | None = None
+) -> int:
     """Runs this command again for each of the `processes` of this node, on which so many GPUs were
     `found`, with torchrun's variables; returns the status of the first that fails, or of one that
     fails while signals end the others. Node number `node` of `nodes` meets the others at `url`,
@@ -126,7 +130,7 @@ def start_this_node(processes, found, nodes=1, node=0, url=None):
     ranks = []  # processes
     came = []  # (time, number) of signals
 
-    def pass_on(signum, frame):
+    def pass_on(signum: int, frame: FrameType | None) -> None:
         """Asks the ranks to save and end; an alarm or a second Ctrl-C kills them."""
         came.append((time.monotonic(), signum))
         # Within a second of the first signal, it is that Ctrl-C again, sent by a launcher too.

@@ -13,7 +13,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import torch.distributed as dist
@@ -22,23 +24,24 @@ from trainparts import endings, errors
 
 
 @contextlib.contextmanager
-def meet_ranks(args, place, backend, wait):
-    """Yields a store that all ranks share, when all have come, for a `with` block that forms their
-    group by this backend. What is raised there or here becomes one line. If the block takes longer
-    than `wait`, a timedelta, and 20 seconds, the process ends."""
+def meet_ranks(
+    rank: int, ranks: int, local_ranks: int, backend: str, wait: datetime.timedelta
+) -> Generator[dist.Store]:
+    """Yields a store that all `ranks` share, of which `local_ranks` are on this node, when all have
+    come, for a `with` block that forms their group by this backend. What is raised there or here
+    becomes one line: a Fault or a BadInput. If the block takes longer than `wait` and 20 seconds,
+    the process ends; a timer ends it too if the others do not come (endings.arm_timeout())."""
 
-    def failed(why):
+    def failed(why: str) -> str:
         """Returns a line that says what failed."""
         at = f"{backend} at {os.environ.get('MASTER_ADDR')} port {os.environ.get('MASTER_PORT')}"
-        line = (
-            f"rank {place.rank} of {place.ranks} cannot form a group with the others by {at}: {why}"
-        )
-        if backend == "gloo" and place.ranks > place.local_ranks:
+        line = f"rank {rank} of {ranks} cannot form a group with the others by {at}: {why}"
+        if backend == "gloo" and ranks > local_ranks:
             name = os.environ.get("GLOO_SOCKET_IFNAME", "that of this machine's name")
             line += f"; its interface is {name}: if that is wrong, export GLOO_SOCKET_IFNAME=NAME"
         return line
 
-    def give_up():
+    def give_up() -> NoReturn:
         """Ends the process: gloo waits for ever for a rank that cannot reach this one."""
         errors.print_line(f"{Path(sys.argv[0]).name}: error: {failed('no answer')}", sys.stderr)
         os._exit(errors.Fault.status)
@@ -47,10 +50,10 @@ def meet_ranks(args, place, backend, wait):
     timer.daemon = True
     try:
         if "WORLD_SIZE" in os.environ:
-            store, ends = open_store(place, backend, wait)
+            store, ends = open_store(rank, ranks, ranks == local_ranks, backend, wait)
             # As long for rank 0, which may come late, as for those that wait.
-            endings.arm_timeout(args)
-            address = await_all(store, place, wait, *ends)
+            endings.arm_timeout(wait.total_seconds())
+            address = await_all(store, rank, ranks, wait, *ends)
         else:
             store, address = dist.HashStore(), "127.0.0.1"
         # gloo would listen at the address of this machine's name, which others cannot reach where
@@ -59,7 +62,7 @@ def meet_ranks(args, place, backend, wait):
             families = {each.family: each.address.partition("%")[0] for each in reversed(known)}
             if address in families.values():  # the first of its kind, which gloo would take
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        endings.arm_timeout(args)
+        endings.arm_timeout(wait.total_seconds())
         timer.start()
         yield store
     except (OSError, RuntimeError, ArithmeticError, KeyError, ValueError, TypeError) as error:
@@ -71,13 +74,17 @@ def meet_ranks(args, place, backend, wait):
         timer.cancel()
 
 
-def open_store(place, backend, wait):
+def open_store(
+    rank: int, ranks: int, here: bool, backend: str, wait: datetime.timedelta
+) -> tuple[dist.Store, tuple[str, str]]:
     """Returns a store that all ranks of this start share, and the two IP addresses of a connection
-    to rank 0: this machine's, rank 0's. torchrun's own store survives a restart, with addresses of
-    dead ranks in it. So rank 0 opens a new one and leaves its port there, and the others ask again
-    while nobody listens, as at the port of an earlier start."""
+    to rank 0: this machine's, rank 0's. `here`: all ranks are on this node. torchrun's own store
+    survives a restart, with addresses of dead ranks in it. So rank 0 opens a new one and leaves its
+    port there, and the others ask again while nobody listens, as at the port of an earlier
+    start."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if by_torchrun := os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    launchers = None
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         try:
             socket.create_connection((host, port), 20).close()
         except OSError as error:  # it is there before the ranks are
@@ -85,29 +92,32 @@ def open_store(place, backend, wait):
             gone = f"({errors.first_line(error)}): torchrun was killed, or its node is gone"
             raise errors.Fault(f"{what} {gone}") from None
         launchers, port = dist.TCPStore(host, port, timeout=wait), 0
-    if here := place.ranks == place.local_ranks:  # no other machine connects
+    if here:  # no other machine connects
         host = "127.0.0.1"
-    mine = f"{place.ranks} ranks and {backend}"  # others would wait for each other
-    if place.rank == 0:
-        family = {}
-        if not here and socket.has_dualstack_ipv6():
-            family = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        listener = socket.create_server((host if here else "", port), backlog=4096, **family)
+    mine = f"{ranks} ranks and {backend}"  # others would wait for each other
+    if rank == 0:
+        both = not here and socket.has_dualstack_ipv6()  # IPv4 and IPv6
+        listener = socket.create_server(
+            (host if here else "", port),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=4096,
+            dualstack_ipv6=both,
+        )
         # By itself, TCPStore would listen on all addresses.
         store = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, timeout=wait, master_listen_fd=listener.detach()
         )
         store.set("group", mine)
-        if by_torchrun:
+        if launchers:
             launchers.set("port", str(store.port))
         return store, ("127.0.0.1", "127.0.0.1")
-    store = None
+    store, ends = None, ("", "")
     until = time.monotonic() + wait.total_seconds()
     while store is None:
         time.sleep(0.5)
         last = time.monotonic() >= until
         # After a restart this may still be the port of the start before, where nobody listens.
-        port = int(launchers.get("port")) if by_torchrun else port
+        port = int(launchers.get("port")) if launchers else port
         # A plain socket first: TCPStore prints a stack where nobody listens, or no name is known.
         try:
             with socket.create_connection((host, port), 20) as connection:
@@ -117,28 +127,33 @@ def open_store(place, backend, wait):
             if last:
                 raise
     if (theirs := store.get("group").decode()) != mine:
-        raise errors.BadInput(
-            f"rank {place.rank} expects {mine}, rank 0 {theirs}: start all ranks alike"
-        )
+        raise errors.BadInput(f"rank {rank} expects {mine}, rank 0 {theirs}: start all ranks alike")
     return store, ends
 
 
-def await_all(store, place, wait, here, at_rank_0):
+def await_all(
+    store: dist.Store,
+    rank: int,
+    ranks: int,
+    wait: datetime.timedelta,
+    here: str,
+    at_rank_0: str,
+) -> str:
     """Waits until all ranks have come; returns the address at which others reach this machine.
     `here` and `at_rank_0` are the addresses of a connection to rank 0."""
     loopback = "127.", "::1"
     if not here.startswith(loopback):
         store.set("address", at_rank_0)  # rank 0's machine may know itself by 127.0.1.1 alone
-    store.set(f"rank {place.rank}", "here")
-    if place.rank == 0:
-        every = [f"rank {rank}" for rank in range(place.ranks)]
+    store.set(f"rank {rank}", "here")
+    if rank == 0:
+        every = [f"rank {number}" for number in range(ranks)]
         until = time.monotonic() + wait.total_seconds()
         while not store.check(every) and time.monotonic() < until:
             time.sleep(0.1)
         store.set("missing", ", ".join(name for name in every if not store.check([name])))
     store.wait(["missing"], wait + datetime.timedelta(seconds=20))  # rank 0 looks first
     if missing := store.get("missing").decode():
-        if place.rank == 0:
+        if rank == 0:
             time.sleep(3)  # the others read it before this end closes the store
         ask = "is its node started, with a number of its own?"
         raise errors.Fault(f"{missing[:200]} did not come within --timeout: {ask}")

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import time
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from trainparts import errors
 
+Sent = TypeVar("Sent")  # what JSON has, or a TypedDict of that; a tuple becomes a list
 
-def broadcast_value(value):
+
+def broadcast_value(value: Sent) -> Sent:
     """Returns rank 0's small value on every rank, as JSON, or raises what ended rank 0."""
     # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
     # code executed; and no collective may come before loader processes are forked.
@@ -30,7 +33,7 @@ def broadcast_value(value):
     return sent["value"]
 
 
-def broadcast_end(line, status):
+def broadcast_end(line: str, status: int) -> None:
     """Sends why rank 0 ends, with the store that it holds, to ranks that wait for its value."""
     if not dist.is_initialized():
         return

@@ -13,11 +13,13 @@ import math
 import os
 import re
 import shlex
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TypedDict, cast
 
 import torch
 
-from trainparts import errors, safe_files
+from trainparts import errors, option_types, safe_files
 from trainparts.runs import event_log, run_folder, state_trees
 
 # The last three checkpoints, newest first, and the best one.
@@ -26,7 +28,28 @@ METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".spl
 TENSORS = {"state_dict", "optimizer", "ema"}
 
 
-def write_newest(folder, checkpoint, keep_every=None):
+class Metadata(TypedDict, total=False):
+    """What a checkpoint says besides its tensors, as far as this package reads it; what the task
+    says of its model is in it, too."""
+
+    epoch: int  # epochs done
+    step: int  # steps done in the next one
+    partial: dict | None  # sums and clock of an epoch that is not over
+    global_batch: int
+    peak_lr: float
+    scaler: dict[str, float]
+    seconds: float  # trained so far
+    args: dict[str, option_types.Value]
+    not_default: dict[str, option_types.Value]
+    trainparts: str  # version and digest of this package
+    path: str  # of the file; this and what follows is load_checkpoint()'s
+    in_place: bool  # whether it is of the run in --output-dir
+    group: dict[str, float]  # of the optimizer: learning rate, and timm's count of steps
+    logged: list[int]  # epochs in the log of that run, from 1
+    end: dict[str, option_types.Value]  # what was logged when it ended
+
+
+def write_newest(folder: Path, checkpoint: dict, keep_every: int | None = None) -> None:
     """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
     so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
     for _, tensor in state_trees.leaves(checkpoint):
@@ -50,88 +73,100 @@ def write_newest(folder, checkpoint, keep_every=None):
         safe_files.write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
 
 
-def write_best(folder, checkpoint):
+def write_best(folder: Path, checkpoint: dict) -> None:
     """Writes {name: value} as the best checkpoint of a folder."""
     safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
 
 
-def load_checkpoint(args, must_fit):
+def load_checkpoint(
+    must_fit: Collection[str],
+    *,
+    output_dir: str | None,
+    resume: str | None,
+    evaluate: bool,
+    start_epoch: int | None,
+    optimizer: str,
+    averages: bool,
+) -> tuple[Metadata, dict] | tuple[None, None]:
     """Returns (metadata, tensors) of the checkpoint to go on from, or (None, None). Rank 0 calls it
     alone, because other nodes may have other disks. `must_fit` are names of what a checkpoint of
-    this task says of its model.
+    this task says of its model; `averages` says whether the run has averages of its weights; the
+    others are options of these names.
 
     A checkpoint is verified in these places: load_file() compares its checksums, and executes
     nothing; read_checkpoint() looks for METADATA and TENSORS; newest_checkpoint() falls back to an
     older one if one is damaged; this function tells other tasks' apart; check_resumed() compares
     options and check_model() the model; saved_pairs() compares names and shapes of all tensors
     before it changes one. write_newest() has refused weights that are not finite."""
-    path, metadata, in_place = find_checkpoint(args)
-    tensors = None
-    if metadata:
-        own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
-        if own and not own & metadata.keys():
-            raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
-        tensors = {name: metadata.pop(name) for name in TENSORS}
-        groups = tensors["optimizer"]["param_groups"]
-        rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
-        # Evaluation needs no optimizer's state, and another optimizer cannot take it.
-        if args.evaluate or args.optimizer != metadata["args"]["optimizer"]:
-            tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-        # What makes a state will change the rate, and the steps that timm's optimizers count.
-        steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
-        metadata["group"] = {"lr": float(rate), "step": float(steps)}
-        trained = metadata.pop("trained", None)  # of model_best.pt under --ema
-        if args.ema and trained:
-            tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
-        if args.evaluate and tensors["ema"]:  # as the run itself validates; counters stay integers
-            dtypes = {name: weight.dtype for name, weight in tensors["state_dict"].items()}
-            averages = tensors["ema"].items()
-            tensors["state_dict"] = {name: each.to(dtypes[name]) for name, each in averages}
-        # Without averages in the file, they begin at the weights.
-        tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if args.ema else None
-        metadata |= {"path": str(path), "in_place": in_place}
-        if in_place:
-            metadata["logged"], metadata["end"], _foreign = event_log.read_log(path.parent)
-    return metadata, tensors
+    found = find_checkpoint(output_dir, resume, evaluate, start_epoch)
+    if found is None:
+        return None, None
+    path, metadata, in_place = found
+    own = {*must_fit} - {"arch", "model_options"}  # which other tasks have, too
+    if own and not own & metadata.keys():
+        raise errors.BadInput(f"{path} is a checkpoint of scripts for another task")
+    tensors = {name: metadata.pop(name) for name in TENSORS}
+    groups = tensors["optimizer"]["param_groups"]
+    rate = max(group.get("lr", 0) / (group.get("lr_scale") or 1) for group in groups)
+    # Evaluation needs no optimizer's state, and another optimizer cannot take it.
+    if evaluate or optimizer != metadata["args"]["optimizer"]:
+        tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
+    # What makes a state will change the rate, and the steps that timm's optimizers count.
+    steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
+    metadata["group"] = {"lr": float(rate), "step": float(steps)}
+    trained = metadata.pop("trained", None)  # of model_best.pt under --ema
+    if averages and trained:
+        tensors |= {"ema": tensors["state_dict"], "state_dict": trained}
+    if evaluate and tensors["ema"]:  # as the run itself validates; counters stay integers
+        dtypes = {name: weight.dtype for name, weight in tensors["state_dict"].items()}
+        averaged = tensors["ema"].items()
+        tensors["state_dict"] = {name: each.to(dtypes[name]) for name, each in averaged}
+    # Without averages in the file, they begin at the weights.
+    tensors["ema"] = (tensors["ema"] or tensors["state_dict"]) if averages else None
+    metadata |= {"path": str(path), "in_place": in_place}
+    if in_place:
+        metadata["logged"], metadata["end"], _foreign = event_log.read_log(path.parent)
+    return cast("Metadata", metadata), tensors
 
 
-def find_checkpoint(args):
-    """Returns (path, checkpoint, whether it is of the run in --output-dir), or (None, None, False)
-    to begin from scratch. A checkpoint in --output-dir counts before --resume: so one command
-    begins a run from a file, and resumes it however often it is typed."""
-    folder = None if args.evaluate and args.resume else args.output_dir
-    if folder:
-        folder = Path(folder)
-        if not args.evaluate:
+def find_checkpoint(
+    output_dir: str | None, resume: str | None, evaluate: bool, start_epoch: int | None
+) -> tuple[Path, dict, bool] | None:
+    """Returns (path, checkpoint, whether it is of the run in --output-dir), or None to begin from
+    scratch. A checkpoint in --output-dir counts before --resume: so one command begins a run from a
+    file, and resumes it however often it is typed. To train, it locks the folder of --output-dir,
+    which it makes if it is not there."""
+    if output_dir and not (evaluate and resume):
+        folder = Path(output_dir)
+        if not evaluate:
             # Locked before it is read: the run that holds it may be saving.
             run_folder.open_folder(folder)
-        path, saved = newest_checkpoint(folder, "--output-dir")
-        if saved:
-            if not args.evaluate:
-                refuse_to_go_back(args, path, saved)
-            return path, saved, not args.evaluate
-        if args.evaluate:
+        if newest := newest_checkpoint(folder, "--output-dir"):
+            path, saved = newest
+            if not evaluate:
+                refuse_to_go_back(resume, start_epoch, path, saved)
+            return path, saved, not evaluate
+        if evaluate:
             raise errors.BadInput(f"--output-dir {folder} has no checkpoint")
         epochs, _end, foreign = event_log.read_log(folder)
         if foreign:  # of finished epochs too, since each is saved before it is logged
             has = f"a log of {len(epochs)} epochs" if epochs else "the log of something else"
             what = "move it back, or give another --output-dir"
             raise errors.BadInput(f"--output-dir {folder} has {has}, and no checkpoint: {what}")
-    if not args.resume:
-        return None, None, False
-    path = Path(args.resume)
+    if not resume:
+        return None
+    path = Path(resume)
     if not (errors.look_at(path) and os.path.isdir(path)):
         return path, read_checkpoint(path), False
-    path, saved = newest_checkpoint(path, "--resume")
-    if not saved:
-        raise errors.BadInput(f"--resume {args.resume} has no checkpoint")
-    return path, saved, False
+    if newest := newest_checkpoint(path, "--resume"):
+        return *newest, False
+    raise errors.BadInput(f"--resume {resume} has no checkpoint")
 
 
-def newest_checkpoint(folder, option):
-    """Returns (path, checkpoint) of the newest intact one in a folder, (None, None) if there is
-    none. Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must
-    not go on from an older one, or begin anew, because a disk does not answer."""
+def newest_checkpoint(folder: Path, option: str) -> tuple[Path, dict] | None:
+    """Returns (path, checkpoint) of the newest intact one in a folder, None if there is none.
+    Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must not
+    go on from an older one, or begin anew, because a disk does not answer."""
     try:
         there = os.listdir(folder)
     except (OSError, ValueError) as error:
@@ -155,33 +190,45 @@ def newest_checkpoint(folder, option):
             break  # the others are older
     if damaged and not found:
         raise errors.BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
-    return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]), default=(None, None))
+    if not found:
+        return None
+    return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]))
 
 
-def refuse_to_go_back(args, path, saved):
+def refuse_to_go_back(resume: str | None, start_epoch: int | None, path: Path, saved: dict) -> None:
     """Raises BadInput if --resume or --start-epoch names an earlier state of the run in
-    --output-dir than its checkpoint `path`. What began the run may be typed again."""
-    folder, begin = path.parent, Path(args.resume or path)
+    --output-dir than its checkpoint, `saved` in `path`. What began the run may be typed again."""
+    folder, begin = path.parent, Path(resume or path)
     back = "to go back, give another --output-dir, and an older checkpoint as --resume"
     inside = begin.parent.resolve() == folder.resolve() and not begin.is_dir()
     newest = {(folder / CHECKPOINTS[0]).resolve(), path.resolve()}
-    if inside and begin.resolve() not in newest and args.resume != saved["args"].get("resume"):
+    if inside and begin.resolve() not in newest and resume != saved["args"].get("resume"):
         raise errors.BadInput(f"--resume {begin}: {folder} resumes from {path.name}; {back}")
-    if args.start_epoch not in (None, saved["args"].get("start_epoch")):
+    if start_epoch not in (None, saved["args"].get("start_epoch")):
         at = f"{path} is of epoch {saved['epoch']}"
-        raise errors.BadInput(f"--start-epoch {args.start_epoch}: {at}; {back}")
+        raise errors.BadInput(f"--start-epoch {start_epoch}: {at}; {back}")
     if not inside and begin.resolve() != folder.resolve():
         errors.print_line(f"--resume {begin} is ignored: {folder} has checkpoints of its own")
 
 
-def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
+def check_resumed(
+    metadata: Metadata,
+    must_fit: Collection[str],
+    *,
+    options: Mapping[str, option_types.Value],
+    typed: Mapping[str, option_types.Value],
+    global_batch: int,
+    peak: float,
+    base_batch: int | None,
+) -> str:
     """Raises BadInput if a run is to go on with other options than its checkpoint's; returns how
-    they differ from those of another run's. `typed` are those of `options` that are not at their
-    defaults; `peak` is the peak learning rate."""
+    they differ from those of another run's, as text. `options` are those that define what is
+    trained, `typed` those of them that are not at their defaults; `peak` is the peak learning rate,
+    and `base_batch` the batch that --base-lr is for, None without that option."""
     rate = "peak learning rate"
     if math.isclose(peak, metadata["peak_lr"]):  # however it was typed
         peak = metadata["peak_lr"]
-    mine = options | {"global_batch": global_batch, rate: peak}
+    mine = dict(options) | {"global_batch": global_batch, rate: peak}
     theirs = metadata["args"] | {
         "global_batch": metadata["global_batch"],
         rate: metadata["peak_lr"],
@@ -192,8 +239,8 @@ def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
     found = differing(theirs, mine)
     if found and metadata["in_place"]:
         folder = shlex.quote(str(Path(metadata["path"]).parent))
-        if args.base_lr and peak != metadata["peak_lr"]:
-            same = metadata["peak_lr"] * args.batch_size / metadata["global_batch"]
+        if base_batch and peak != metadata["peak_lr"]:
+            same = metadata["peak_lr"] * base_batch / metadata["global_batch"]
             found += f", which --base-lr {same!r} keeps"
         other = "give another --output-dir"
         if all(theirs.get(name) == mine[name] for name in must_fit if name in mine):
@@ -206,7 +253,9 @@ def check_resumed(args, options, typed, must_fit, metadata, global_batch, peak):
     return found
 
 
-def check_model(about, must_fit, metadata):
+def check_model(
+    metadata: Metadata, must_fit: Collection[str], about: Mapping[str, option_types.Value]
+) -> None:
     """Raises BadInput unless the checkpoint with this metadata has the same values of the names in
     `must_fit` as a run says `about` its model, where that says any."""
     mine = {name: about[name] for name in must_fit if about[name]}
@@ -217,15 +266,16 @@ def check_model(about, must_fit, metadata):
         raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
 
 
-def differing(theirs, mine):
+def differing(theirs: Mapping[str, object], mine: Mapping[str, object]) -> str:
     """Returns how {name: value} of another run or rank differ from this one's, as text."""
     names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
     found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)
     return ", ".join(found)[:500]
 
 
-def read_checkpoint(path, typed=True):
-    """Returns a checkpoint of these scripts."""
+def read_checkpoint(path: Path, typed: bool = True) -> dict:
+    """Returns a checkpoint of these scripts; raises Damaged if the file is none, and Fault if it
+    cannot be read now. `typed`: the path is one that the user has typed."""
     saved = safe_files.load_file(path, typed)
     if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
         others = "--weights loads those of other projects"

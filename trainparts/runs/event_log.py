@@ -16,16 +16,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from trainparts import devices, errors, package_digest
+from trainparts import devices, errors, option_types, package_digest
 
 
-def start_log(folder, purge):
+def start_log(folder: Path, purge: int) -> SummaryWriter:
     """Returns the SummaryWriter of a run's folder, from which it removes what a killed run left.
     TensorBoard drops what was logged from step `purge` on, since that is logged again."""
     try:
@@ -39,7 +40,9 @@ def start_log(folder, purge):
         raise errors.storage_error(f"--output-dir {folder}", error) from None
 
 
-def log_program(log, about, script, charts):
+def log_program(
+    log: SummaryWriter, about: Mapping[str, option_types.Value], script: str, charts: Iterable[str]
+) -> None:
     """Logs what is trained: `about`, of describe(), and the text of `script`, a path, and of this
     package. TensorBoard draws training and validation of each tag in `charts` in one chart."""
     log.add_text("about", f"```json\n{json.dumps(about, indent=1)}\n```")
@@ -50,7 +53,7 @@ def log_program(log, about, script, charts):
     log.add_custom_scalars({"train and val": charts})
 
 
-def wait_for_clock(folder):
+def wait_for_clock(folder: Path) -> None:
     """Waits until the clock is past the last start of a log. TensorBoard reads logs in the order of
     their names, which have the second, and drops what a later one logs again. Raises Fault if that
     would take more than a minute."""
@@ -63,7 +66,7 @@ def wait_for_clock(folder):
     time.sleep(max(0, behind))
 
 
-def print_exception_of_thread(failed):
+def print_exception_of_thread(failed: threading.ExceptHookArgs) -> None:
     """Prints a thread's traceback, but not of TensorBoard's: what that raises, add_scalar() raises
     again, and it becomes one line."""
     if type(failed.thread).__name__ != "_AsyncWriterThread":
@@ -74,7 +77,7 @@ def print_exception_of_thread(failed):
 LAST = "Time/val"
 
 
-def read_log(folder):
+def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], set[str]]:
     """Returns of a folder's log: the epochs, from 1, that it has; what a run logged last as its
     "end", or {}; and the tags that a run does not log in its first steps."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
@@ -87,7 +90,8 @@ def read_log(folder):
         log.Reload()
     except (OSError, UnicodeError) as error:
         raise errors.storage_error(f"the log in {folder} cannot be read", error) from None
-    tags, end = log.Tags(), {}
+    tags: dict[str, list[str]] = log.Tags()  # pyrefly: ignore[bad-assignment]  # of what it reads
+    end = {}
     # A kill may have come between an epoch's tags.
     epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
     if "end/text_summary" in tags["tensors"]:
@@ -99,25 +103,41 @@ def read_log(folder):
     return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
 
 
-def describe(args, place, model, sizes, steps, script, metadata):
+def describe(
+    script: str,
+    model: torch.nn.Module,
+    device: torch.device,
+    *,
+    options: Mapping[str, option_types.Value],
+    place: Mapping[str, option_types.Value],
+    sizes: Mapping[str, option_types.Value],
+    steps: int,
+    data: str,
+    metadata: Mapping[str, option_types.Value] | None,
+) -> dict[str, option_types.Value]:
     """Returns what is needed to repeat a run of `script`, a path, and what make_results.py reads.
-    Of `sizes`, {name: value} of its model and data, it has the whole numbers."""
+    Of `sizes`, {name: value} of its model and data, it has the whole numbers. `place` says which
+    rank this is, `data` is the path of the data; `metadata` is that of the checkpoint from which
+    the run goes on."""
     commit = ""
     with contextlib.suppress(OSError):  # no git
         folder = os.path.dirname(os.path.abspath(script))
         git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     packages = (package.metadata for package in importlib.metadata.distributions())
+    resumed = None
+    if metadata:
+        resumed = {name: metadata[name] for name in ("epoch", "step", "seconds")}
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
-        "resumed": metadata and {name: metadata[name] for name in ("epoch", "step", "seconds")},
-        "options": vars(args),
+        "resumed": resumed,
+        "options": dict(options),
         "steps_per_epoch": steps,
         "gradient_bytes": sum(w.nbytes for w in model.parameters() if w.requires_grad),
-        "data": os.path.abspath(args.dir or "demo"),
+        "data": os.path.abspath(data),
         **{name: size for name, size in sizes.items() if type(size) is int},
-        "place": place._asdict() | {"device": str(place.device)},
-        "device": devices.device_name(place.device),
+        "place": dict(place) | {"device": str(device)},
+        "device": devices.device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build

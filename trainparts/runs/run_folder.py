@@ -6,20 +6,20 @@ that no folder is made on a disk that is not mounted.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import os
 import time
+from io import BufferedReader
 from pathlib import Path
 
 from trainparts import errors
 
 
-def open_folder(folder, new=False):
+def open_folder(folder: Path, new: bool = False) -> None:
     """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
     to be `new` and is there."""
-    made = [folder]
+    each, made = folder, [folder]
     if folder.parent == Path("runs"):  # where folders are that nobody named
         made.insert(0, folder.parent)
     try:
@@ -44,7 +44,7 @@ def open_folder(folder, new=False):
 
 
 @functools.cache  # a run locks its folder once
-def lock_folder(folder):
+def lock_folder(folder: Path) -> BufferedReader:
     """Locks a folder while this process lives, since two runs would overwrite each other's files.
     Waits a minute for another run, which may be saving before it ends."""
     # The kernel's lock ends with the process, however that ends. A file that stands for a lock
@@ -67,7 +67,7 @@ def lock_folder(folder):
                 raise errors.Fault(f"{folder}: another run is writing there") from None
             time.sleep(0.5)
         except OSError as error:
-            if errno.errorcode.get(error.errno) in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
+            if errors.system_name(error) in ("EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN"):
                 raise errors.storage_error(folder / ".lock", error) from None
             # Lustre without -o flock, or NFS without its lock daemon, have no locks.
             cannot = f"{folder} cannot be locked ({error.strerror})"
@@ -75,7 +75,7 @@ def lock_folder(folder):
             return lock
 
 
-def new_folder(what):
+def new_folder(what: str) -> Path:
     """Makes and locks a folder in runs/, named after the time and `what` is trained, a word."""
     while True:
         date = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime())

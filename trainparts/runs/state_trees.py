@@ -6,12 +6,23 @@ device, in another dtype, in shards.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import overload
+
 import torch
 
-from trainparts import errors
+from trainparts import errors, safe_files
+
+Names = tuple[str | int, ...]  # the keys that lead to a tensor
 
 
-def in_float32(tree):
+@overload
+def in_float32(tree: torch.Tensor) -> torch.Tensor: ...
+@overload
+def in_float32(tree: dict) -> dict: ...
+@overload
+def in_float32(tree: safe_files.Content) -> safe_files.Content: ...
+def in_float32(tree: safe_files.Content) -> safe_files.Content:
     """Copies nested dicts to host memory, floating-point tensors as float32."""
     if isinstance(tree, dict):
         return {key: in_float32(value) for key, value in tree.items()}
@@ -21,7 +32,7 @@ def in_float32(tree):
     return tree.detach().to("cpu", dtype, copy=True)
 
 
-def leaves(tree, path=()):
+def leaves(tree: safe_files.Content, path: Names = ()) -> Iterator[tuple[Names, torch.Tensor]]:
     """Yields (path, tensor) of nested dicts."""
     if isinstance(tree, torch.Tensor):
         yield path, tree
@@ -30,7 +41,26 @@ def leaves(tree, path=()):
             yield from leaves(branch, (*path, name))
 
 
-def saved_pairs(optimizer, weights, averages, state):
+@overload
+def saved_pairs(
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, torch.Tensor],
+    averages: Mapping[str, torch.Tensor],
+    state: dict,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]: ...
+@overload
+def saved_pairs(
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, torch.Tensor],
+    averages: Mapping[str, torch.Tensor],
+    state: dict | None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]: ...
+def saved_pairs(
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, torch.Tensor],
+    averages: Mapping[str, torch.Tensor],
+    state: dict | None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Yields (tensor, saved) for all that is trained, in the same order on every rank: `weights`
     and `averages`, {name: tensor}, and the moments that `optimizer` has. `saved` is from `state`,
     on rank 0 {"state_dict", "optimizer", "ema"}, and is None on the other ranks."""
