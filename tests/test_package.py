@@ -107,7 +107,7 @@ def test_importing_the_package_imports_nothing():
 # library's.
 GUARD = """
 try:
-    PARTS = "0.3"  # the version of trainparts/ that this script is written for
+    PARTS = "0.4"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -123,7 +123,7 @@ if VERSION.rpartition(".")[0] != PARTS:
     sys.exit(2)
 """
 LINE = (
-    "{}: error: needs trainparts/ of version 0.3, which stood beside it, and finds none: copy that "
+    "{}: error: needs trainparts/ of version 0.4, which stood beside it, and finds none: copy that "
     "folder, too (unless PYTHONSAFEPATH is set), or pip install PATH_OF_THE_CLONE\n"
 )
 STAND_IN = f"""
@@ -213,7 +213,7 @@ def test_a_script_finds_the_package_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "fits"), [("0.1.9", 0), ("0.30.0", 0), ("1.2.0", 0), ("0.3", 0), ("0.3.17", 1)]
+    ("version", "fits"), [("0.1.9", 0), ("0.40.0", 0), ("1.2.0", 0), ("0.4", 0), ("0.4.17", 1)]
 )
 def test_a_script_needs_the_first_two_numbers_of_its_version(version, fits, tmp_path):
     """Before it imports a module, which another version may lack."""
@@ -366,6 +366,156 @@ def test_sync_copies_checks_the_package():
         wrong = modules | {path: modules[path] + "\n# backward()\n"}
         (complaint,) = sync_copies.check_package(wrong, TEXTS)
         assert complaint.startswith(path) and "names backward(" in complaint
+
+
+def functions_of(text):
+    """Yields (name, function) of a module's public functions, and of its classes' methods. Those of
+    a Protocol describe another library's."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name[0] != "_":
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    yield f"{node.name}.{each.name}", each
+
+
+def takes_objects(text):
+    """Returns what a module's functions take that is no value: something of a script's, which they
+    would pick from, or something of which the type says nothing."""
+    wrong, forbidden = [], r"\b(Namespace|Any|Run|Data|Place)\b|^object( \||$)"
+    for name, function in functions_of(text):
+        given = function.args
+        for each in [*given.posonlyargs, *given.args, *given.kwonlyargs]:
+            kind = ast.unparse(each.annotation) if each.annotation else "Any"
+            if each.arg != "self" and (
+                each.arg in ("args", "run", "data", "place") or re.search(forbidden, kind)
+            ):
+                wrong.append(f"{name}({each.arg}: {kind})")
+    return wrong
+
+
+def test_the_package_takes_values():
+    wrong = {path.name: takes_objects(path.read_text()) for path in ROOT.glob("trainparts/**/*.py")}
+    # Of event_log.describe(), `place` is {name: value}, which the log has under this name.
+    assert wrong.pop("event_log.py") == ["describe(place: Mapping[str, option_types.Value])"]
+    assert {name: each for name, each in wrong.items() if each} == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "def f(args: dict): ...",
+        "def f(options: argparse.Namespace): ...",
+        "def f(*, options: Any): ...",
+        "def f(options): ...",
+        "def f(run: int): ...",
+        "def f(found: object): ...",
+        "def f(found: object | None): ...",
+        "def f(here: Place): ...",
+        "class C:\n    def f(self, data): ...",
+    ],
+)
+def test_what_is_no_value_is_found(planted):
+    assert takes_objects(planted)
+
+
+def test_functions_of_the_contracts_are_annotated():
+    names, seen = sync_copies.STEP | sync_copies.LAUNCH | sync_copies.TASK, set()
+    for script in SCRIPTS + TEXT_SCRIPTS:
+        for name, function in functions_of(Path(ROOT, script).read_text()):
+            if name in names:
+                seen.add((script, name))
+                kinds = [each.annotation for each in function.args.args]
+                assert None not in [*kinds, function.returns], (script, name)
+    functions = [name for name, parameters in names.items() if parameters is not None]
+    assert len(seen) == len(functions) * len(SCRIPTS + TEXT_SCRIPTS)
+
+
+PLANTED_TYPES = [
+    ("imagenet_nd.py", "arm_timeout(args.timeout, args.compile)", "arm_timeout(args)", "bad-arg"),
+    ("imagenet_nd.py", "devices.pick_device(", "devices.pick_device(place, ", "bad-arg"),
+    ("imagenet_nd.py", "errors.report_error(", "errors.report(", "missing-module-attribute"),
+    ("trainparts/endings.py", "seconds: float", "seconds: Any", "unknown-name"),
+    ("trainparts/endings.py", "signum: int) ->", "signum) ->", "implicit-any-parameter"),
+    ("trainparts/errors.py", "-> str | None", "-> str", "bad-return"),
+]
+
+
+@pytest.mark.parametrize(("path", "text", "planted", "kind"), PLANTED_TYPES)
+def test_a_wrong_type_is_found(path, text, planted, kind, tmp_path):
+    """By `make test`, with the options in pyproject.toml."""
+    shutil.copytree(ROOT / NAME, tmp_path / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in "pyproject.toml", "imagenet_nd.py":
+        shutil.copy(ROOT / name, tmp_path)
+    changed = (tmp_path / path).read_text()
+    (tmp_path / path).write_text(changed.replace(text, planted, 1))
+    words = [BIN / "pyrefly", "check", "--python-interpreter-path", sys.executable]
+    output = run([*words, "--output-format", "min-text"], tmp_path, status=None)
+    (line,) = re.findall("(?m)^ERROR .*", output)
+    assert path in line and f"[{kind}" in line
+
+
+# What an import must not change, in a process that has imported what is not of the package.
+UNCHANGED = """
+import importlib, os, signal, sys, threading
+import numpy, PIL.Image, psutil, tensorboard.backend.event_processing.event_accumulator, torch
+import torch.distributed, torch.utils.tensorboard, torchvision.datasets, tqdm
+
+def state():
+    return {
+        "handlers": {each: signal.getsignal(each) for each in signal.valid_signals()},
+        "descriptors": {name: os.path.realpath(f"/proc/self/fd/{name}") for name in range(64)},
+        "environment": dict(os.environ),
+        "threads": (torch.get_num_threads(), threading.active_count()),
+        "streams": (sys.stdout, sys.stderr),
+        "folder": os.getcwd(),
+        "seed": torch.initial_seed(),
+    }
+
+for name in sys.argv[1:]:
+    child = os.fork()  # in which this module is the first of the package
+    if child == 0:
+        try:
+            before = state()
+            importlib.import_module(name)
+            after = state()
+            print(name, [each for each in before if before[each] != after[each]], flush=True)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def imported(folder, where):
+    """Returns {module: what importing it has changed} of the package in a folder."""
+    names = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")]
+    names = sorted(".".join(name.parts).removesuffix(".__init__") for name in names)
+    env = {"PYTHONPATH": str(folder)}
+    output = run([sys.executable, "-c", UNCHANGED, *names], where, env=env)
+    return dict(line.split(" ", 1) for line in output.splitlines() if line.startswith(NAME))
+
+
+def test_a_module_is_usable_alone(wheel, tmp_path):
+    """Each is imported with no script on the path, and changes nothing of its process."""
+    found = imported(wheel, tmp_path)
+    assert len(found) > 25 and {*found.values()} == {"[]"}
+
+
+@pytest.mark.parametrize(
+    ("planted", "changed"),
+    [
+        ("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "handlers"),
+        ("import os; os.environ['OMP_NUM_THREADS'] = '7'", "environment"),
+        ("import os; os.dup2(1, 40)", "descriptors"),
+        ("import torch; torch.set_num_threads(torch.get_num_threads() + 1)", "threads"),
+        ("import torch; torch.manual_seed(7)", "seed"),
+    ],
+)
+def test_an_import_that_changes_its_process_is_found(planted, changed, tmp_path):
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "__init__.py").write_text(planted + "\n")
+    assert imported(tmp_path, tmp_path) == {NAME: f"['{changed}']"}
 
 
 @pytest.mark.parametrize("script", ["imagenet_nd", "text_nd"])

@@ -164,18 +164,6 @@ def name_parameters(function):
     return ast.unparse(bare)
 
 
-def without_types(text):
-    """Returns the names of a section's functions that do not say of which types all parameters
-    are, and what they return."""
-    found = []
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef):
-            every = [each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg)]
-            if None in (*every, node.returns):
-                found.append(node.name)
-    return found
-
-
 def compare(texts, what):
     """Returns a diff for each of {script: text} that has another text than most have."""
     every, complaints = list(texts.values()), []
@@ -347,12 +335,7 @@ def check(scripts, step=STEP, launch=LAUNCH, task=TASK):
         for section in OF_A_WAY:
             for helper, text in read[section][2].items():
                 equal.setdefault(helper, {})[name] = text
-        contracts = {"step": step, "launch": launch, "task": task}
-        wrong = check_names(read, contracts)
-        for section, contract in contracts.items():
-            untyped = {*without_types(sections[section])} & contract.keys()
-            wrong += [f"{section}: {each}() lacks types" for each in sorted(untyped)]
-        for each in wrong:
+        for each in check_names(read, {"step": step, "launch": launch, "task": task}):
             misused.setdefault(each, []).append(name)
     complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
     for what, texts in equal.items():

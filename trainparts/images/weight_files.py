@@ -324,7 +324,7 @@ def weights_in(saved: safe_files.Content) -> tuple[str | None, Weights]:
     return name, {str(each): found[each] for each in found if torch.is_tensor(found[each])}
 
 
-def has_tensors(found: object) -> bool:
+def has_tensors(found: safe_files.Content) -> bool:
     """Returns whether an entry of a file is a dict with tensors."""
     return isinstance(found, dict) and any(map(torch.is_tensor, found.values()))
 
