@@ -935,7 +935,7 @@ def criterion(
     else:
         options = {"label_smoothing": smoothing, "reduction": "none"}
         cross_entropy = functools.partial(nn.functional.cross_entropy, output, **options)
-        losses = sum(share * cross_entropy(label)[:, None] for label, share in parts)
+        losses: Any = sum(share * cross_entropy(label)[:, None] for label, share in parts)
     loss = losses.sum()
     top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
     counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
@@ -1982,7 +1982,7 @@ def open_log(run, metadata):
             place=place._asdict(),
             sizes=sizes,
             steps=data.steps,
-            data=args.dir or "demo",
+            source=args.dir or "demo",
             metadata=metadata,
         )
         event_log.log_program(run.log, about, __file__, LOGGED)

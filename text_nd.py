@@ -83,7 +83,7 @@ from trainparts.runs import checkpointing, event_log, run_folder, run_messages, 
 
 
 def prepare(
-    args: argparse.Namespace, place: Place, data: Data
+    args: Namespace, place: Place, data: Data
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler)."""
     model = build_model(args, data).to(place.device)
@@ -92,7 +92,7 @@ def prepare(
     return model, build_optimizer(args, model), scaler
 
 
-def precision(args: argparse.Namespace, device: torch.device) -> contextlib.AbstractContextManager:
+def precision(args: Namespace, device: torch.device) -> contextlib.AbstractContextManager:
     """The context of the forward pass and the loss."""
     if args.precision == "float32":
         return contextlib.nullcontext()
@@ -106,7 +106,7 @@ def train_step(
     scaler: torch.amp.GradScaler,
     micro_batches: Iterator[tuple[Tensor, Tensor]],
     accumulation_steps: int,
-    args: argparse.Namespace,
+    args: Namespace,
 ) -> Tensor:
     """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
     sums of what criterion() measured."""
@@ -131,7 +131,7 @@ def validate_step(
     objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     inputs: Tensor,
     target: Tensor,
-    args: argparse.Namespace,
+    args: Namespace,
 ) -> Tensor:
     """Returns the sums of one validation batch."""
     with precision(args, inputs.device):
@@ -212,7 +212,7 @@ class Place(NamedTuple):
 class Run:
     """The state of a training run."""
 
-    args: argparse.Namespace
+    args: Namespace
     place: Place
     data: Data
     options: dict  # those that define what is trained
@@ -2235,7 +2235,7 @@ def open_log(run, metadata):
             place=place._asdict(),
             sizes=sizes,
             steps=data.steps,
-            data=args.dir or "demo",
+            source=args.dir or "demo",
             metadata=metadata,
         )
         event_log.log_program(run.log, about, __file__, LOGGED)
@@ -2299,7 +2299,7 @@ def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[st
     return [], []
 
 
-def launch(run_rank: Callable[[argparse.Namespace], NoReturn], args: argparse.Namespace) -> None:
+def launch(run_rank: Callable[[Namespace], NoReturn], args: Namespace) -> None:
     """One device needs one process: this one."""
     if local_processes.started_several():
         raise errors.BadInput(
@@ -2308,7 +2308,7 @@ def launch(run_rank: Callable[[argparse.Namespace], NoReturn], args: argparse.Na
     run_rank(args)
 
 
-def init_distributed(args: argparse.Namespace) -> Place:
+def init_distributed(args: Namespace) -> Place:
     """There are no other ranks."""
     return Place(devices.pick_device(args.gpu, args.no_accel))
 

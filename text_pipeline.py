@@ -472,7 +472,7 @@ class Place(NamedTuple):
 class Run:
     """The state of a training run."""
 
-    args: argparse.Namespace
+    args: Namespace
     place: Place
     data: Data
     options: dict  # those that define what is trained
@@ -2495,7 +2495,7 @@ def open_log(run, metadata):
             place=place._asdict(),
             sizes=sizes,
             steps=data.steps,
-            data=args.dir or "demo",
+            source=args.dir or "demo",
             metadata=metadata,
         )
         event_log.log_program(run.log, about, __file__, LOGGED)

@@ -433,9 +433,9 @@ def test_functions_of_the_contracts_are_annotated():
 
 
 PLANTED_TYPES = [
-    ("imagenet_nd.py", "arm_timeout(args.timeout, args.compile)", "arm_timeout(args)", "bad-arg"),
-    ("imagenet_nd.py", "devices.pick_device(", "devices.pick_device(place, ", "bad-arg"),
-    ("imagenet_nd.py", "errors.report_error(", "errors.report(", "missing-module-attribute"),
+    ("imagenet_nd.py", "arm_timeout(args.timeout, args.compile)", "arm_timeout()", "missing-arg"),
+    ("imagenet_nd.py", "devices.pick_device(args.gpu", 'devices.pick_device("0"', "bad-arg"),
+    ("imagenet_nd.py", "errors.report_error(", "errors.report(", "missing-attribute"),
     ("trainparts/endings.py", "seconds: float", "seconds: Any", "unknown-name"),
     ("trainparts/endings.py", "signum: int) ->", "signum) ->", "implicit-any-parameter"),
     ("trainparts/errors.py", "-> str | None", "-> str", "bad-return"),

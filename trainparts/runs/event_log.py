@@ -112,12 +112,12 @@ def describe(
     place: Mapping[str, option_types.Value],
     sizes: Mapping[str, option_types.Value],
     steps: int,
-    data: str,
+    source: str,
     metadata: Mapping[str, option_types.Value] | None,
 ) -> dict[str, option_types.Value]:
     """Returns what is needed to repeat a run of `script`, a path, and what make_results.py reads.
     Of `sizes`, {name: value} of its model and data, it has the whole numbers. `place` says which
-    rank this is, `data` is the path of the data; `metadata` is that of the checkpoint from which
+    rank this is, `source` is the path of the data; `metadata` is that of the checkpoint from which
     the run goes on."""
     commit = ""
     with contextlib.suppress(OSError):  # no git
@@ -134,7 +134,7 @@ def describe(
         "options": dict(options),
         "steps_per_epoch": steps,
         "gradient_bytes": sum(w.nbytes for w in model.parameters() if w.requires_grad),
-        "data": os.path.abspath(data),
+        "data": os.path.abspath(source),
         **{name: size for name, size in sizes.items() if type(size) is int},
         "place": dict(place) | {"device": str(device)},
         "device": devices.device_name(device),
