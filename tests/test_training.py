@@ -784,6 +784,23 @@ def test_the_ranks_of_a_node_share_its_cores(cores, here, share, monkeypatch):
     assert devices.cores_per_rank(here) == share
 
 
+def test_cores_are_shared_by_the_ranks_of_a_node(monkeypatch):
+    """Threads and loader processes: not by those of all nodes."""
+    place, shared = nd.Place(torch.device("cpu"), ranks=8, local_ranks=2), mock.Mock()
+    shared.side_effect = errors.Fault("here")
+    monkeypatch.setattr(nd.os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(nd, "init_distributed", lambda args: place)
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
+    monkeypatch.setattr(devices, "choose_kernels", mock.Mock())
+    monkeypatch.setattr(devices, "share_cores", shared)
+    args = nd.parse_args(["--dummy"])
+    with pytest.raises(errors.Fault, match="here"):
+        nd.build_run(args)
+    shared.assert_called_once_with(place.device, 2)
+    sizes = batch_plan.split_batch(args.batch_size, 8)
+    assert nd.open_data(args, place, nd.list_sources(args, place), sizes).workers == 4
+
+
 def test_moments_begin_at_zero_and_counts_go_on(monkeypatch):
     """After make_state() the next step is a fresh optimizer's; restore() brings the number of steps
     that timm's optimizers count in their groups, as what it is."""

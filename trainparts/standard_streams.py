@@ -85,8 +85,8 @@ class Stream(io.RawIOBase):
     def __init__(self, reader: Reader, descriptor: int):
         self.reader, self.descriptor = reader, descriptor
 
-    def write(self, data: Buffer) -> int:
-        taken = bytes(data)
+    def write(self, written: Buffer) -> int:
+        taken = bytes(written)
         self.reader.take(taken)
         return len(taken)
 
@@ -120,17 +120,17 @@ class Reader:
             self.room = fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ) * 3 // 4
         os.register_at_fork(after_in_child=self.kept.clear)  # or a child would write it, too
 
-    def take(self, data: bytes) -> None:
-        """Writes the data, after what is kept; keeps what the reader does not take."""
+    def take(self, written: bytes) -> None:
+        """Writes this, after what is kept; keeps what the reader does not take."""
         self.write()
         if self.full and not self.kept:
             self.kept += b"(%d lines were left out here: nobody read them)\n" % self.left_out
             self.full, self.left_out = False, 0
-        self.full = self.full or len(self.kept) + len(data) > KEPT
+        self.full = self.full or len(self.kept) + len(written) > KEPT
         if self.full:
-            self.left_out += data.count(b"\n")
+            self.left_out += written.count(b"\n")
         else:
-            self.kept += data
+            self.kept += written
             self.write()
 
     def write(self) -> None:
