@@ -578,7 +578,7 @@ def test_classes_in_another_order():
     nothing, target = np.zeros(3, int), np.array([0, 1, 0])
     source = image_files.Source("val", ["dog", "bird"], nothing, nothing, nothing, nothing, target)
     for order, expected in (CLASSES, [2, 0, 2]), (["bird", "dog"], [1, 0, 1]):
-        found = class_names.in_classes(source, order, "x.pth")
+        found = source.in_classes(order, "x.pth")
         assert found.target.tolist() == expected and found.classes == order
 
 

@@ -439,7 +439,7 @@ def open_part(args, trained):
     if "classes" not in trained.about and len(known) != len(trained.classes):
         outputs = len(trained.classes)
         raise class_names.unnamed(args.checkpoint, outputs, known, args.dir, args.part)
-    source = class_names.in_classes(source, known, args.checkpoint)
+    source = source.in_classes(known, args.checkpoint)
     for line in (*class_names.order_of_numbers(known), *source.gaps()):
         errors.print_line(line)
     return source
