@@ -975,18 +975,19 @@ def list_blocks(args):
     if args.dir:
         kind = "bin" if not args.tokenizer and errors.look_at(f"{args.dir}/train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
-        read = text_corpus.read_text if is_text else text_corpus.map_bytes
-        arrays = [read(path) for path in paths]
     else:
-        paths, arrays = [Path("Python's language reference")] * 2, text_corpus.demo_text()
-        arrays = [str(array, "utf-8") for array in arrays] if is_text else arrays
-    if paths[0].suffix == ".bin":
-        words, vocabulary, digest, arrays = text_corpus.view_bins(paths, arrays)
-    elif is_text:
-        made = tokenizing.make_encoder(args.tokenizer, arrays[:1], tell=print_once)
+        paths = [Path("Python's language reference")] * 2
+    if is_text:
+        demo = (array.tobytes().decode() for array in text_corpus.demo_text())
+        texts = [*(map(text_corpus.read_text, paths) if args.dir else demo)]
+        made = tokenizing.make_encoder(args.tokenizer, texts[:1], tell=print_once)
         words, vocabulary, digest, encode = made
         as_array = functools.partial(np.array, dtype=np.int32)
-        arrays = [np.concatenate([*map(as_array, encode([text]))]) for text in arrays]
+        arrays = [np.concatenate([*map(as_array, encode([text]))]) for text in texts]
+    else:
+        arrays = [*(map(text_corpus.map_bytes, paths) if args.dir else text_corpus.demo_text())]
+        if paths[0].suffix == ".bin":
+            words, vocabulary, digest, arrays = text_corpus.view_bins(paths, arrays)
     about = {"vocabulary": vocabulary, "words": words, "tokenizer": digest}
     return [  # training omits the incomplete last block
         text_corpus.cut_blocks(path, tokens, args.max_length, **about, to_end=to_end)

@@ -562,7 +562,7 @@ tests/test_text_folders.py -k "without_its_tokenizer or capitals or same_size or
   small letters alone are capitals => return same and capitals > len(vocabulary) / 100 => return same
   capitals are kept in silence => tell(f'{line}, write => str(f'{line}, write
   a script keeps capitals in silence => tokenizing.load_tokenizer(name, tell=print_once) => tokenizing.load_tokenizer(name)
-  a language model keeps capitals in silence => arrays[:1], tell=print_once) => arrays[:1])
+  a language model keeps capitals in silence => texts[:1], tell=print_once) => texts[:1])
   a digest of the vocabulary's size => content = sorted(tokenizer.get_vocab().items()), tokens => content = len(tokenizer), tokens
   a digest of the vocabulary alone => content = sorted(tokenizer.get_vocab().items()), tokens => content = sorted(tokenizer.get_vocab().items())
   a checkpoint's tokenizer is not compared => vocabulary words tokenizer max_length" => vocabulary words max_length"
@@ -584,7 +584,7 @@ tests/test_text_folders.py -k "dropout or positions or with_the_name or padding 
   the number of positions is the config's => if not fails(length)), 0) => if True), 0)
   a folder of this name is passed over in silence => if name in (*ARCHS, *OURS) and os.path.isdir(name): => if False:
 tests/test_text_folders.py -k "of_the_whole"
-  a text is cut where tokens join => alone and joined[: len(alone)] == alone => True
+  a text is cut where tokens join => bool(alone) and joined[: len(alone)] == alone => True
   what is before is forgotten => before, text = text[max(0, at - near) : at], text[at:] => before, text = "", text[at:]
   tokens of what is before come twice => yield from (ids[len(seen) :] for => yield from (ids for
   the rest of a text is lost => yield before, text\n\n => yield before, ""\n\n

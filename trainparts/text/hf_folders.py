@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ def transformers() -> ModuleType:
 
 
 @contextlib.contextmanager
-def in_one_line(arch: str) -> Iterator[None]:
+def in_one_line(arch: str) -> Generator[None, None, None]:
     """Raises whatever libraries raise of a model as the BadInput or Fault of -a."""
     try:
         yield
@@ -106,8 +106,9 @@ def read_labels(folder: str) -> list[str]:
     config.json has them. Raises BadInput or Fault if it cannot be read, or has two orders."""
     config = read_config(folder)
     with in_one_line(folder):
-        found = [str(name) for _, name in sorted(config.id2label.items())]
-        numbers = [str(name) for _, name in sorted((n, k) for k, n in config.label2id.items())]
+        by_number, by_name = config.id2label or {}, config.label2id or {}
+        found = [str(name) for _, name in sorted(by_number.items())]
+        numbers = [str(name) for _, name in sorted((n, k) for k, n in by_name.items())]
     if numbered(found):  # either may say it
         found = numbers
     elif numbers != found and not numbered(numbers):
@@ -203,7 +204,7 @@ def try_out(
         for name, tensor in part.named_buffers(recurse=False)
     ]
 
-    def call(length, padding=0):
+    def call(length: int, padding: int = 0) -> torch.Tensor:
         # A sequence's first and last tokens are marks. Between them it is cut, or one is repeated.
         inside = tokens[1:-1][: length - 2]
         inside += inside[:1] * (length - 2 - len(inside))
@@ -211,7 +212,7 @@ def try_out(
         with torch.no_grad(), torch.random.fork_rng(devices=[]), rates:
             return model(torch.tensor([inputs]))
 
-    def fails(length):
+    def fails(length: int) -> Exception | None:
         try:
             model.train()
             call(length)

@@ -41,9 +41,9 @@ class Sequences(NamedTuple):
         """Returns "N sequences, HASH", a hash of positions, classes and up to 4 million tokens."""
         hashed = hashlib.sha256(b"%d" % self.vocabulary)
         for array in self[2:6]:
-            hashed.update(array)
+            hashed.update(array.tobytes())
         for start in range(0, len(self.tokens), max(4096, len(self.tokens) // 1000)):
-            hashed.update(self.tokens[start : start + 4096].astype(np.int64))
+            hashed.update(self.tokens[start : start + 4096].astype(np.int64).tobytes())
         return f"{len(self.target)} sequences, {hashed.hexdigest()[:8]}"
 
 
@@ -91,7 +91,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     BadInput or Fault if it cannot be read."""
     raw = map_bytes(path)
     try:
-        return str(raw, "utf-8-sig")
+        return str(raw.data, "utf-8-sig")
     except ValueError as error:  # not in UTF-8
         raise errors.storage_error(f"{path} cannot be read", error, typed=True) from None
 

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from trainparts.text import hf_folders, text_corpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Token = TypeVar("Token", int, str)  # a number, or a word
 
 
 class Encoder(NamedTuple):
@@ -112,13 +114,14 @@ def make_encoder(
     if name != "words":
         tokenizer = load_tokenizer(name, tell)
 
-        def encode(texts):
+        def encode(texts: list[str]) -> list[list[int]]:
             return tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
 
         digest = digest_of(tokenizer)
         return Encoder(None, len(tokenizer), digest, lambda chunks: tokenize(chunks, encode))
 
-    def find_words(chunks):  # a library of tokenizers takes ten times as long
+    # Without a library of tokenizers, which takes ten times as long.
+    def find_words(chunks: Iterable[str]) -> Iterator[list[str]]:
         return tokenize(chunks, lambda texts: [*map(split_words, texts)])
 
     every = itertools.chain.from_iterable(find_words(chunks))
@@ -141,8 +144,8 @@ PIECE = 1 << 16  # characters of a text at a time
 
 
 def tokenize(
-    chunks: Iterable[str], encode: Callable[[list[str]], list[list[int]] | list[list[str]]]
-) -> Iterator[list[int] | list[str]]:
+    chunks: Iterable[str], encode: Callable[[list[str]], list[list[Token]]]
+) -> Iterator[list[Token]]:
     """Yields lists of a text's tokens, those of the whole text, which comes in chunks; some at a
     time, because `encode` takes a hundred times as much memory as what it is given."""
     pieces = cut_text(chunks, encode)
@@ -154,17 +157,17 @@ def tokenize(
 
 def cut_text(
     chunks: Iterable[str],
-    encode: Callable[[list[str]], list[list[int]] | list[list[str]]],
+    encode: Callable[[list[str]], list[list[Token]]],
     near: int = 256,
 ) -> Iterator[tuple[str, str]]:
     """Yields (what is before, piece) of a text, `near` and about PIECE characters. They are cut
     where tokens do not join, which is tried: with what follows, `encode` has to find the same
     tokens before a cut as without it."""
 
-    def is_cut(text, at):
+    def is_cut(text: str, at: int) -> bool:
         before = text[max(0, at - near) : at]
         alone, joined = encode([before, before + text[at : at + near]])
-        return alone and joined[: len(alone)] == alone
+        return bool(alone) and joined[: len(alone)] == alone
 
     before = text = ""
     for chunk in chunks:
