@@ -33,15 +33,12 @@ import difflib
 import fnmatch
 import functools
 import gc
-import hashlib
 import importlib.util
 import itertools
 import json
 import math
 import os
 import platform
-import random
-import re
 import shlex
 import sys
 import time
@@ -92,6 +89,7 @@ from trainparts import (
 )
 from trainparts.launch import local_processes, rendezvous, store_broadcast
 from trainparts.runs import checkpointing, event_log, run_folder, run_messages, state_trees
+from trainparts.text import hf_folders, text_corpus, text_weights, tokenizing
 
 # ==== step: how a step is trained and validated in pipeline stages; equal in all *_pipeline.py
 
@@ -963,7 +961,16 @@ def build_model(args, data, load=True):
         names = CLASSES.get(args.task, GLUE[args.task][2])
         order = [data.labels.index(name) for name in names]
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
-        try_out(model, args, data.train)
+        config = model.encoder.config
+        lines = hf_folders.try_out(
+            model,
+            data.train,
+            arch=args.arch,
+            max_length=args.max_length,
+            positions=getattr(config, "max_position_embeddings", args.max_length),
+            dropout=args.dropout,
+        )
+        print_once(*lines)
     if load and args.weights:
         load_fitting_weights(model, args, data)
     if args.compile:
@@ -1047,38 +1054,39 @@ class CausalAttention(nn.Module):
 
 def build_encoder(args, data, load):
     """Returns -a with a classifier on top, with random weights or FOLDER's."""
-    auto = transformers().AutoModelForSequenceClassification
-    known = args.arch in ARCHS
-    try:
-        config = make_config(args, data)
-        if known or args.from_scratch or not load:
-            model, left = auto.from_config(config, dtype=torch.float32), []  # whatever FOLDER's is
-        else:
-            options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
-            # Another task's last layer does not fit.
-            options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-            model, info = auto.from_pretrained(args.arch, **options)
-            left = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
-            # Heads for other uses are left out, but not layers, which config.json counts.
-            layers = [name for name in info["unexpected_keys"] if re.search(r"\.\d+\.", name)]
-            if layers and args.evaluate:
-                what = f"{len(layers)} weights are of layers that config.json does not have"
-                raise errors.BadInput(f"{what}: {min(layers)}")
-    except Exception as error:  # libraries may raise anything
-        if "weights_only" in str(error):  # PyTorch's advice would be to trust the file
-            error = errors.BadInput("Python objects beside its weights, which could run code")
-        raise errors.storage_error(f"-a {args.arch}", error, typed=True) from None
-    if len(left) > len(model.state_dict()) / 2:
-        raise errors.BadInput(f"-a {args.arch}: {len(left)} weights do not fit: {min(left)}")
-    line = f"-a {args.arch}: {len(left)} weights are new: {', '.join(sorted(left)[:4])}"
-    if left and args.evaluate:
-        raise errors.BadInput(f"{line}: its answers would be random")
-    if left:
-        print_once(line)
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and args.dropout is not None:
-            module.p = args.dropout
+    config = build_config(args, data)
+    if args.arch in ARCHS or args.from_scratch or not load:
+        model = hf_folders.new_encoder(args.arch, config)  # whatever FOLDER's is
+    else:
+        model, lines = hf_folders.load_encoder(args.arch, config, args.evaluate)
+        print_once(*lines)
+    if args.dropout is not None:
+        hf_folders.set_dropout(model, args.dropout)
     return model
+
+
+def build_config(args, data):
+    """Returns transformers' configuration of -a; raises BadInput if it does not fit the data."""
+    if args.arch in ARCHS:
+        width = args.hidden_size
+        sizes = {"num_hidden_layers": args.layers, "num_attention_heads": args.heads}
+        sizes |= {"hidden_size": width, "embedding_size": width}
+        sizes |= {"intermediate_size": 4 * width, "hidden_dim": 4 * width}  # DistilBERT's name
+        sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
+        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa does not use two
+        # BERT's 0.02 is for a width of 768; with it, narrower models would learn slowly.
+        config = hf_folders.make_config(args.arch, sizes | {"initializer_range": width**-0.5})
+    else:
+        config = hf_folders.read_config(args.arch)
+    hf_folders.adapt_config(
+        config,
+        args.arch,
+        labels=data.labels,
+        vocabulary=data.train.vocabulary,
+        same=bool(args.tokenizer),
+        dropout=args.dropout,
+    )
+    return config
 
 
 class Classifier(nn.Module):
@@ -1105,119 +1113,6 @@ class Classifier(nn.Module):
         return logits if self.order == sorted(self.order) else logits[:, self.order]
 
 
-def make_config(args, data):
-    """Returns transformers' configuration of -a; raises if it does not fit the data."""
-    auto = transformers().AutoConfig
-    if args.arch in ARCHS:
-        width = args.hidden_size
-        sizes = {"num_hidden_layers": args.layers, "num_attention_heads": args.heads}
-        sizes |= {"hidden_size": width, "embedding_size": width}
-        sizes |= {"intermediate_size": 4 * width, "hidden_dim": 4 * width}  # DistilBERT's name
-        sizes |= {"vocab_size": data.train.vocabulary, "pad_token_id": data.train.pad}
-        sizes |= {"max_position_embeddings": args.max_length + 2}  # RoBERTa does not use two
-        # BERT's 0.02 is for a width of 768; with it, narrower models would learn slowly.
-        config = auto.for_model(args.arch, **sizes, initializer_range=width**-0.5)
-    else:
-        config = auto.from_pretrained(args.arch, trust_remote_code=False)  # runs none of its code
-    if config.pad_token_id is None or config.pad_token_id < 0:
-        raise ValueError("it has no padding token: is it an encoder?")
-    vocabulary = config.vocab_size
-    tokens = data.train.vocabulary
-    if tokens > vocabulary or (args.tokenizer and tokens != vocabulary):
-        raise ValueError(f"its vocabulary has {vocabulary} tokens, the tokenizer {tokens}")
-    config.id2label = dict(enumerate(data.labels))
-    config.label2id = {name: number for number, name in config.id2label.items()}
-    # A folder may name attention code to fetch and run, and may return tuples.
-    config.update({"_attn_implementation": None, "return_dict": True})
-    if args.dropout is not None:
-        rates = re.compile("dropout|pdrop")
-        found = {name: value for name, value in config.to_dict().items() if rates.search(name)}
-        rated = [name for name in found if type(found[name]) in (int, float, type(None))]
-        config.update(dict.fromkeys(rated, args.dropout))
-    return config
-
-
-def try_out(model, args, source):
-    """Raises BadInput if a model does not take --max-length tokens, or if --dropout does not reach
-    all of its dropout: by calling it on a sequence, as no library says it of all models. A line
-    says if padding changes its output; raises BadInput if its tokenizer pads on the left."""
-    if next(model.parameters()).is_meta:  # rank 0 has the weights
-        return
-    rates = Rates()
-    longest = source.length.argmax()
-    tokens = source.tokens[source.offset[longest] :][: source.length[longest]].tolist()
-    # Some models note what they have seen, such as the range of activations.
-    before = [
-        (part._buffers, name, tensor.clone())
-        for part in model.modules()
-        for name, tensor in part.named_buffers(recurse=False)
-    ]
-
-    def call(length, padding=0):
-        # A sequence's first and last tokens are marks. Between them it is cut, or one is repeated.
-        inside = tokens[1:-1][: length - 2]
-        inside += inside[:1] * (length - 2 - len(inside))
-        inputs = [*tokens[:1], *inside, *tokens[-1:], *[-1] * padding, length]
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), rates:
-            return model(torch.tensor([inputs]))
-
-    def fails(length):
-        try:
-            model.train()
-            call(length)
-        except Exception as error:  # whatever a model says of it
-            return error
-        return None
-
-    why = fails(args.max_length)
-    if why:
-        most = getattr(model.encoder.config, "max_position_embeddings", args.max_length)
-        most = min(args.max_length, most)
-        # RoBERTa and its kin do not use two of their positions or more.
-        fits = next((length for length in range(most, most - 8, -1) if not fails(length)), 0)
-        if fits > 0:
-            positions = f"--max-length {args.max_length} is more than its {fits} positions"
-            raise errors.BadInput(f"-a {args.arch}: {positions}")
-        raise errors.BadInput(f"-a {args.arch} cannot be called: {errors.first_line(why)}")
-    if args.dropout is not None and not rates.found <= {args.dropout}:
-        others = ", ".join(f"{rate:g}" for rate in sorted(rates.found - {args.dropout}))
-        what = f"--dropout {args.dropout} does not reach all dropout of -a {args.arch}"
-        raise errors.BadInput(f"{what}: {others} is in its code, or in config.json by another name")
-    if args.dropout and not rates.found:
-        raise errors.BadInput(f"--dropout {args.dropout}: -a {args.arch} has no dropout")
-    model.eval()
-    half = args.max_length // 2
-    alone, padded = call(half), call(half, args.max_length - half)
-    for buffers, name, tensor in before:
-        buffers[name] = tensor
-    model.train()
-    if (alone - padded).abs().max() > 1e-3 * alone.abs().max():
-        if source.pads_left:
-            raise errors.BadInput(
-                f"-a {args.arch} needs padding on the left, which is not done here"
-            )
-        what = "padding changes its output, which so depends on -b and on what else is in a batch"
-        print_once(f"-a {args.arch}: {what}")
-
-
-class Rates(torch.overrides.TorchFunctionMode):
-    """Notes the rates of dropout by which a model is trained, whoever calls it."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = set()
-
-    def __torch_function__(self, function, kinds, given=(), named=None):
-        """Calls the function, like PyTorch without this mode."""
-        named = named or {}
-        name = getattr(function, "__name__", "")
-        if "dropout" in name and named.get("training", True) and "p" in named:
-            self.found.add(named["p"])
-        if "attention" in name and named.get("dropout_p"):
-            self.found.add(named["dropout_p"])
-        return function(*given, **named)
-
-
 def load_fitting_weights(model, args, data):
     """Loads the weights of --weights FILE that fit, and prints the others, such as those of another
     task's last layer. Of more positions than --max-length, the first are taken. Raises BadInput if
@@ -1235,46 +1130,22 @@ def load_fitting_weights(model, args, data):
         mine = {name: about[name] for name in MUST_FIT if about[name] and name not in free}
         if found := checkpointing.differing(saved, mine):
             raise errors.BadInput(f"{what} differs in {found}")
-    held = [name for name in WEIGHT_NAMES if isinstance(saved.get(name), dict) and saved[name]]
-    found = saved[held[0]] if held else saved
-    weights = {
-        str(name).replace("_orig_mod.", "").removeprefix("module."): found[name]
-        for name in found
-        if torch.is_tensor(found[name])
-    }
-    own = model.state_dict()
-    if args.task != "lm" and not own.keys() & weights.keys():  # as Hugging Face has them
-        weights = {f"encoder.{name}": weights[name] for name in weights}
-    for name in own.keys() & weights.keys():
-        there, here = weights[name].shape, own[name].shape
-        if "position" in name and there[1:] == here[1:] and there != here:
-            if len(weights[name]) < len(own[name]):
-                most = args.max_length - len(own[name]) + len(weights[name])
-                longer = f"--max-length {args.max_length} exceeds its {most} positions"
-                raise errors.BadInput(f"{what}: {longer}")
-            weights[name] = weights[name][: len(own[name])]
-    fitting = {name: weights[name] for name in own.keys() & weights.keys()}
-    fitting = {name: each for name, each in fitting.items() if safe_files.fits(each, own[name])}
-    left = sorted((own.keys() | weights.keys()) - fitting.keys())
-    line = f"{what}: {len(left)} weights do not fit"
-    if len(own.keys() - fitting.keys()) >= len(own) / 2:
-        holds = ", ".join(map(str, [*(weights or saved)][:4])) or "nothing by name"
-        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; the file holds {holds}")
-    if left and args.evaluate:
-        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without them the output is random")
-    if not all(weight.isfinite().all() for weight in fitting.values()):
-        raise errors.BadInput(f"{what}: its weights are not all finite")
-    model.load_state_dict(fitting, strict=False)
-    if left:
-        print_once(f"{line} and are left out: {', '.join(left[:4])}")
-    if held[:1] == ["ema"]:
+    held, weights = text_weights.find_weights(saved)
+    if args.task != "lm" and not model.state_dict().keys() & weights.keys():
+        weights = {f"encoder.{name}": weights[name] for name in weights}  # as Hugging Face has them
+    weights = text_weights.cut_positions(weights, model, args.max_length, what)
+    options = {"content": saved, "evaluate": args.evaluate}
+    lines = text_weights.load_fitting(model, weights, what, **options)
+    print_once(*lines)
+    if held == "ema":
         print_once(f"{what}: its averages, ema, are taken")
 
 
-def print_once(line):
-    """Prints a line on rank 0."""
+def print_once(*lines):
+    """Prints lines on rank 0."""
     if os.environ.get("RANK", "0") == "0":
-        errors.print_line(line)
+        for line in lines:
+            errors.print_line(line)
 
 
 # --------------------------------------------------------------------------------- loss and metrics
@@ -1370,31 +1241,6 @@ def about_data(data):
 # --------------------------------------------------------------------------------------------- data
 
 
-class Sequences(NamedTuple):
-    """Sequence i of training or validation has `length[i]` tokens from `offset[i]` on."""
-
-    path: str
-    tokens: np.ndarray  # (T,) all, end to end
-    offset: np.ndarray  # (N,)
-    length: np.ndarray  # (N,)
-    second: np.ndarray  # (N,) tokens before the second sentence of a pair
-    target: np.ndarray  # (N,) classes; zeros for a language model
-    vocabulary: int  # number of possible tokens
-    words: list | None = None  # a language model's words, by token
-    tokenizer: str | None = None  # a digest of it, of digest_of(); None = not known, or words
-    pad: int = 0  # the token that fills an encoder's sequence
-    pads_left: bool = False  # its tokenizer would fill it on the left
-
-    def digest(self):
-        """Returns "N sequences, HASH", a hash of positions, classes and up to 4 million tokens."""
-        hashed = hashlib.sha256(b"%d" % self.vocabulary)
-        for array in self[2:6]:
-            hashed.update(array)
-        for start in range(0, len(self.tokens), max(4096, len(self.tokens) // 1000)):
-            hashed.update(self.tokens[start : start + 4096].astype(np.int64))
-        return f"{len(self.target)} sequences, {hashed.hexdigest()[:8]}"
-
-
 def list_sources(args, place):
     """Returns (train, val) of DIR, or of a demo."""
     if not args.dir and place.rank == 0:
@@ -1404,153 +1250,29 @@ def list_sources(args, place):
 
 def list_blocks(args):
     """Returns (train, val) of a language model: blocks of --max-length targets."""
-    # Block i begins at token i x --max-length, and ends with the first token of the next block, so
-    # every token but the first is a target once. Training omits the incomplete last block.
     words, vocabulary, digest = None, 256, "bytes"
     is_text = args.tokenizer not in (None, "bytes")
-    as_array = functools.partial(np.array, dtype=np.int32)
     if args.dir:
         kind = "bin" if not args.tokenizer and errors.look_at(f"{args.dir}/train.bin") else "txt"
         paths = [find_file(args, f"train.{kind}"), find_file(args, f"val.{kind}", f"valid.{kind}")]
-        arrays = [read_file(path, is_text) for path in paths]
     else:
-        paths, arrays = [Path("Python's language reference")] * 2, demo_text(is_text)
-    if paths[0].suffix == ".bin":
-        words, vocabulary, digest, arrays = view_bins(paths, arrays)
-    elif is_text:
-        words, vocabulary, digest, encode = make_encoder(args.tokenizer, arrays[:1])
-        arrays = [np.concatenate([*map(as_array, encode([text]))]) for text in arrays]
-    length = args.max_length
-    sources = []
-    for path, tokens, rounded in zip(paths, arrays, (math.floor, math.ceil), strict=True):
-        offset = length * np.arange(rounded((len(tokens) - 1) / length))
-        if not len(offset):
-            raise errors.BadInput(
-                f"{path} has {len(tokens)} tokens, too few for --max-length {length}"
-            )
-        if words and (tokens[: 10**6] == 0).mean() > 0.5:
-            raise errors.BadInput(f"{path}: more than half of its words do not occur in training")
-        zeros = np.zeros(len(offset), np.int8)
-        source = Sequences(
-            str(path),
-            tokens,
-            offset,
-            length=np.minimum(length + 1, len(tokens) - offset),
-            second=zeros,
-            target=zeros,
-            vocabulary=vocabulary,
-            words=words,
-            tokenizer=digest,
-        )
-        sources.append(source)
-    return sources
-
-
-def view_bins(paths, raw):
-    """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, tokens) of
-    files without a header, like nanoGPT's; meta.json, which tools/prepare_text.py writes, says what
-    is in them."""
-    meta = paths[0].with_name("meta.json")
-    try:
-        about = json.loads(meta.read_text())
-        dtype = {"uint16": "<u2", "uint32": "<u4"}[about["dtype"]]
-        words = [] + about.get("words", [])  # must be a list
-        vocabulary, digest = int(about["vocabulary"]), about.get("tokenizer")
-        size = np.dtype(dtype).itemsize
-        if cut := [str(path) for path, each in zip(paths, raw, strict=True) if each.size % size]:
-            raise errors.BadInput(f"{cut[0]} ends within a token")
-        arrays = [array.view(dtype) for array in raw]
-        if words and len(words) != vocabulary:
-            raise ValueError(f"it has {len(words)} words, and a vocabulary of {vocabulary}")
-        if not 0 < vocabulary <= 256**size:
-            raise ValueError(f"a vocabulary of {vocabulary} does not fit into {about['dtype']}")
-        halves = np.concatenate([array.view("<u2")[1 : 10**6 : 2] for array in arrays])
-        if dtype == "<u2" and vocabulary > 1 and len(halves) > 64 and not halves.any():
-            raise ValueError("every second token is 0: the files are of uint32, not of uint16")
-        return words or None, vocabulary, digest, arrays
-    except errors.BadInput:
-        raise
-    except Exception as error:  # the file may hold anything
-        wanted = '; for GPT-2\'s tokens it says {"vocabulary": 50257, "dtype": "uint16"}'
-        raise errors.storage_error(meta, error, typed=True, advice=wanted) from None
-
-
-def make_encoder(name, chunks):
-    """Returns (words or None, size of the vocabulary, digest of the tokenizer or None, function) of
-    --tokenizer; of words, those in `chunks`. The function takes chunks, yields lists of tokens."""
-    if name != "words":
-        tokenizer = load_tokenizer(name)
-
-        def encode(texts):
-            return tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
-
-        return None, len(tokenizer), digest_of(tokenizer), lambda chunks: tokenize(chunks, encode)
-
-    def find_words(chunks):  # a library of tokenizers takes ten times as long
-        return tokenize(chunks, lambda texts: [*map(split_words, texts)])
-
-    every = itertools.chain.from_iterable(find_words(chunks))
-    words = [*dict.fromkeys(itertools.chain(["<unk>"], every))]
-    index = {word: token for token, word in enumerate(words)}
-    return (
-        words,
-        len(words),
-        None,
-        lambda chunks: ([index.get(word, 0) for word in found] for found in find_words(chunks)),
-    )
-
-
-def split_words(text):
-    """Returns a text's words, split at white space; the end of a line is a word, too."""
-    return text.replace("\n", " <eos> ").split()
-
-
-PIECE = 1 << 16  # characters of a text at a time
-
-
-def tokenize(chunks, encode):
-    """Yields lists of a text's tokens, those of the whole text, which comes in chunks; some at a
-    time, because `encode` takes a hundred times as much memory as what it is given."""
-    pieces = cut_text(chunks, encode)
-    while several := [*itertools.islice(pieces, 16)]:  # a library encodes them in parallel
-        known = encode([before for before, _ in several])
-        whole = encode([before + piece for before, piece in several])
-        yield from (ids[len(seen) :] for ids, seen in zip(whole, known, strict=True))
-
-
-def cut_text(chunks, encode, near=256):
-    """Yields (what is before, piece) of a text, `near` and about PIECE characters. They are cut
-    where tokens do not join, which is tried: with what follows, `encode` has to find the same
-    tokens before a cut as without it."""
-
-    def is_cut(text, at):
-        before = text[max(0, at - near) : at]
-        alone, joined = encode([before, before + text[at : at + near]])
-        return alone and joined[: len(alone)] == alone
-
-    before = text = ""
-    for chunk in chunks:
-        for start in range(0, len(chunk), PIECE):
-            text += chunk[start : start + PIECE]
-            if len(text) < PIECE:
-                continue
-            # After a line, before a word, else anywhere.
-            within, first = text[-PIECE + near : -near], len(text) - PIECE + near
-            for pattern in r"\S\n(?=\S)", r"\S(?= \S)", r"(.)(?=.)(?!\1)":
-                ends = [first + match.end() for match in re.finditer(pattern, within, re.DOTALL)]
-                if at := next((end for end in ends[:-5:-1] if is_cut(text, end)), None):
-                    yield before, text[:at]
-                    before, text = text[max(0, at - near) : at], text[at:]
-                    break
-    yield before, text
-
-
-def demo_text(text=False):
-    """Returns 90 % and 10 % of Python's language reference, like read_file()."""
-    topics = importlib.import_module("pydoc_data.topics").topics
-    raw = np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
-    arrays = np.split(raw, [len(raw) // 10 * 9])
-    return [str(array, "utf-8") for array in arrays] if text else arrays
+        paths = [Path("Python's language reference")] * 2
+    if is_text:
+        demo = (array.tobytes().decode() for array in text_corpus.demo_text())
+        texts = [*(map(text_corpus.read_text, paths) if args.dir else demo)]
+        made = tokenizing.make_encoder(args.tokenizer, texts[:1], tell=print_once)
+        words, vocabulary, digest, encode = made
+        as_array = functools.partial(np.array, dtype=np.int32)
+        arrays = [np.concatenate([*map(as_array, encode([text]))]) for text in texts]
+    else:
+        arrays = [*(map(text_corpus.map_bytes, paths) if args.dir else text_corpus.demo_text())]
+        if paths[0].suffix == ".bin":
+            words, vocabulary, digest, arrays = text_corpus.view_bins(paths, arrays)
+    about = {"vocabulary": vocabulary, "words": words, "tokenizer": digest}
+    return [  # training omits the incomplete last block
+        text_corpus.cut_blocks(path, tokens, args.max_length, **about, to_end=to_end)
+        for path, tokens, to_end in zip(paths, arrays, (False, True), strict=True)
+    ]
 
 
 def list_rows(args, place):
@@ -1558,204 +1280,50 @@ def list_rows(args, place):
     if args.dir:
         paths = [find_file(args, "train.tsv", "in_domain_train.tsv")]
         paths += [find_file(args, "dev.tsv", "dev_matched.tsv", "in_domain_dev.tsv")]
-        tables = [read_rows(path, args.task, place) for path in paths]
+        tables = [read_table(path, args.task, place) for path in paths]
     else:
-        paths, tables = ["demo"] * 2, demo_rows()
+        paths, tables = ["demo"] * 2, text_corpus.demo_rows()
     name = args.tokenizer or ("words" if args.arch in ARCHS else args.arch)
-    sentences = itertools.chain(*(row[1:] for row in tables[0]))
-    tokenizer = word_tokenizer(sentences) if name == "words" else load_tokenizer(name)
+    if name == "words":
+        sentences = itertools.chain(*(row.sentences for row in tables[0]))
+        tokenizer = tokenizing.word_tokenizer(sentences)
+    else:
+        tokenizer = tokenizing.load_tokenizer(name, tell=print_once)
     sources = []
     for path, rows in zip(paths, tables, strict=True):
-        tokens, second = [], []
-        for start in range(0, len(rows), 4096):  # encodings take far more memory than tokens
-            _, *columns = map(list, zip(*rows[start : start + 4096], strict=True))
-            options = {"truncation": True, "max_length": args.max_length}
-            found = tokenizer(*columns, return_token_type_ids=True, **options)
-            tokens += [np.array(row) for row in found["input_ids"]]
-            second += [row.index(1) if 1 in row else len(row) for row in found["token_type_ids"]]
-        length = np.array([len(row) for row in tokens])
-        tokens = np.concatenate(tokens)
-        source = Sequences(
-            str(path),
-            tokens,
-            offset=length.cumsum() - length,
-            length=length,
-            second=np.array(second),
-            target=np.array([row[0] for row in rows]),
-            vocabulary=len(tokenizer),
-            tokenizer=digest_of(tokenizer),
-            pad=tokenizer.pad_token_id or 0,
-            pads_left=tokenizer.padding_side == "left",
-        )
+        source, lines = tokenizing.encode_rows(path, rows, tokenizer, args.max_length)
+        for line in lines * (place.rank == 0):
+            errors.print_line(line)
+        tokenizing.check_known(source, tokenizer.unk_token_id)
         sources.append(source)
-        if (full := (length == args.max_length).sum()) and place.rank == 0:
-            errors.print_line(
-                f"{path}: {full} of {len(rows)} sequences fill --max-length, or were cut"
-            )
-        if (tokens == tokenizer.unk_token_id).mean() > 0.5:
-            raise errors.BadInput(f"{path}: more than half of it is unknown to the tokenizer")
     return sources
 
 
-def read_rows(path, task, place):
-    """Returns [(class, sentences ...)] of a TSV file of GLUE, where quotes have no meaning."""
+def read_table(path, task, place):
+    """Returns the rows of a file of GLUE."""
     columns, label, classes = GLUE[task]
-    lines = read_file(path, text=True).replace("\r\n", "\n").split("\n")
-    # CoLA's files have no header.
-    header = "source label star sentence".split() if task == "cola" else lines.pop(0).split("\t")
-    if missing := [name for name in (*columns, label) if name not in header]:
-        given = ", ".join(header)[:200]
-        raise errors.BadInput(
-            f"{path} has no column {missing[0]!r}, but {given} (test.tsv has no labels)"
-        )
-    if twice := [name for name in (*columns, label) if header.count(name) > 1]:
-        raise errors.BadInput(f"{path} has the column {twice[0]!r} more than once")
-    rows = []
-    short = unlabeled = quoted = 0
-    for number, line in enumerate(lines, 1 + (task != "cola")):
-        cells = line.split("\t")
-        row = dict(zip(header, cells, strict=False))
-        if not line or (task == "qqp" and len(cells) < len(header)):  # some of its rows are cut
-            short += bool(line)
-        elif len(cells) != len(header):
-            raise errors.BadInput(
-                f"{path}: line {number} has {len(cells)} columns, not {len(header)}"
-            )
-        elif row[label] == "-":  # in SNLI and MultiNLI, where annotators did not agree
-            unlabeled += 1
-        elif row[label] not in classes:
-            given = f"line {number} has the label {row[label][:50]!r}"
-            raise errors.BadInput(f"{path}: {given}, none of {', '.join(classes)}")
-        else:
-            rows.append((classes.index(row[label]), *(row[name] for name in columns)))
-            quoted += any(re.fullmatch('".*"".*"', row[name]) is not None for name in columns)
-    if place.rank == 0:
-        if short:
-            errors.print_line(f"{path}: {short} incomplete rows are left out")
-        if unlabeled:
-            errors.print_line(f"{path}: {unlabeled} rows with the label - are left out")
-        if quoted:
-            how = 'read as they stand, as in GLUE; to_csv(..., sep="\\t", quoting=3) writes none'
-            errors.print_line(
-                f"{path}: {quoted} sentences are in quotes, with quotes doubled: {how}"
-            )
+    # CoLA's files have no header, and some rows of QQP's are cut.
+    header = "source label star sentence".split() if task == "cola" else None
+    options = {"header": header, "some_are_cut": task == "qqp"}
+    rows, lines = text_corpus.read_rows(path, columns, label, classes, **options)
+    for line in lines * (place.rank == 0):
+        errors.print_line(line)
     if not rows:
         raise errors.BadInput(f"{path} has no rows")
     return rows
 
 
-def demo_rows():
-    """Returns rows like read_rows(): 4,000 sentences for training, 1,000 for validation."""
-    # Class 0 has a fault: a wrong article, a wrong order, a repeated word, or a verb in the wrong
-    # number, which a noun in between may hide.
-    rows = []
-    rng = random.Random(0)
-    nouns = "cat dog artist engineer owl bird uncle teacher ant actor farmer elephant".split()
-    for _ in range(5000):
-        fault = rng.choice([*"article order twice".split() * 2, "number", *[None] * 16])
-        subject, between, thing = rng.choices(nouns, k=3)
-        many = rng.random() < 0.5
-        words = ["the", subject + "s" * many]
-        words += rng.choice(([], ["near", "the", between], ["behind", "the", between + "s"]))
-        words += [rng.choice(("see", "like", "follow")) + "s" * (many == (fault == "number"))]
-        words += ["an" if (thing[0] in "aeou") != (fault == "article") else "a", thing]
-        at = rng.randrange(len(words) - 1)
-        if fault == "order":
-            words[at : at + 2] = words[at + 1], words[at]
-        elif fault == "twice":
-            words.insert(at, words[at])
-        rows.append((int(fault is None), " ".join(words)))
-    return rows[:4000], rows[4000:]
-
-
-def load_tokenizer(folder):
-    """Returns the tokenizer in a folder with Hugging Face's files."""
-    library = transformers().AutoTokenizer
-    names = "tokenizer_config.json", "tokenizer.json"
-    try:
-        says, made = (errors.look_at(f"{folder}/{name}") for name in names)
-        says = "do_lower_case" in Path(folder, names[0]).read_text("utf-8") if says else False
-        tokenizer = library.from_pretrained(folder, trust_remote_code=False)
-        if len(tokenizer) < len(tokenizer.all_special_ids) + 3:
-            files = "tokenizer.json, or vocab.txt, or vocab.json and merges.txt, or a *.model"
-            raise ValueError(f"it needs {files}; without, it would know no word")
-        if not (says or made) and lowers_cased(tokenizer):
-            tokenizer = library.from_pretrained(
-                folder, trust_remote_code=False, do_lower_case=False
-            )
-            line = f"{folder}: its vocabulary has capitals, so text keeps its own; if this is wrong"
-            print_once(f'{line}, write {{"do_lower_case": true}} into its tokenizer_config.json')
-            if lowers_cased(tokenizer):
-                raise ValueError("its vocabulary has capitals, and it would not use them")
-        return tokenizer
-    except Exception as error:  # libraries may raise anything
-        raise errors.storage_error(f"{folder} has no tokenizer", error, typed=True) from None
-
-
-def lowers_cased(tokenizer):
-    """Returns whether a tokenizer makes no difference between A and a, though its vocabulary
-    does."""
-    vocabulary = tokenizer.get_vocab()
-    capitals = sum(re.fullmatch(r"(##|\W)?[A-Z][a-z]*", token) is not None for token in vocabulary)
-    letters = "A B C D E F G H"
-    same = tokenizer.tokenize(letters) == tokenizer.tokenize(letters.lower())
-    return same and capitals > len(vocabulary) / 100
-
-
-def digest_of(tokenizer):
-    """Returns a hash of a tokenizer's vocabulary and of what it makes of a sentence."""
-    sentence = " The 2 caf\u00e9s\n\n opened EARLY:\tdon't   wait (e.g. at 10:30)!\n"
-    tokens = tokenizer(sentence, add_special_tokens=False).input_ids
-    content = sorted(tokenizer.get_vocab().items()), tokens
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-
-
-def word_tokenizer(texts):
-    """Returns a tokenizer for the words, split at white space, of some texts."""
-    tokenizers = importlib.import_module("tokenizers")
-    marks = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "cls", "sep", "unk")}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    options = {"special_tokens": [*marks.values()], "show_progress": False}
-    trainer = tokenizers.trainers.WordLevelTrainer(vocab_size=10**9, **options)
-    tokenizer.train_from_iterator(texts, trainer)
-    # <cls> first <sep> second <sep>, by the marks' numbers in the vocabulary.
-    tokenizer.post_processor = tokenizers.processors.BertProcessing(("<sep>", 2), ("<cls>", 1))
-    return transformers().PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
-
-
-def transformers():
-    """Returns the library, silent and offline."""
-    # Imported only if needed, as it takes seconds. Set before the import, this keeps it offline.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    library = importlib.import_module("transformers")
-    library.utils.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
-    return library
-
-
 def find_file(args, *names):
     """Returns the path of the first of these names in DIR, or in the task's folder in it."""
-    folders = Path(args.dir), Path(args.dir) / {"cola": "CoLA"}.get(args.task, args.task.upper())
-    if found := [*filter(errors.look_at, (path / name for path in folders for name in names))]:
-        return found[0]
-    raise errors.BadInput(f"{args.dir} has no {names[0]}, which --task {args.task} reads")
-
-
-def read_file(path, text=False):
-    """Returns a file's bytes (N,) uint8, which may exceed the memory, or its text."""
-    try:
-        raw = np.memmap(path, np.uint8, "r")
-        return str(raw, "utf-8-sig") if text else raw
-    except (OSError, ValueError) as error:  # also an empty file, or one not in UTF-8
-        raise errors.storage_error(f"{path} cannot be read", error, typed=True) from None
+    below = {"cola": "CoLA"}.get(args.task, args.task.upper())
+    return text_corpus.find_text(args.dir, names, below, f"--task {args.task}")
 
 
 class Data(NamedTuple):
     """The data of a run, and its sizes."""
 
-    train: Sequences
-    val: Sequences
+    train: text_corpus.Sequences
+    val: text_corpus.Sequences
     steps: int  # per epoch
     device_batch: int  # sequences on a device at a time
     accumulation_steps: int  # such batches in a step
@@ -1806,28 +1374,10 @@ def name_labels(args, about, lines):
         return theirs if sorted(theirs) == sorted(names) else names
     if args.arch in ARCHS or args.from_scratch:
         return names
-    try:
-        config = transformers().AutoConfig.from_pretrained(args.arch, trust_remote_code=False)
-        found = [str(name) for _, name in sorted(config.id2label.items())]
-        numbers = [str(name) for _, name in sorted((n, k) for k, n in config.label2id.items())]
-    except Exception as error:  # libraries may raise anything
-        raise errors.storage_error(f"-a {args.arch}", error, typed=True) from None
-
-    def numbered(some):
-        return all(re.fullmatch(f"(label_)?{n}", name.lower()) for n, name in enumerate(some))
-
-    if numbered(found):  # either may say it
-        found = numbers
-    elif numbers != found and not numbered(numbers):
-        raise errors.BadInput(
-            f"-a {args.arch}: its config.json has one order in id2label, another in label2id"
-        )
-    plain = [re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in found]
-    for known in names, given:
-        if sorted(plain) == sorted(known):
-            return [names[known.index(name)] for name in plain]
-    if numbered(plain):
-        return names
+    found = hf_folders.read_labels(args.arch)
+    order = hf_folders.match_labels(found, names, given)
+    if order is not None:
+        return order
     labels = f"{', '.join(found[:4])}, --task {args.task} {', '.join(names)}"
     line = f"-a {args.arch} has the classes {labels}"
     if args.evaluate and not args.weights:
@@ -1923,8 +1473,6 @@ CLASSES = {
     "qqp": ["not_duplicate", "duplicate"],
     "wnli": ["not_entailment", "entailment"],
 }
-# By which names files have weights, averages first.
-WEIGHT_NAMES = ("ema", "state_dict", "model", "model_state_dict")
 
 
 class StoreArch(argparse.Action):

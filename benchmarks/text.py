@@ -32,6 +32,7 @@ from ways import EXCHANGES, STANDALONE, Kind, expected, losses_and_times
 
 import text_nd
 from trainparts import errors
+from trainparts.text import hf_folders, text_corpus, tokenizing
 
 RTE_ROWS = 2490, 277  # of train.tsv and dev.tsv
 WORDS = 28_996  # bert-base-cased's vocabulary
@@ -89,11 +90,11 @@ def make_rte(folder, most=4000, counts=RTE_ROWS):
 
 def make_model(folder, kind):
     """Makes a folder as Hugging Face's, of a configuration and a made-up tokenizer alone."""
-    library, sizes = text_nd.transformers(), dict(CONFIGS[kind])
+    library, sizes = hf_folders.transformers(), dict(CONFIGS[kind])
     auto = library.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     auto.save_pretrained(folder)
     marks = 4  # the tokenizer adds, such as <pad>
-    tokenizer = text_nd.word_tokenizer([[word(n)] for n in range(auto.vocab_size - marks)])
+    tokenizer = tokenizing.word_tokenizer([[word(n)] for n in range(auto.vocab_size - marks)])
     if len(tokenizer) != auto.vocab_size:
         raise errors.BadInput(
             f"{kind}: a tokenizer of {len(tokenizer)} words, not {auto.vocab_size}"
@@ -312,7 +313,7 @@ def stages(args, scratch):
 def ngrams(args, scratch):
     """Yields the rows: nats a byte of the demo's validation part, by counts of its training part;
     a hundredth is added to each count, so that none is 0."""
-    train, val = (part.astype(np.int64) for part in text_nd.demo_text())
+    train, val = (part.astype(np.int64) for part in text_corpus.demo_text())
     single = np.bincount(train, minlength=256) + 0.01
     pairs = np.bincount(256 * train[:-1] + train[1:], minlength=256**2).reshape(256, 256) + 0.01
     bigram = pairs / pairs.sum(axis=1, keepdims=True)

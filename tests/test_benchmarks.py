@@ -43,6 +43,8 @@ import text as of_text  # noqa: E402
 import training  # noqa: E402
 import ways  # noqa: E402
 
+from trainparts.text import text_corpus, tokenizing  # noqa: E402
+
 LOGS = ROOT / "logs" / "benchmarks"
 slow = pytest.mark.slow
 
@@ -575,17 +577,18 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
     """RTE's rows, which text_nd.py takes for RTE's; as many tensors and bytes as bert-base."""
     pytest.importorskip("transformers")
     of_text.make_rte(tmp_path / "rte")
-    place = of_text.text_nd.Place(torch.device("cpu"))
+    columns, label, classes = of_text.text_nd.GLUE["rte"]
     for name, count in ("train", 2490), ("dev", 277):
-        rows = of_text.text_nd.read_rows(tmp_path / "rte" / f"{name}.tsv", "rte", place)
-        assert len(rows) == count
-        assert 0.4 < sum(row[0] for row in rows) / count < 0.6
+        path = tmp_path / "rte" / f"{name}.tsv"
+        rows, lines = text_corpus.read_rows(path, columns, label, classes)
+        assert (len(rows), lines) == (count, [])
+        assert 0.4 < sum(row.label for row in rows) / count < 0.6
     assert len({of_text.word(number) for number in range(0, 30_000)}) == 30_000
     for kind, tensors, numbers in ("bert-base", 201, 108_311_810), ("albert-base", 27, 11_685_122):
         folder = of_text.make_model(tmp_path / kind, kind)
         words = ["--task", "rte", "-a", str(folder), "--from-scratch", str(tmp_path / "rte")]
         args = of_text.text_nd.parse_args([*words, "--max-length", "8"])
-        tokenizer = of_text.text_nd.load_tokenizer(folder)
+        tokenizer = tokenizing.load_tokenizer(folder)
         train = SimpleNamespace(vocabulary=len(tokenizer), pad=0)
         labels = ["entailment", "not_entailment"]
         data = SimpleNamespace(train=train, resumed=False, labels=labels)
@@ -601,7 +604,7 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
 def test_ngrams_are_those_of_the_text(monkeypatch):
     """Two letters that take turns: each is one of two, and follows from the other."""
     text = np.frombuffer(b"ab" * 5000, np.uint8)
-    monkeypatch.setattr(of_text.text_nd, "demo_text", lambda: np.split(text, [9000]))
+    monkeypatch.setattr(text_corpus, "demo_text", lambda: np.split(text, [9000]))
     single, pairs = of_text.ngrams(None, None)
     assert single["values"] == [pytest.approx(math.log(2), abs=0.01)]
     assert pairs["values"] == [pytest.approx(0, abs=0.01)]

@@ -17,6 +17,7 @@ from torchmetrics.functional import classification
 
 import text_nd as nd
 from trainparts import batch_plan
+from trainparts.text import hf_folders
 
 LOOP = "--global-batch 24 --epochs 2 --steps-per-epoch 10 -p 1 --no-accel --warmup-epochs 0"
 TINY = "--layers 2 --hidden-size 64 --heads 2 --max-length 32".split()
@@ -125,8 +126,8 @@ def test_embeddings_are_the_lowest_layer_and_the_classifier_the_highest(arch):
     else:
         small = {"vocab_size": 100, "num_hidden_layers": 2, "hidden_size": 8, "n_layers": 2}
         small |= {"num_attention_heads": 2, "n_heads": 2, "dim": 8, "hidden_dim": 8}
-        auto = nd.transformers().AutoModelForSequenceClassification
-        config = nd.transformers().AutoConfig.for_model(arch, **small, intermediate_size=8)
+        auto = hf_folders.transformers().AutoModelForSequenceClassification
+        config = hf_folders.transformers().AutoConfig.for_model(arch, **small, intermediate_size=8)
         model = nd.Classifier(auto.from_config(config), [0, 1])
     for (name, _), scale in zip(
         model.named_parameters(), nd.layer_scales(args, model), strict=True
@@ -315,7 +316,7 @@ WORDS = "the cat dog bird sees hears likes a small red old tree".split()
 
 def write_encoder(folder, kind):
     """Writes a tiny encoder of transformers' with random weights, and its tokenizer."""
-    library = nd.transformers()
+    library = hf_folders.transformers()
     if kind == "bert":
         vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
         numbered = {word: number for number, word in enumerate(vocabulary)}
@@ -359,7 +360,7 @@ def test_encoders_are_given_what_their_own_tokenizers_give(kind, tmp_path):
     args = nd.parse_args(
         ["--task", "rte", "-a", str(folder), "--max-length", "64", "-b", "4", str(tmp_path)]
     )
-    data, library = read(args), nd.transformers()
+    data, library = read(args), hf_folders.transformers()
     model = nd.build_model(args, data).eval()
     theirs = library.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = library.AutoTokenizer.from_pretrained(folder)

@@ -18,6 +18,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 import text_nd as nd
 from trainparts import errors
+from trainparts.text import hf_folders, text_corpus, tokenizing
 
 ND = command("text_nd.py")
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -264,22 +265,36 @@ CASED = ["The", "Cat", "Dog", "##s"]
         (None, [], False),
     ],
 )
-def test_a_vocabulary_with_capitals_is_used(says, cased, kept, tmp_path, capfd):
+def test_a_vocabulary_with_capitals_is_used(says, cased, kept, tmp_path):
     """BioBERT and others are published without a word on it."""
     write_model(tmp_path / "model", cased=cased)
     if says is not None:
         (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(says))
-    tokenizer = nd.load_tokenizer(str(tmp_path / "model"))
+    lines = []
+    tokenizer = tokenizing.load_tokenizer(str(tmp_path / "model"), tell=lines.append)
     found = tokenizer.tokenize("The Cat a")
     assert found == (["The", "Cat", "a"] if kept else ["the", "cat", "a"])
     line = "model: its vocabulary has capitals, so text keeps its own; if this is wrong, write "
-    printed = capfd.readouterr().out
-    assert (line in printed) == (kept and "do_lower_case" not in (says or {}))
-    if line in printed:  # what it advises
-        content = printed.split("write ")[1].split(" into")[0]
+    assert [line in each for each in lines] == [True] * (
+        kept and "do_lower_case" not in (says or {})
+    )
+    if lines:  # what it advises
+        content = lines.pop().split("write ")[1].split(" into")[0]
         (tmp_path / "model" / "tokenizer_config.json").write_text(content)
-        assert nd.load_tokenizer(str(tmp_path / "model")).tokenize("The") == ["the"]
-        assert not capfd.readouterr().out
+        tokenizer = tokenizing.load_tokenizer(str(tmp_path / "model"), tell=lines.append)
+        assert (tokenizer.tokenize("The"), lines) == (["the"], [])
+
+
+@pytest.mark.parametrize("task", ["mnli", "lm"])
+def test_what_is_done_with_capitals_is_printed(task, tmp_path, capfd):
+    write_model(tmp_path / "model", cased=CASED)
+    write_rows(tmp_path / "data", MNLI)
+    for name in "train.txt", "val.txt":
+        (tmp_path / "data" / name).write_text("The Cat a The Dog\n" * 99)
+    arch = ["-a", tmp_path / "model"] if task == "mnli" else ["--tokenizer", tmp_path / "model"]
+    args = nd.parse_args([*map(str, [*SAY, "--task", task, *arch, tmp_path / "data"])])
+    nd.list_sources(args, nd.Place(torch.device("cpu")))
+    assert "model: its vocabulary has capitals, so text keeps its own" in capfd.readouterr().out
 
 
 def byte_pairs(folder, order):
@@ -342,7 +357,9 @@ def test_a_tokenizer_that_lowers_is_another():
         made.normalizer = normalizers.BertNormalizer(lowercase=lower)
         made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         made.model = models.WordLevel({"[UNK]": 0, "early": 1, word: 2}, unk_token="[UNK]")
-        digests.append(nd.digest_of(transformers.PreTrainedTokenizerFast(tokenizer_object=made)))
+        digests.append(
+            tokenizing.digest_of(transformers.PreTrainedTokenizerFast(tokenizer_object=made))
+        )
     assert digests[1] == digests[2] != digests[0] and digests[2] != digests[3]
 
 
@@ -364,7 +381,10 @@ def test_files_of_tokens_that_contradict_themselves(meta, dtype, told, tmp_path,
     assert told in line and f"{tmp_path / 'meta.json'}" in line
     good = {"vocabulary": 19, "dtype": dtype.__name__}
     (tmp_path / "meta.json").write_text(json.dumps(good))
-    assert nd.view_bins([tmp_path / "train.bin"], [TOKENS.astype(dtype).view(np.uint8)])[1] == 19
+    assert (
+        text_corpus.view_bins([tmp_path / "train.bin"], [TOKENS.astype(dtype).view(np.uint8)])[1]
+        == 19
+    )
 
 
 # ------------------------------------------------------------------------------ dropout, positions
@@ -434,7 +454,7 @@ def test_dropout_that_no_config_names_is_reached(tmp_path, monkeypatch):
 
 def test_rates_are_noted_whoever_calls():
     x = torch.ones(2, 1, 4, 8)
-    rates, functional = nd.Rates(), torch.nn.functional
+    rates, functional = hf_folders.Rates(), torch.nn.functional
     with rates:
         functional.scaled_dot_product_attention(x, x, x, dropout_p=0.3)
         functional.scaled_dot_product_attention(x, x, x, dropout_p=0.0)
@@ -583,7 +603,7 @@ def trained_tokenizers(text):
 
 def test_tokens_of_pieces_are_those_of_the_whole(monkeypatch):
     """Of paragraphs, indented code, one long line, no white space, odd ends of lines."""
-    text = nd.demo_text(True)[1][:30_000]
+    text = str(text_corpus.demo_text()[1], "utf-8")[:30_000]
     odd = "\n".join(
         f"  x = '{c}'\n\n\n\tend  \r\n" for c in "\xe4\xdf\u6f22\U0001f600\x0b\x1c\u2028"
     )
@@ -598,20 +618,23 @@ def test_tokens_of_pieces_are_those_of_the_whole(monkeypatch):
         for number, given in enumerate(texts):
             (whole,) = encode([given])
             for piece in 1 << 10, 1 << 13:
-                monkeypatch.setattr(nd, "PIECE", piece)
+                monkeypatch.setattr(tokenizing, "PIECE", piece)
                 chunks = [given[at : at + 5000] for at in range(0, len(given), 5000)]
-                found = [*itertools.chain(*nd.tokenize(chunks, encode))]
+                found = [*itertools.chain(*tokenizing.tokenize(chunks, encode))]
                 assert found == whole, (name, number, piece)
 
 
 def test_pieces_of_words_are_those_of_the_whole(monkeypatch):
-    monkeypatch.setattr(nd, "PIECE", 1 << 10)
-    text = nd.demo_text(True)[1][:20_000]
+    monkeypatch.setattr(tokenizing, "PIECE", 1 << 10)
+    text = str(text_corpus.demo_text()[1], "utf-8")[:20_000]
     for given in text, text.replace("\n", " "), text.replace(" ", "\t"), "xy" * 5000:
-        words, size, digest, encode = nd.make_encoder("words", [given])
-        assert (words, digest) == ([*dict.fromkeys(["<unk>", *nd.split_words(given)])], None)
+        words, size, digest, encode = tokenizing.make_encoder("words", [given])
+        assert (words, digest) == (
+            [*dict.fromkeys(["<unk>", *tokenizing.split_words(given)])],
+            None,
+        )
         found = [words[token] for ids in encode([given]) for token in ids]
-        assert found == nd.split_words(given) and size == len(words)
+        assert found == tokenizing.split_words(given) and size == len(words)
 
 
 def test_files_of_a_folder_are_joined_by_lines(tmp_path, call_tool, monkeypatch):
@@ -783,7 +806,7 @@ def test_rows_without_a_label_are_left_out(tmp_path, capfd):
     """As SNLI and MultiNLI have where annotators did not agree; another label is a mistake."""
     write_rows(tmp_path, [*MNLI, "-"])
     place = nd.Place(torch.device("cpu"))
-    assert len(nd.read_rows(tmp_path / "train.tsv", "mnli", place)) == 18
+    assert len(nd.read_table(tmp_path / "train.tsv", "mnli", place)) == 18
     assert "train.tsv: 6 rows with the label - are left out\n" in capfd.readouterr().out
 
 
@@ -803,6 +826,6 @@ def test_quotes_that_pandas_wrote_are_named(tmp_path, capfd):
     table = 'index\tsentence1\tsentence2\tlabel\n0\t"He said ""no"" to me"\ta dog\tentailment\n'
     table += '1\t"quoted"\tsay "so"\tentailment\n'
     (tmp_path / "train.tsv").write_text(table)
-    rows = nd.read_rows(tmp_path / "train.tsv", "rte", place)
-    assert rows[0][1] == '"He said ""no"" to me"'
+    rows = nd.read_table(tmp_path / "train.tsv", "rte", place)
+    assert rows[0].sentences[0] == '"He said ""no"" to me"'
     assert "train.tsv: 1 sentences are in quotes, with quotes doubled: " in capfd.readouterr().out

@@ -14,6 +14,7 @@ from conftest import ROOT, Hostile, command, damage, flip, run, start_ranks, the
 
 import text_nd
 from trainparts import errors
+from trainparts.text import tokenizing
 
 ND = "text_nd.py"
 TRAIN = ["--no-accel", "-b", "4", "--epochs", "1"]
@@ -41,7 +42,14 @@ def write(folder, files):
 
 def test_words_are_the_texts():
     """Capitals count, as in the literature's perplexities; the end of a line is a word."""
-    assert text_nd.split_words("The END\n of  it\n") == ["The", "END", "<eos>", "of", "it", "<eos>"]
+    assert tokenizing.split_words("The END\n of  it\n") == [
+        "The",
+        "END",
+        "<eos>",
+        "of",
+        "it",
+        "<eos>",
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +57,7 @@ def bert(tmp_path_factory):
     """A small BERT with its tokenizer, as Hugging Face saves them; never changed."""
     import transformers
 
-    folder, tokenizer = tmp_path_factory.mktemp("hf") / "bert", text_nd.word_tokenizer(WORDS)
+    folder, tokenizer = tmp_path_factory.mktemp("hf") / "bert", tokenizing.word_tokenizer(WORDS)
     tokenizer.save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=len(tokenizer), intermediate_size=32, **sizes)
@@ -183,7 +191,7 @@ def test_words_of_dev_alone_are_unknown(tmp_path):
     assert train.vocabulary == val.vocabulary
     known = {*train.tokens.tolist()}
     assert [token in known for token in val.tokens.tolist()] == [True, True, False, True, True]
-    assert val.tokens[2] == text_nd.word_tokenizer(["a"]).unk_token_id
+    assert val.tokens[2] == tokenizing.word_tokenizer(["a"]).unk_token_id
 
 
 @pytest.mark.parametrize(
@@ -488,10 +496,11 @@ def test_an_attention_that_a_folder_names_is_not_fetched(name, another, pairs, m
 
 def test_what_is_imported_of_hugging_faces_is_offline_and_silent(tmp_path):
     """It reads that when it is imported: after a script, which is imported without it."""
-    code = "import {0}, sys; assert 'huggingface_hub' not in sys.modules; {0}.transformers()"
+    code = "import text_nd, sys; assert 'huggingface_hub' not in sys.modules; "
+    code += "text_nd.hf_folders.transformers()"
     code += "; assert sys.modules['huggingface_hub'].constants.HF_HUB_OFFLINE"
     # Not in a fork, which would have imported it.
-    assert run([sys.executable, "-c", code.format("text_nd")], ROOT, env={"PYTHONPATH": ""}) == ""
+    assert run([sys.executable, "-c", code], ROOT, env={"PYTHONPATH": ""}) == ""
 
 
 def test_weights_that_are_a_pickle_are_not_run(another, pairs, tmp_path, complaint_here):

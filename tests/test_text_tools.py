@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 import text_nd as nd
 from trainparts import safe_files
+from trainparts.text import hf_folders, tokenizing
 
 TEXT = ROOT / "tools" / "prepare_text.py"
 
@@ -179,7 +180,7 @@ def tokenizer(tmp_path_factory):
     made.post_processor = library.processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", made.token_to_id("<s>"))]
     )
-    nd.transformers().PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
+    hf_folders.transformers().PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
     return folder
 
 
@@ -317,7 +318,7 @@ def test_memory_does_not_grow_with_a_text(name, end, tmp_path, tool, tokenizer, 
     """It is that of some pieces and of the words that there are."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     monkeypatch.setattr(nd.importlib.import_module("prepare_text"), "PIECE", 1 << 13)
-    monkeypatch.setattr(nd, "PIECE", 1 << 10)
+    monkeypatch.setattr(tokenizing, "PIECE", 1 << 10)
     line, most = " ".join(f"w{n}" for n in range(200)) + end, []
     for lines in 1, 100, 800:  # the first, because modules and caches are loaded
         (tmp_path / "input.txt").write_text(line * lines)
@@ -386,10 +387,10 @@ def test_the_likeliest_tokens(tmp_path, tool, tokenizer):
     words = ["<unk>", "<eos>", *(f"w{n}" for n in range(30))]
     tokens, output = written("w0 unheard\n", [2, 0, 1], 40, vocabulary=len(words), words=words)
     assert output.count("\n") - 1 == tokens.count(1) > 0
-    assert nd.split_words(output) == [*(words[n] for n in tokens), "<eos>"]
+    assert tokenizing.split_words(output) == [*(words[n] for n in tokens), "<eos>"]
     # Those of Hugging Face's, of which several make a character; bytes that are no text, or would
     # command a terminal.
-    library = nd.transformers().AutoTokenizer.from_pretrained(tokenizer)
+    library = hf_folders.transformers().AutoTokenizer.from_pretrained(tokenizer)
     prompt, control = "the cat \U0001f40d", nd.importlib.import_module("sample").CONTROL
     start = library(prompt, add_special_tokens=False)["input_ids"]
     assert len(start) > 4
@@ -404,7 +405,9 @@ def test_the_likeliest_tokens(tmp_path, tool, tokenizer):
     words = {f"w{n}": n for n in range(32)}
     blanks = nd.importlib.import_module("tokenizers")
     blanks = blanks.Tokenizer(blanks.models.WordLevel(words, "w0"))
-    nd.transformers().PreTrainedTokenizerFast(tokenizer_object=blanks).save_pretrained(tmp_path)
+    hf_folders.transformers().PreTrainedTokenizerFast(tokenizer_object=blanks).save_pretrained(
+        tmp_path
+    )
     tokens, output = written("w7", [7], 20, "--tokenizer", tmp_path, vocabulary=32)
     assert output == " ".join(f"w{token}" for token in tokens) + "\n"
 
@@ -468,7 +471,7 @@ def test_checkpoints_that_write_nothing(words, message, tmp_path, tool, tokenize
     save(tmp_path / "large.pt", model_options=SIZES | {"hidden_size": 16 * 5000})
     save(tmp_path / "nan.pt", scale=torch.nan)
     save(tmp_path / "tokens.pt", 300)
-    words_of_its_own = [f"w{n}" for n in range(len(nd.load_tokenizer(tokenizer)))]
+    words_of_its_own = [f"w{n}" for n in range(len(tokenizing.load_tokenizer(tokenizer)))]
     save(tmp_path / "words.pt", len(words_of_its_own), words_of_its_own)
     save(tmp_path / "bytes.pt")
     assert message in tool("sample", *words.split(), status=2)

@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 import text_nd as nd
 from trainparts import errors, option_types, safe_files
+from trainparts.text import text_corpus, tokenizing
 
 PIECE = 1 << 20  # bytes of a text at a time
 # Where the columns of text are called otherwise than GLUE's.
@@ -122,7 +123,7 @@ def prepare_glue(args):
 
 def open_text(path):
     """Returns a file's bytes (N,) uint8, without a mark of their order at the beginning."""
-    raw = nd.read_file(path)
+    raw = text_corpus.map_bytes(path)
     return raw[3 * raw[:3].tobytes().startswith(codecs.BOM_UTF8) :]
 
 
@@ -182,13 +183,14 @@ def prepare_lm(args):
     else:
         if args.tokenizer != "words" and not Path(args.tokenizer).is_dir():
             raise errors.BadInput(f"--tokenizer {args.tokenizer}: no folder, nor words or bytes")
-        made = nd.make_encoder(args.tokenizer, read_text(parts, "train"))
-        about = dict(zip(("words", "vocabulary", "tokenizer"), made[:3], strict=True))
+        read = read_text(parts, "train")
+        *about, encode = tokenizing.make_encoder(args.tokenizer, read, tell=errors.print_line)
+        about = dict(zip(("words", "vocabulary", "tokenizer"), about, strict=True))
         about = {name: value for name, value in about.items() if value}
         wide = about["vocabulary"] > 1 << 16
         suffix, size, about = "bin", 2 + 2 * wide, about | {"dtype": "uint32" if wide else "uint16"}
         contents = {
-            part: (np.array(ids, f"<u{size}") for ids in made[3](read_text(parts, part)))
+            part: (np.array(ids, f"<u{size}") for ids in encode(read_text(parts, part)))
             for part in parts
         }
     tokens = {}

@@ -17,6 +17,7 @@ from commandline import CONTROL, make_parser, one_line
 
 import text_nd as nd
 from trainparts import devices, errors, option_types, safe_files
+from trainparts.text import tokenizing
 
 
 def open_checkpoint(path):
@@ -43,8 +44,8 @@ def make_codec(saved, folder):
     if folder:
         if not Path(folder).is_dir():
             raise errors.BadInput(f"--tokenizer {folder} is no folder")
-        tokenizer = nd.load_tokenizer(folder)
-        other = saved.get("tokenizer") not in (None, nd.digest_of(tokenizer))
+        tokenizer = tokenizing.load_tokenizer(folder, tell=errors.print_line)
+        other = saved.get("tokenizer") not in (None, tokenizing.digest_of(tokenizer))
         if len(tokenizer) != size or words or other:
             has = "another vocabulary" if other else f"{size} tokens, not {len(tokenizer)}"
             has = "words of its own" if words else has
@@ -56,7 +57,7 @@ def make_codec(saved, folder):
     if words:
         index = {word: token for token, word in enumerate(words)}
         return (
-            lambda text: [index.get(word, 0) for word in nd.split_words(text)],
+            lambda text: [index.get(word, 0) for word in tokenizing.split_words(text)],
             lambda tokens: "".join("\n" if words[n] == "<eos>" else f"{words[n]} " for n in tokens),
         )
     if size != 256:
