@@ -40,8 +40,10 @@ import platform
 import shlex
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 try:
     PARTS = "0.4"  # the version of trainparts/ that this script is written for
@@ -62,7 +64,7 @@ if VERSION.rpartition(".")[0] != PARTS:
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn as nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
@@ -85,7 +87,9 @@ from trainparts.text import hf_folders, text_corpus, text_weights, tokenizing
 # ==== step: how a step is trained and validated with DistributedDataParallel; equal in all *_ddp.py
 
 
-def prepare(args, place, data):
+def prepare(
+    args: Namespace, place: Place, data: Data
+) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler)."""
     model = build_model(args, data).to(place.device)
     # DDP waits for the gradients of all weights, unless it is to look in each step which ones have
@@ -102,14 +106,22 @@ def prepare(args, place, data):
     return model, build_optimizer(args, model.module), scaler
 
 
-def precision(args, device):
+def precision(args: Namespace, device: torch.device) -> contextlib.AbstractContextManager:
     """The context of the forward pass and the loss."""
     if args.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_steps, args):
+def train_step(
+    model: nn.Module,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    micro_batches: Iterator[tuple[Tensor, Tensor]],
+    accumulation_steps: int,
+    args: Namespace,
+) -> Tensor:
     """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
     sums of what criterion() measured."""
     sums = 0
@@ -133,35 +145,41 @@ def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_
     return sums
 
 
-def validate_step(model, objective, inputs, target, args):
+def validate_step(
+    model: nn.Module,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    inputs: Tensor,
+    target: Tensor,
+    args: Namespace,
+) -> Tensor:
     """Returns the sums of one validation batch."""
     with precision(args, inputs.device):
         return objective(model(inputs), target)[1]
 
 
-def all_reduce_sum(tensor):
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """Returns the sum of all ranks' tensors, the same on every rank."""
     total = tensor.clone()  # all_reduce() works in place
     dist.all_reduce(total)
     return total
 
 
-def broadcast_object(value):
+def broadcast_object(value: object) -> Any:
     """Returns rank 0's small value on every rank, as JSON, or raises what ended rank 0."""
     return store_broadcast.broadcast_value(value)
 
 
-def tell_others(line, status):
+def tell_others(line: str, status: int) -> None:
     """Sends why rank 0 ends to ranks that wait for its value."""
     store_broadcast.broadcast_end(line, status)
 
 
-def trained_state(run):
+def trained_state(run: Run) -> dict[str, Tensor]:
     """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     return run.model.module.state_dict()  # names without DDP's prefix
 
 
-def full_state(run):
+def full_state(run: Run) -> dict:
     """Returns {state_dict, optimizer, ema} on rank 0: complete, in float32, on the CPU."""
     if run.place.rank:
         return {}
@@ -169,7 +187,7 @@ def full_state(run):
     return state_trees.in_float32(state | {"ema": run.ema})
 
 
-def load_state(run, state):
+def load_state(run: Run, state: dict) -> None:
     """Loads what full_state() returned."""
     _rehearse(run)
     make_state(run.optimizer)
@@ -215,7 +233,7 @@ def _uses_all(model, args, data, place):
     return not all_reduce_sum(torch.tensor(unused, device=place.device))
 
 
-def cleanup():
+def cleanup() -> None:
     """Closes the group, if there is one."""
     dist.destroy_process_group()
 
@@ -739,7 +757,7 @@ def log_end(run, reason, done, val):
 # -------------------------------------------------------------------------------------------- model
 
 
-def build_model(args, data, load=True):
+def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     """Returns the model `-a` in float32 on the CPU, if `load` with FOLDER's or FILE's weights."""
     load = load and not data.resumed
     if args.task == "lm":
@@ -747,7 +765,7 @@ def build_model(args, data, load=True):
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
         names = CLASSES.get(args.task, GLUE[args.task][2])
-        order = [data.labels.index(name) for name in names]
+        order = [*map((data.labels or names).index, names)]
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
         config = model.encoder.config
         lines = hf_folders.try_out(
@@ -783,7 +801,9 @@ class GPT(nn.Module):
             if weight.ndim > 1:
                 nn.init.normal_(weight, std=0.02)
         # The sum of 2 x layers branches then has the size of one of them (section 2.3).
-        for last in (branch[3] for block in self.blocks for branch in block.children()):
+        for last in (
+            [*branch.children()][3] for block in self.blocks for branch in block.children()
+        ):
             last.weight.data /= math.sqrt(2 * layers)
         self.tie_weights()
 
@@ -953,7 +973,9 @@ BEST = {
 }
 
 
-def criterion(output, target, args=None):
+def criterion(
+    output: Tensor, target: Tensor, args: Namespace | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns (loss to differentiate, SUMS to log in exact_dtype()) of a batch of N sequences: the
     cross-entropy of logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where
     targets of -1 do not count."""
@@ -975,7 +997,7 @@ def criterion(output, target, args=None):
     return losses.sum() / target.numel(), sums
 
 
-def compute_metrics(sums):
+def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Returns {tag: value} of {name: sum}, for what the task measures: loss in nats per token or
     sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
     loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
@@ -990,7 +1012,7 @@ def compute_metrics(sums):
     return values
 
 
-def format_metrics(values, digits=1):
+def format_metrics(values: Mapping[str, float], digits: int = 1) -> str:
     """Returns the measures as text, without those that the task does not have."""
     forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
     forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
@@ -1003,7 +1025,7 @@ def format_metrics(values, digits=1):
 MUST_FIT = "arch task labels model_options vocabulary words tokenizer max_length".split()
 
 
-def about_model(args, data):
+def about_model(args: Namespace, data: Data) -> dict[str, Any]:
     """Returns what a checkpoint says about the model, so that it is usable without this script."""
     return {
         "arch": os.path.basename(os.path.abspath(args.arch)),
@@ -1017,7 +1039,7 @@ def about_model(args, data):
     }
 
 
-def about_data(data):
+def about_data(data: Data) -> list[str]:
     """Returns the lines that are printed on the data at the start."""
     training, validation = data.train, data.val
     counts = (
@@ -1029,7 +1051,9 @@ def about_data(data):
 # --------------------------------------------------------------------------------------------- data
 
 
-def list_sources(args, place):
+def list_sources(
+    args: Namespace, place: Place
+) -> tuple[text_corpus.Sequences, text_corpus.Sequences]:
     """Returns (train, val) of DIR, or of a demo."""
     if not args.dir and place.rank == 0:
         errors.print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
@@ -1120,16 +1144,23 @@ class Data(NamedTuple):
     workers: int  # loader processes: none
     resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what a model with random weights is built with
-    labels: list | None  # names of the encoder's outputs
+    labels: Sequence[str] | None  # names of the encoder's outputs
     lines: list  # printed at the start
 
 
-def open_data(args, place, sources, batches, metadata=None):
+def open_data(
+    args: Namespace,
+    place: Place,
+    sources: tuple[text_corpus.Sequences, text_corpus.Sequences],
+    batches: batch_plan.Batches,
+    metadata: dict | None = None,
+) -> Data:
     """Returns the Data for these options, with `batches` of batch_plan.split_batch()."""
     lines, about = [], metadata
     if args.weights and not metadata:
         saved = safe_files.load_file(args.weights) if place.rank == 0 else {}
-        own = isinstance(saved, dict) and "model_options" in saved
+        saved = saved if isinstance(saved, dict) else {}
+        own = "model_options" in saved
         about = broadcast_object({"labels": saved.get("labels")} if own else None)
     if args.evaluate:
         if metadata:
@@ -1175,7 +1206,7 @@ def name_labels(args, about, lines):
     return names
 
 
-def batch_multiple(args):
+def batch_multiple(args: Namespace) -> int:
     """Returns the number that must divide a device's batch: 1, as sequences are independent."""
     return 1
 
@@ -1183,7 +1214,9 @@ def batch_multiple(args):
 # ------------------------------------------------------------------------------------------ loading
 
 
-def load_batches(args, place, data, schedule):
+def load_batches(
+    args: Namespace, place: Place, data: Data, schedule: Iterable[batch_plan.Job]
+) -> Iterator[batch_plan.Loaded]:
     """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64. For a
     language model both are (N, --max-length). Otherwise tokens are (N, L + 1), whose last column is
     where the second sentence begins, and target is (N,). Padding is -1."""
@@ -1208,18 +1241,28 @@ def load_batches(args, place, data, schedule):
             inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
         else:
             inputs, target = np.c_[tokens, source.second[keys]], source.target[keys]
-        batch = torch.tensor(inputs), torch.tensor(target)
+        inputs, target = torch.tensor(inputs), torch.tensor(target)
         if place.device.type == "cuda":  # or the host would wait for the copy
-            batch = [tensor.pin_memory() for tensor in batch]
-        yield *batch, split, epoch, position
+            inputs, target = inputs.pin_memory(), target.pin_memory()
+        yield inputs, target, split, epoch, position
 
 
-def finish_batch(inputs, target, args, data, split, epoch, position):
+def finish_batch(
+    inputs: Tensor,
+    target: Tensor,
+    args: Namespace,
+    data: Data,
+    split: str,
+    epoch: int | None,
+    position: int,
+) -> tuple[Tensor, Tensor]:
     """Returns what load_batches() yielded: nothing is left to do."""
     return inputs, target
 
 
-def dummy_batch(args, data, items, device, split="train"):
+def dummy_batch(
+    args: Namespace, data: Data, items: int, device: torch.device, split: str = "train"
+) -> tuple[Tensor, Tensor]:
     """Returns (inputs, target) of the shape of so many sequences."""
     shape = items, args.max_length + (args.task != "lm")
     inputs = torch.randint(data.train.vocabulary, shape, device=device)
@@ -1230,8 +1273,9 @@ def dummy_batch(args, data, items, device, split="train"):
 
 # Defaults of the loop's options, for fine-tuning BERT (Devlin et al. 2018, A.3). The learning rate
 # is for small models with random weights; FINE_TUNING is for trained ones.
-DEFAULTS = {"epochs": 3, "batch_size": 32, "lr_scaling": "none", "lr_schedule": "linear"}
-DEFAULTS |= {"optimizer": "adamw", "lr": 3e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
+DEFAULTS: dict[str, Any] = {"epochs": 3, "batch_size": 32, "lr_scaling": "none"}
+DEFAULTS |= {"lr_schedule": "linear", "optimizer": "adamw", "lr": 3e-3, "wd": 0.01}
+DEFAULTS |= {"norm_wd": 0.0, "clip_grad": 1.0}
 FINE_TUNING = 2e-5
 WARMUP = 1, 10  # epochs of warm-up, of this many epochs
 # Encoders of transformers that are built with random weights.
@@ -1272,7 +1316,7 @@ class StoreArch(argparse.Action):
             namespace.lr = DEFAULTS["lr"] if value in ARCHS else FINE_TUNING
 
 
-def add_task_options(parser):
+def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     """Adds the task's options; returns the names of free ones and of each rank's own."""
     add = parser.add_argument_group("data").add_argument
     add(
@@ -1336,7 +1380,7 @@ def add_task_options(parser):
     return ["pad_to_max", "weights"], ["dir"]
 
 
-def check_task_options(args, parser):
+def check_task_options(args: Namespace, parser: run_options.Parser) -> None:
     """Exits with one line if options exclude each other or name something unknown."""
     lm = args.task == "lm"
     task = f"--task {args.task}"
@@ -1882,7 +1926,7 @@ def print_header(run, metadata):
 # ==== launch: how processes start and meet; equal in all *_ddp.py
 
 
-def add_parallel_options(parser):
+def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     add("--dist-url", help="tcp://HOST:PORT of node 0, the same on all nodes (default: this one)")
@@ -1913,7 +1957,7 @@ def add_parallel_options(parser):
     return [], [*own, "multiprocessing_distributed"]
 
 
-def launch(run_rank, args):
+def launch(run_rank: Callable[[Namespace], NoReturn], args: Namespace) -> None:
     """torchrun's variables give each process its place, however it was started."""
     by_hand = args.world_size or args.rank or args.nproc_per_node
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")  # set by srun, not in a batch script
@@ -1937,7 +1981,7 @@ def launch(run_rank, args):
     run_rank(args)
 
 
-def init_distributed(args):
+def init_distributed(args: Namespace) -> Place:
     """Meets the other ranks and forms the group that exchanges gradients and sums."""
     place = _place(args)
     if args.sync_bn and place.device.type == "cpu":

@@ -36,8 +36,10 @@ import platform
 import shlex
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 try:
     PARTS = "0.4"  # the version of trainparts/ that this script is written for
@@ -57,7 +59,7 @@ if VERSION.rpartition(".")[0] != PARTS:
 
 import numpy as np
 import torch
-import torch.nn as nn
+from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 try:
@@ -85,7 +87,9 @@ from trainparts.text import hf_folders, text_corpus, text_weights, tokenizing
 # ==== step: how a step is trained and validated with Horovod; equal in all *_horovod.py
 
 
-def prepare(args, place, data):
+def prepare(
+    args: Namespace, place: Place, data: Data
+) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler); this optimizer averages the gradients over ranks."""
     model = build_model(args, data)
     if args.sync_bn:
@@ -116,14 +120,22 @@ def _sync_batchnorm(module):
             _sync_batchnorm(child)
 
 
-def precision(args, device):
+def precision(args: Namespace, device: torch.device) -> contextlib.AbstractContextManager:
     """The context of the forward pass and the loss."""
     if args.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, getattr(torch, args.precision))
 
 
-def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_steps, args):
+def train_step(
+    model: nn.Module,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    micro_batches: Iterator[tuple[Tensor, Tensor]],
+    accumulation_steps: int,
+    args: Namespace,
+) -> Tensor:
     """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
     sums of what criterion() measured."""
     sums = 0
@@ -148,32 +160,38 @@ def train_step(model, objective, optimizer, scaler, micro_batches, accumulation_
     return sums
 
 
-def validate_step(model, objective, inputs, target, args):
+def validate_step(
+    model: nn.Module,
+    objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    inputs: Tensor,
+    target: Tensor,
+    args: Namespace,
+) -> Tensor:
     """Returns the sums of one validation batch."""
     with precision(args, inputs.device):
         return objective(model(inputs), target)[1]
 
 
-def all_reduce_sum(tensor):
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """Returns the sum of all ranks' tensors, the same on every rank."""
     return hvd.allreduce(tensor.cpu(), op=hvd.Sum).to(tensor.device)  # sync point
 
 
-def broadcast_object(value):
+def broadcast_object(value: object) -> Any:
     """Returns rank 0's small value on every rank, as JSON."""
     return json.loads(hvd.broadcast_object(json.dumps(value), name="value"))
 
 
-def tell_others(line, status):
+def tell_others(line: str, status: int) -> None:
     """Sends nothing: Horovod ends the calls of other ranks when one is gone."""
 
 
-def trained_state(run):
+def trained_state(run: Run) -> dict[str, Tensor]:
     """Returns the model's state dict, with the tensors that the optimizer updates, not copies."""
     return run.model.state_dict()
 
 
-def full_state(run):
+def full_state(run: Run) -> dict:
     """Returns {state_dict, optimizer, ema} on rank 0: complete, in float32, on the CPU."""
     if run.place.rank:
         return {}
@@ -181,7 +199,7 @@ def full_state(run):
     return state_trees.in_float32(state | {"ema": run.ema})
 
 
-def load_state(run, state):
+def load_state(run: Run, state: dict) -> None:
     """Loads what full_state() returned."""
     make_state(run.optimizer)
     for tensor, saved in state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):
@@ -190,7 +208,7 @@ def load_state(run, state):
         tensor.copy_(hvd.broadcast(tensor.contiguous(), 0))
 
 
-def cleanup():
+def cleanup() -> None:
     """Closes Horovod."""
     hvd.shutdown()
 
@@ -714,7 +732,7 @@ def log_end(run, reason, done, val):
 # -------------------------------------------------------------------------------------------- model
 
 
-def build_model(args, data, load=True):
+def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     """Returns the model `-a` in float32 on the CPU, if `load` with FOLDER's or FILE's weights."""
     load = load and not data.resumed
     if args.task == "lm":
@@ -722,7 +740,7 @@ def build_model(args, data, load=True):
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
         names = CLASSES.get(args.task, GLUE[args.task][2])
-        order = [data.labels.index(name) for name in names]
+        order = [*map((data.labels or names).index, names)]
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
         config = model.encoder.config
         lines = hf_folders.try_out(
@@ -758,7 +776,9 @@ class GPT(nn.Module):
             if weight.ndim > 1:
                 nn.init.normal_(weight, std=0.02)
         # The sum of 2 x layers branches then has the size of one of them (section 2.3).
-        for last in (branch[3] for block in self.blocks for branch in block.children()):
+        for last in (
+            [*branch.children()][3] for block in self.blocks for branch in block.children()
+        ):
             last.weight.data /= math.sqrt(2 * layers)
         self.tie_weights()
 
@@ -928,7 +948,9 @@ BEST = {
 }
 
 
-def criterion(output, target, args=None):
+def criterion(
+    output: Tensor, target: Tensor, args: Namespace | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns (loss to differentiate, SUMS to log in exact_dtype()) of a batch of N sequences: the
     cross-entropy of logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where
     targets of -1 do not count."""
@@ -950,7 +972,7 @@ def criterion(output, target, args=None):
     return losses.sum() / target.numel(), sums
 
 
-def compute_metrics(sums):
+def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Returns {tag: value} of {name: sum}, for what the task measures: loss in nats per token or
     sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
     loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
@@ -965,7 +987,7 @@ def compute_metrics(sums):
     return values
 
 
-def format_metrics(values, digits=1):
+def format_metrics(values: Mapping[str, float], digits: int = 1) -> str:
     """Returns the measures as text, without those that the task does not have."""
     forms = {"Perplexity": "perplexity {0:.{1}f}", "Accuracy": "accuracy {0:.{1}f} %"}
     forms |= {"F1": "F1 {0:.{1}f} %", "MCC": "MCC {0:.{2}f}", "Loss": "loss {0:.{2}f}"}
@@ -978,7 +1000,7 @@ def format_metrics(values, digits=1):
 MUST_FIT = "arch task labels model_options vocabulary words tokenizer max_length".split()
 
 
-def about_model(args, data):
+def about_model(args: Namespace, data: Data) -> dict[str, Any]:
     """Returns what a checkpoint says about the model, so that it is usable without this script."""
     return {
         "arch": os.path.basename(os.path.abspath(args.arch)),
@@ -992,7 +1014,7 @@ def about_model(args, data):
     }
 
 
-def about_data(data):
+def about_data(data: Data) -> list[str]:
     """Returns the lines that are printed on the data at the start."""
     training, validation = data.train, data.val
     counts = (
@@ -1004,7 +1026,9 @@ def about_data(data):
 # --------------------------------------------------------------------------------------------- data
 
 
-def list_sources(args, place):
+def list_sources(
+    args: Namespace, place: Place
+) -> tuple[text_corpus.Sequences, text_corpus.Sequences]:
     """Returns (train, val) of DIR, or of a demo."""
     if not args.dir and place.rank == 0:
         errors.print_line(f"No DIR, no $TEXT_DIR: training on a demo of --task {args.task}")
@@ -1095,16 +1119,23 @@ class Data(NamedTuple):
     workers: int  # loader processes: none
     resumed: bool  # a checkpoint's weights take the place of the model's
     model_options: dict  # what a model with random weights is built with
-    labels: list | None  # names of the encoder's outputs
+    labels: Sequence[str] | None  # names of the encoder's outputs
     lines: list  # printed at the start
 
 
-def open_data(args, place, sources, batches, metadata=None):
+def open_data(
+    args: Namespace,
+    place: Place,
+    sources: tuple[text_corpus.Sequences, text_corpus.Sequences],
+    batches: batch_plan.Batches,
+    metadata: dict | None = None,
+) -> Data:
     """Returns the Data for these options, with `batches` of batch_plan.split_batch()."""
     lines, about = [], metadata
     if args.weights and not metadata:
         saved = safe_files.load_file(args.weights) if place.rank == 0 else {}
-        own = isinstance(saved, dict) and "model_options" in saved
+        saved = saved if isinstance(saved, dict) else {}
+        own = "model_options" in saved
         about = broadcast_object({"labels": saved.get("labels")} if own else None)
     if args.evaluate:
         if metadata:
@@ -1150,7 +1181,7 @@ def name_labels(args, about, lines):
     return names
 
 
-def batch_multiple(args):
+def batch_multiple(args: Namespace) -> int:
     """Returns the number that must divide a device's batch: 1, as sequences are independent."""
     return 1
 
@@ -1158,7 +1189,9 @@ def batch_multiple(args):
 # ------------------------------------------------------------------------------------------ loading
 
 
-def load_batches(args, place, data, schedule):
+def load_batches(
+    args: Namespace, place: Place, data: Data, schedule: Iterable[batch_plan.Job]
+) -> Iterator[batch_plan.Loaded]:
     """Yields (tokens, target, split, epoch, position) for each batch of the schedule, int64. For a
     language model both are (N, --max-length). Otherwise tokens are (N, L + 1), whose last column is
     where the second sentence begins, and target is (N,). Padding is -1."""
@@ -1183,18 +1216,28 @@ def load_batches(args, place, data, schedule):
             inputs, target = tokens[:, :-1].clip(min=0), tokens[:, 1:]
         else:
             inputs, target = np.c_[tokens, source.second[keys]], source.target[keys]
-        batch = torch.tensor(inputs), torch.tensor(target)
+        inputs, target = torch.tensor(inputs), torch.tensor(target)
         if place.device.type == "cuda":  # or the host would wait for the copy
-            batch = [tensor.pin_memory() for tensor in batch]
-        yield *batch, split, epoch, position
+            inputs, target = inputs.pin_memory(), target.pin_memory()
+        yield inputs, target, split, epoch, position
 
 
-def finish_batch(inputs, target, args, data, split, epoch, position):
+def finish_batch(
+    inputs: Tensor,
+    target: Tensor,
+    args: Namespace,
+    data: Data,
+    split: str,
+    epoch: int | None,
+    position: int,
+) -> tuple[Tensor, Tensor]:
     """Returns what load_batches() yielded: nothing is left to do."""
     return inputs, target
 
 
-def dummy_batch(args, data, items, device, split="train"):
+def dummy_batch(
+    args: Namespace, data: Data, items: int, device: torch.device, split: str = "train"
+) -> tuple[Tensor, Tensor]:
     """Returns (inputs, target) of the shape of so many sequences."""
     shape = items, args.max_length + (args.task != "lm")
     inputs = torch.randint(data.train.vocabulary, shape, device=device)
@@ -1205,8 +1248,9 @@ def dummy_batch(args, data, items, device, split="train"):
 
 # Defaults of the loop's options, for fine-tuning BERT (Devlin et al. 2018, A.3). The learning rate
 # is for small models with random weights; FINE_TUNING is for trained ones.
-DEFAULTS = {"epochs": 3, "batch_size": 32, "lr_scaling": "none", "lr_schedule": "linear"}
-DEFAULTS |= {"optimizer": "adamw", "lr": 3e-3, "wd": 0.01, "norm_wd": 0.0, "clip_grad": 1.0}
+DEFAULTS: dict[str, Any] = {"epochs": 3, "batch_size": 32, "lr_scaling": "none"}
+DEFAULTS |= {"lr_schedule": "linear", "optimizer": "adamw", "lr": 3e-3, "wd": 0.01}
+DEFAULTS |= {"norm_wd": 0.0, "clip_grad": 1.0}
 FINE_TUNING = 2e-5
 WARMUP = 1, 10  # epochs of warm-up, of this many epochs
 # Encoders of transformers that are built with random weights.
@@ -1247,7 +1291,7 @@ class StoreArch(argparse.Action):
             namespace.lr = DEFAULTS["lr"] if value in ARCHS else FINE_TUNING
 
 
-def add_task_options(parser):
+def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     """Adds the task's options; returns the names of free ones and of each rank's own."""
     add = parser.add_argument_group("data").add_argument
     add(
@@ -1311,7 +1355,7 @@ def add_task_options(parser):
     return ["pad_to_max", "weights"], ["dir"]
 
 
-def check_task_options(args, parser):
+def check_task_options(args: Namespace, parser: run_options.Parser) -> None:
     """Exits with one line if options exclude each other or name something unknown."""
     lm = args.task == "lm"
     task = f"--task {args.task}"
@@ -1857,7 +1901,7 @@ def print_header(run, metadata):
 # ==== launch: how processes start and meet; equal in all *_horovod.py
 
 
-def add_parallel_options(parser):
+def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     """Adds this way's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     add("--fp16-allreduce", action="store_true", help="send gradients as float16")
@@ -1880,7 +1924,7 @@ def add_parallel_options(parser):
     return [], []
 
 
-def launch(run_rank, args):
+def launch(run_rank: Callable[[Namespace], NoReturn], args: Namespace) -> None:
     """horovodrun has started this process, one of many; or it is alone."""
     if hvd is None:
         builds = "`bash tools/install_horovod.sh` builds it for this environment's PyTorch"
@@ -1895,7 +1939,7 @@ def launch(run_rank, args):
     run_rank(args)
 
 
-def init_distributed(args):
+def init_distributed(args: Namespace) -> Place:
     """Joins the processes that horovodrun started."""
     # Or Horovod would abort() after 30 s; arm_timeout() comes first, and prints where it is.
     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(int(min(args.timeout or 1e8, 1e8)) + 60)
