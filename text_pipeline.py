@@ -1008,14 +1008,12 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(hidden_size, bias=False)
         self.head = nn.Linear(hidden_size, vocabulary, bias=False)
         self.tied = tied
-        for weight in self.parameters():
+        for name, weight in self.named_parameters():
             if weight.ndim > 1:
                 nn.init.normal_(weight, std=0.02)
-        # The sum of 2 x layers branches then has the size of one of them (section 2.3).
-        for last in (
-            [*branch.children()][3] for block in self.blocks for branch in block.children()
-        ):
-            last.weight.data /= math.sqrt(2 * layers)
+            # The sum of 2 x layers branches then has the size of one of them (section 2.3).
+            if name.endswith(".3.weight"):
+                weight.data /= math.sqrt(2 * layers)
         self.tie_weights()
 
     def tie_weights(self):

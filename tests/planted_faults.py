@@ -188,7 +188,7 @@ tests/test_text_reference.py -k tied
   loss of a sequence, not of a token => return losses.sum() / target.numel(), sums => return losses.sum() / len(target), sums
   perplexity by another base => math.exp(min(loss, 700)) => 2 ** min(loss, 700)
 tests/test_text_reference.py -k begin
-  last layers of branches as large as the others => last.weight.data /= math.sqrt(2 * layers) => last.weight.data /= 1
+  last layers of branches as large as the others => weight.data /= math.sqrt(2 * layers) => weight.data /= 1
   all layers small => nn.init.normal_(weight, std=0.02) => nn.init.normal_(weight, std=0.01)
 tests/test_text.py -k once
   blocks overlap by a token => offset = length * np.arange => offset = (length - 1) * np.arange
