@@ -542,8 +542,8 @@ tests/test_timm.py -k undecayed
   patterns are names => any(fnmatch.fnmatch(name, each) for each in patterns) => name in patterns
   masters are left out => masters or model.parameters(),\n => model.parameters(),\n
 tests/test_text_folders.py -k "by_their_names or of_two or other_names or saved_names or worst or goes_on"
-  outputs are the task's in any order => order = [data.labels.index(name) for name in names] => order = [*range(len(names))]
-  the order is the other way round => order = [data.labels.index(name) for name in names] => order = [names.index(name) for name in data.labels]
+  outputs are the task's in any order => order = [*map((data.labels or names).index, names)] => order = [*range(len(names))]
+  the order is the other way round => order = [*map((data.labels or names).index, names)] => order = [names.index(name) for name in data.labels]
   spelling counts => re.sub("[^a-z0-9]+", "_", name.lower()) => name
   names of Hugging Face's GLUE are other names => for known in names, given: => for known in (given,):
   numbers are names => if numbered(plain):\n        return names => if False:\n        return names
@@ -745,7 +745,7 @@ tests/test_recipe.py -k norm_of_millions
 tests/test_reference.py -k step
   --ema counts steps from each epoch's start => number = epoch * data.steps + step + 1 => number = step + 1
 tests/test_text_folders.py -k "scored_by_their or longer_blocks"
-  outputs in the inverse order => order = [data.labels.index(name) for name in names] => order = [names.index(name) for name in data.labels]
+  outputs in the inverse order => order = [*map((data.labels or names).index, names)] => order = [names.index(name) for name in data.labels]
   the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]
 tests/test_text.py -k encoders
   batches as wide as the nearest multiple of 8 => width = min(most, (length.max(initial=1) + 7) // 8 * 8) => width = min(most, max(8, round(length.max(initial=1) / 8) * 8))

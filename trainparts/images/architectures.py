@@ -12,7 +12,7 @@ import math
 from typing import NamedTuple, TypedDict
 
 import torch
-import torch.nn as nn
+from torch import nn
 from torchvision import models
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification

@@ -21,7 +21,7 @@ from typing import cast
 
 import numpy as np
 import torch
-import torch.nn as nn
+from torch import nn
 from torchvision import models
 
 from trainparts import errors, option_types, safe_files

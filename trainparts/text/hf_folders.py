@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn as nn
+from torch import nn
 
 from trainparts import errors
 from trainparts.text import text_corpus
@@ -258,16 +258,16 @@ class Rates(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(
         self,
-        function: Callable[..., torch.Tensor],
-        kinds: tuple[type, ...],
-        given: tuple = (),
-        named: dict | None = None,
+        func: Callable[..., torch.Tensor],
+        types: tuple[type, ...],
+        args: tuple = (),
+        kwargs: dict | None = None,
     ) -> torch.Tensor:
         """Calls the function, like PyTorch without this mode."""
-        named = named or {}
-        name = getattr(function, "__name__", "")
+        named = kwargs or {}
+        name = getattr(func, "__name__", "")
         if "dropout" in name and named.get("training", True) and "p" in named:
             self.found.add(named["p"])
         if "attention" in name and named.get("dropout_p"):
             self.found.add(named["dropout_p"])
-        return function(*given, **named)
+        return func(*args, **named)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-import torch.nn as nn
+from torch import nn
 
 from trainparts import errors, safe_files
 
