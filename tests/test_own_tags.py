@@ -175,7 +175,7 @@ def test_it_applies_though_other_places_change(tmp_path):
         "def build_model(",
         "def list_sources(",
         "def crop_box(",
-        "DEFAULTS = ",
+        "DEFAULTS: ",
     ):
         assert text.count(f"\n{at}") == 1
         text = text.replace(f"\n{at}", "\n" + 40 * "# A line more.\n" + at)

@@ -439,7 +439,7 @@ PLANTED_TYPES = [
     ("trainparts/endings.py", "seconds: float", "seconds: Any", "unknown-name"),
     ("trainparts/endings.py", "signum: int) ->", "signum) ->", "implicit-any-parameter"),
     ("trainparts/errors.py", "-> str | None", "-> str", "bad-return"),
-    ("trainparts/text/text_corpus.py", "names: Sequence[str], below", "names, below", "implicit"),
+    ("trainparts/text/tokenizing.py", "words(text: str)", "words(text)", "implicit-any-param"),
 ]
 
 
