@@ -939,6 +939,27 @@ tests/test_one_gpu.py -k "not rehearsal and not ghost and not decoder and not op
   attention takes half => 6 * weights + 12 * layers => 6 * weights + 6 * layers
   the output layer is left out => 12 * layers * width**2 + vocabulary * width => 12 * layers * width**2
   every machine is a sandbox => re.search(r"-fc-|^Linux-4\.4\.0-", str( => re.search("", str(
+tests/test_scripts.py -k hour_of_a_compilation
+  no hour for a compilation in validation => endings.arm_timeout(run.args.timeout, run.args.compile)\n    for _ in range(val_steps => endings.arm_timeout(run.args.timeout)\n    for _ in range(val_steps
+  no hour for a compilation where ranks meet => + 3600 * args.compile) =>)
+tests/test_parts.py -k compilation
+  no hour more where a graph compiles => (3600 if compiles else 0) => 0
+tests/test_training.py -k rate_of_sgd
+  a usual rate for any optimizer in silence => (usual_optimizer in family) == (optimizer in family) => True
+  a typed rate is said to be meant for another => lr != usual_lr or (usual => (usual
+tests/test_folder.py -k "base_lr_is_refused"
+  whose global batch it is is not said => whose = ", the checkpoint's" if metadata and not args.global_batch else "" => whose = ""
+  the rate of --base-lr that keeps a run is not said => base_batch=args.batch_size if args.base_lr else None, => base_batch=None,
+tests/test_training.py -k averages
+  averages in a file are not taken => (tensors["ema"] or tensors["state_dict"]) if averages else None => None
+tests/test_weights.py -k "shard_s_index"
+  an index of shards names no classes => with open_index(folder) as index:\n                return index["classes"].tolist() => return []
+tests/test_text_input.py
+  a header of cola's is a row => header = "source label star sentence".split() if task == "cola" else None => header = None
+  cut rows of qqp end the start => "some_are_cut": task == "qqp" => "some_are_cut": False
+tests/test_text.py -k "once"
+  the end of validation is left out => (False, True), strict=True => (False, False), strict=True
+  training has a block that is not whole => (False, True), strict=True => (True, True), strict=True
 """  # noqa: E501
 
 

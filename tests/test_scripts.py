@@ -462,3 +462,15 @@ def test_a_gpu_that_pytorch_cannot_use_is_named(monkeypatch, capsys):
         monkeypatch.setattr(os.path, "exists", lambda path, found=found: found)
         assert devices.pick_device(no_accel=no_accel).type == "cpu"
         assert ("cannot use this machine's GPU" in capsys.readouterr().err) == printed
+
+
+@pytest.mark.parametrize("script", SCRIPTS + TEXT_SCRIPTS)
+def test_each_timer_has_the_hour_of_a_compilation(script):
+    """Which --compile adds to --timeout: a timer without it would end a run that compiles."""
+    text = (ROOT / script).read_text()
+    given = re.findall(r"arm_timeout\((.*)\)\n", text)
+    assert len(given) >= 8 and {each.replace("run.args", "args") for each in given} == {
+        "args.timeout, args.compile"
+    }
+    group = "(args.timeout or 10**8) + 3600 * args.compile"
+    assert text.count(group) == ("meet_ranks(" in text)

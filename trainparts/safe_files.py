@@ -28,7 +28,8 @@ Content = dict | list | torch.Tensor | str | float | None
 
 
 def write(path: Path, save: Callable[[BufferedWriter], object]) -> None:
-    """Atomically replaces a file by what save(file) writes: on the disk before it has its name."""
+    """Atomically replaces a file by what save(file) writes: on the disk before it has its name.
+    Raises Fault or BadInput if it cannot be written; the file before it is intact then."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -50,7 +51,10 @@ def write(path: Path, save: Callable[[BufferedWriter], object]) -> None:
 
 
 def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
-    """Returns what torch.save() wrote, if the file is intact. Nothing in it is executed."""
+    """Returns what torch.save() wrote, with its tensors in host memory; of a *.safetensors file its
+    tensors. Nothing in it is executed. Raises Damaged if the file is not intact, or is no such
+    file; BadInput if `typed`, a path that the user has typed, is wrong; Fault if it cannot be read
+    now."""
     # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
     # file is damaged, and then an older one would be taken.
     try:

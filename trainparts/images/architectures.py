@@ -52,7 +52,8 @@ def why_unknown(arch: str) -> str | None:
 
 
 def make_model(arch: str, pretrained: bool = False, **options: option_types.Value) -> nn.Module:
-    """Returns a model with random weights, or its library's pretrained one."""
+    """Returns a model with random weights, or its library's pretrained one, which it may fetch. For
+    timm's `arch` is timm/NAME. Raises what the library raises of options that it does not take."""
     if arch.startswith("timm/"):
         timm = importlib.import_module("timm")
         return timm.create_model(arch.removeprefix("timm/"), pretrained, **options)

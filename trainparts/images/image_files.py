@@ -40,11 +40,11 @@ class Source(NamedTuple):
     not_read: str = ""  # files that are there, but not in this list
 
     def path(self, index: int) -> str:
-        """Returns the path of the file that holds an image."""
+        """Returns the path of the file that holds an image: its own, or a shard."""
         return os.path.join(self.folder, os.fsdecode(self.names[self.file[index]]))
 
     def read(self, index: int) -> bytes:
-        """Returns the bytes of an image."""
+        """Returns the bytes of an image, as they are in its file; raises OSError."""
         if self.length[index] < 0:
             with open(self.path(index), "rb", buffering=0) as file:
                 return file.read()

@@ -60,7 +60,7 @@ def follow_launcher(local_rank: int | None = None) -> bool:
 
 def own_numbers() -> list[int]:
     """Returns (rank, ranks, local rank, local ranks) of this process from a launcher's variables;
-    without them it is alone."""
+    without them it is alone. Raises BadInput if they are no numbers that fit together."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     values = {name: os.environ.get(name, alone[name]) for name in alone}
     numbers = [int(value) for value in values.values() if value.isdecimal()]
@@ -106,7 +106,8 @@ def start_this_node(
     """Runs this command again for each of the `processes` of this node, on which so many GPUs were
     `found`, with torchrun's variables; returns the status of the first that fails, or of one that
     fails while signals end the others. Node number `node` of `nodes` meets the others at `url`,
-    tcp://HOST:PORT of node 0."""
+    tcp://HOST:PORT of node 0. Raises BadInput if these do not fit together, and Fault if a rank
+    crashed."""
     if node >= nodes or (nodes > 1 and not url):
         what = "nodes count from 0, and all need node 0's --dist-url"
         raise errors.BadInput(f"--rank {node} of --world-size {nodes}: {what}")

@@ -74,7 +74,8 @@ def write_newest(folder: Path, checkpoint: dict, keep_every: int | None = None) 
 
 
 def write_best(folder: Path, checkpoint: dict) -> None:
-    """Writes {name: value} as the best checkpoint of a folder."""
+    """Writes {name: value} as the best checkpoint of a folder. Raises Fault or BadInput if it
+    cannot, as write_newest() does; what was there is intact then."""
     safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
 
 

@@ -28,7 +28,8 @@ from trainparts import devices, errors, option_types, package_digest
 
 def start_log(folder: Path, purge: int) -> SummaryWriter:
     """Returns the SummaryWriter of a run's folder, from which it removes what a killed run left.
-    TensorBoard drops what was logged from step `purge` on, since that is logged again."""
+    TensorBoard drops what was logged from step `purge` on, since that is logged again. Raises Fault
+    or BadInput if the folder cannot be written, or if the clock is behind that of its last log."""
     try:
         for pattern in "checkpoint*.tmp", "model_best.tmp", "epoch-*.tmp", "PREEMPTED":
             for left in folder.glob(pattern):
@@ -79,7 +80,8 @@ LAST = "Time/val"
 
 def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], set[str]]:
     """Returns of a folder's log: the epochs, from 1, that it has; what a run logged last as its
-    "end", or {}; and the tags that a run does not log in its first steps."""
+    "end", or {}; and the tags that a run does not log in its first steps. Raises Fault or BadInput
+    if it cannot be read."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
     # Of a name with "tfevents" in it TensorBoard would read a file.
     log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})

@@ -18,7 +18,8 @@ from trainparts import errors
 
 def open_folder(folder: Path, new: bool = False) -> None:
     """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
-    to be `new` and is there."""
+    to be `new` and is there, BadInput if the folder above it is missing, and Fault if another run
+    writes there or if the disk does not answer."""
     each, made = folder, [folder]
     if folder.parent == Path("runs"):  # where folders are that nobody named
         made.insert(0, folder.parent)
