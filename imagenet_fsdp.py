@@ -17,6 +17,15 @@ averaged into shards. DIR holds train/<class>/* and val/<class>/*.
 Measured: of resnet50's weights, gradients and momentum each of 4 ranks holds 76.7 MB, under DDP 307
 MB; 2 cores of AMD EPYC.
 
+To change       edit
+    loss            criterion()
+    augmentation    random_crop(), for an image; finish_batch(), for a batch
+    images          list_sources(); docs/data.md has one that reads a CSV
+    model           build_model()
+    schedule        learning_rate()
+    optimizer       build_optimizer()
+    measure         SUMS, criterion(), compute_metrics(), BEST
+
 What is not training is in trainparts/, the folder beside this script: copy the two together.
 Read it from the top: a step, the loop, the task; then optimizer, start and launch, to look up.
 """
@@ -320,9 +329,9 @@ class Run:
     options: dict  # those that define what is trained
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
-    over: bool = False  # no more steps: the run ends early, and schedule_batches() skips the rest
-    stop: bool = False  # a rank got a signal: save, then end
-    save: bool = False  # a checkpoint is due
+    no_more_steps: bool = False  # the run is over, or its budget: the steps left are skipped
+    interrupted: bool = False  # a rank got a signal: the run saves, and its processes exit
+    save_due: bool = False  # it is time for a checkpoint: the run saves, and continues
     model: nn.Module = dataclasses.field(init=False)  # this and the next two are prepare()'s
     optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
     scaler: torch.amp.GradScaler = dataclasses.field(init=False)  # or an object with its methods
@@ -354,9 +363,9 @@ def train(run):
     done = run.epoch + run.step / run.data.steps  # epochs
     val = {}
     # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
-    run.over = broadcast_object(time.perf_counter() > run.deadline)
+    run.no_more_steps = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was interrupted (run.step > 0) is validated even if the budget is spent.
-    while run.epoch < args.epochs and (run.step or not run.over):
+    while run.epoch < args.epochs and (run.step or not run.no_more_steps):
         began = run.step
         values = train_one_epoch(run)
         # Saved before validation, so that nothing is lost while it runs: a run that resumes here
@@ -369,8 +378,8 @@ def train(run):
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val, trained=run.step > began)
-        run.over = run.over or reached or stuck
-        if run.over:
+        run.no_more_steps = run.no_more_steps or reached or stuck
+        if run.no_more_steps:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
@@ -428,7 +437,7 @@ def train_one_epoch(run):
     # Ends the process, unless a step ends within --timeout and calls it again.
     endings.arm_timeout(args.timeout, args.compile)
     for step in range(run.step, data.steps):
-        if run.over:
+        if run.no_more_steps:
             break
         # Not a list, because all micro-batches of a step may not fit on the device at once.
         micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation))
@@ -573,7 +582,7 @@ def sync_statistics(run):
 # What ranks sum in a step besides the task's SUMS: the loss scale after it, the seconds waited for
 # data, and how many want to stop because of a signal, to save, or to end because the budget is
 # spent.
-FLAGS = ("scale", "waited", "stop", "save", "spent")
+FLAGS = ("scale", "waited", "interrupted", "save_due", "budget_spent")
 
 
 def finish_step(run, meter, sums):
@@ -602,7 +611,7 @@ def finish_step(run, meter, sums):
     run.pending.append((total, copied))
     if len(run.pending) > 1:
         count_step(run, meter)
-    if run.stop or run.save:  # on all ranks, as they have read the same sums
+    if run.interrupted or run.save_due:  # on all ranks, as they have read the same sums
         flush(run, meter)
     endings.arm_timeout(run.args.timeout, run.args.compile)
 
@@ -617,9 +626,9 @@ def count_step(run, meter):
     # A dynamic scale is lower after a step whose gradients overflowed: that step was skipped.
     step["skipped"] = float(scale < 0.9 * run.scale)  # a mean is rounded
     run.scale = scale
-    run.stop |= step.pop("stop") > 0
-    run.save |= step.pop("save") > 0
-    run.over |= step.pop("spent") > 0
+    run.interrupted |= step.pop("interrupted") > 0
+    run.save_due |= step.pop("save_due") > 0
+    run.no_more_steps |= step.pop("budget_spent") > 0
     meter.add(step)
     loss = compute_metrics(step)["Loss"]
     if not math.isfinite(loss):
@@ -649,10 +658,11 @@ def flush(run, meter):
     while run.pending:
         count_step(run, meter)
     meter.read_clock()
-    if (run.stop or run.save) and meter is run.meter:  # in validation everything is saved already
+    # In validation everything is saved already.
+    if (run.interrupted or run.save_due) and meter is run.meter:
         save_checkpoint(run)
-    run.save = False
-    if run.stop:
+    run.save_due = False
+    if run.interrupted:
         end_early(run)
 
 
@@ -921,8 +931,8 @@ def about_data(data: Data) -> list[str]:
 
 
 def list_sources(args: Namespace, place: Place) -> tuple[image_files.Source, image_files.Source]:
-    """Returns (train, val) of DIR, of the demo set or of --dummy. For labels in a table, hand
-    open_sources() another reader, as docs/several_tags.diff does."""
+    """Returns (train, val) of DIR, of the demo set or of --dummy. docs/data.md has one for images
+    in a CSV."""
     if args.dummy:  # as many images as ImageNet has
         nowhere = [np.empty(0)] * 4  # names, file, offset, length
         synthetic = functools.partial(image_files.Source, "synthetic images", [], *nowhere)
@@ -1400,7 +1410,7 @@ def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
     )
     add(
         "--bce-threshold",
-        type=option_types.number(float, 0.01, 0.99),
+        type=option_types.number_between(float, 0.01, 0.99),
         metavar="SHARE",
         help="round mixed and smoothed targets above it to 1, others to 0 "
         "(timm: 0.2; default: off)",
@@ -1454,7 +1464,7 @@ def add_optimization_options(parser):
     """Adds epochs, batch sizes, learning rate and optimizer; returns the names of free options and
     of each rank's own."""
     add = parser.add_argument_group("optimization").add_argument
-    add("--epochs", type=option_types.number(int, 1, 10**6), help="number of epochs")
+    add("--epochs", type=option_types.number_between(int, 1, 10**6), help="number of epochs")
     add(
         "--start-epoch",
         type=option_types.non_negative_int,
@@ -1515,7 +1525,7 @@ def add_optimization_options(parser):
     )
     add(
         "--layer-decay",
-        type=option_types.number(float, 0.01, 1),
+        type=option_types.number_between(float, 0.01, 1),
         default=1,
         metavar="D",
         help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
@@ -1528,7 +1538,7 @@ def add_optimization_options(parser):
     )
     add(
         "--ema",
-        type=option_types.number(float, 0, 0.999999),
+        type=option_types.number_between(float, 0, 0.999999),
         default=0,
         metavar="DECAY",
         help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
@@ -1712,7 +1722,7 @@ def train_rank(args):
             batch = run.data.device_batch
             advice = with_less_memory(run) or errors.first_line(error)
             raise errors.BadInput(f"no memory at -b {batch}: {advice}") from None
-        leave(run.place)
+        leave_group(run.place)
     except SystemExit as ended:  # the run was over: build_run() has left
         status = int(ended.code or 0)
     except Exception as error:
@@ -1740,7 +1750,7 @@ def with_less_memory(run):
     )
 
 
-def leave(place):
+def leave_group(place):
     """Leaves the group when all ranks are here: rank 0 has written all by then."""
     all_reduce_sum(torch.zeros(1, device=place.device)).item()
     cleanup()
@@ -1803,7 +1813,7 @@ def build_run(args):
     # 4. The data before the model, which has as many outputs as there are classes.
     data = open_data(args, place, sources, sizes, metadata)
     # Under --evaluate no step is trained: the schedule has batches of validation alone.
-    run = Run(args, place, data, options, args.start_epoch or 0, over=args.evaluate)
+    run = Run(args, place, data, options, args.start_epoch or 0, no_more_steps=args.evaluate)
     if metadata:
         checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
@@ -1822,7 +1832,7 @@ def build_run(args):
         if trains and (why := run_messages.why_over(metadata, until, *at)):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
-            leave(place)
+            leave_group(place)
             sys.exit()
 
     # 5. Loader processes are forked before prepare(), which may call a collective: up to Python
@@ -1830,7 +1840,7 @@ def build_run(args):
     endings.arm_timeout(args.timeout, args.compile)
     try:
         begin = run.epoch, run.step
-        schedule = schedule_batches(args, place, data, *begin, over=lambda: run.over)
+        schedule = schedule_batches(args, place, data, *begin, over=lambda: run.no_more_steps)
         batches = load_batches(args, place, data, schedule)
         finish = functools.partial(finish_batch, args=args, data=data)
         run.batches = batch_plan.to_device(batches, finish, place.device, run.data_waits)
@@ -1871,7 +1881,7 @@ def defining_options(args, place, sources):
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would train something else in silence, or wait in a collective.
     mine |= {"device": place.device.type, "trainparts": package_digest.IDENTITY}
-    if found := checkpointing.differing(broadcast_object(mine), mine):
+    if found := checkpointing.list_differences(broadcast_object(mine), mine):
         raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
     return options
 
@@ -1970,7 +1980,7 @@ def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[st
     )
     add(
         "--hybrid",
-        type=option_types.number(int, 1, 1e6),
+        type=option_types.number_between(int, 1, 1e6),
         help="shard within this many ranks, such as those of a node, and replicate (default: all)",
     )
     add("--sync-bn", "--sync_bn", action="store_true", help="BatchNorm over all ranks' batches")

@@ -196,13 +196,14 @@ from trainparts import errors, option_types
 
 
 def main():
-    print(option_types.number(int, 1, 3)("2"), errors.first_line(errors.Fault()), errors.GONE)
+    print(option_types.number_between(int, 1, 3)("2"), errors.first_line(errors.Fault()))
+    print(errors.GONE)
 
 
 if __name__ == "__main__":
     main()
 '''
-PRINTED = "2 Fault another rank is gone\n"
+PRINTED = "2 Fault\nanother rank is gone\n"
 # What a user may add to a script: code, what it prints, what must stand in the one file.
 DEFINED = {
     "an f-string": (

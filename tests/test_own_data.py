@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import PIL.Image
 import pytest
-from conftest import ROOT, free_port, locked, run, write_images, write_text
+from conftest import ROOT, copy_script, free_port, locked, run, write_images, write_text
 
 from trainparts import errors
 from trainparts.images import decoding
@@ -26,7 +26,13 @@ TABLE = {"normal": 18, "nodule": 3, "effusion": 1}
 
 
 def test_each_part_has_a_test():
-    tested = ["Labels in a table", "Images of 16 bits", "A second validation set", "New images"]
+    tested = [
+        "Labels in a table",
+        "A CSV instead of folders",
+        "Images of 16 bits",
+        "A second validation set",
+        "New images",
+    ]
     elsewhere = "Several tags per image"  # test_own_tags.py
     assert {*PARTS} == {*tested, "A new corpus", elsewhere}
     assert all("```" in text for text in PARTS.values())
@@ -154,6 +160,32 @@ def test_new_images_into_a_table(trained, call_tool, monkeypatch):
         shares = [float(word) for word in words]
         assert sum(shares) == pytest.approx(1, abs=1e-3)
         assert best == classes[np.argmax(shares)]
+
+
+def test_a_csv_trains_as_folders_do(tmp_path):
+    """The same images in the same order: equal losses. It evaluates, too; val.csv may lack a class,
+    but has none that train.csv lacks."""
+    data = write_images(tmp_path / "DIR", train=6, val=3, classes=("ant", "bee", "cat"))
+    for part in "train", "val":
+        paths = sorted(data.glob(f"{part}/*/*.jpg"))
+        rows = [f"{path.relative_to(data)},{path.parent.name}" for path in paths]
+        (data / f"{part}.csv").write_text("\n".join(["file,label", *rows]) + "\n")
+    (code,) = re.findall(r"^```python\n(.*?)^```", PARTS["A CSV instead of folders"], re.S | re.M)
+    text = (ROOT / "imagenet_nd.py").read_text()
+    before = re.search(r"^def list_sources\(.*?(?=^class Data)", text, re.S | re.M)[0]
+    script = copy_script("mine_nd.py", tmp_path, text.replace(before, f"{code}\n\n"))
+    words = [*SMALL, *"--epochs 2 -b 6 -p 1 --output-dir".split()]
+    outputs = [
+        run([sys.executable, name, *words, f"run{number}", data], tmp_path)
+        for number, name in enumerate((ROOT / "imagenet_nd.py", script))
+    ]
+    losses = [re.findall(r"loss (\d\.\d+)", output) for output in outputs]
+    assert losses[0] == losses[1] and len(losses[0]) > 6
+    shown = run([sys.executable, script, *SMALL, "-e", "--output-dir", "run1", data], tmp_path)
+    assert "9 validation images, 3 classes" in shown
+    (data / "val.csv").write_text("file,label\nval/ant/0.jpg,dog\nval/ant/1.jpg,ant\n")
+    line = run([sys.executable, script, *words, "run2", data], tmp_path, status=2)
+    assert "1 of 2 classes are not in train.csv, as dog; known are ant, bee, cat" in line
 
 
 def test_a_new_corpus_continues(tmp_path):

@@ -309,7 +309,12 @@ def test_steps_that_a_scale_skipped_are_counted(scales, skipped, ends):
     """On six ranks; a scale that a step does not find finite gradients for falls below 1."""
     nd = importlib.import_module("imagenet_nd")
     here = SimpleNamespace(args=nd.parse_args([]), place=nd.Place("cpu", ranks=6), log=None)
-    here.scale, here.stop, here.save, here.over = float(scales[0]), False, False, False
+    here.scale, here.interrupted, here.save_due, here.no_more_steps = (
+        float(scales[0]),
+        False,
+        False,
+        False,
+    )
     here.meter, added = object(), []
     meter = mock.Mock(steps=2, title="1/9", add=lambda step: added.append(step["skipped"]))
     ended = False

@@ -289,7 +289,7 @@ os.chdir(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 try:
     save = functools.partial(torch.save, {"weight": torch.zeros(100_000)})
-    safe_files.write(Path("checkpoint.pt"), save)
+    safe_files.write_atomically(Path("checkpoint.pt"), save)
 except Exception as error:
     print(type(error).__name__, error)
 """

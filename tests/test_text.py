@@ -215,7 +215,7 @@ def batches(args, data, split, place=None):
         if of == split and epoch in (None, 0):
             yield inputs, target
         elif epoch:
-            run.over = True
+            run.no_more_steps = True
             return
 
 

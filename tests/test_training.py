@@ -421,7 +421,7 @@ def test_flags_of_a_step(monkeypatch):
         place = nd.Place(torch.device("cpu"), rank, ranks=4)
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
         here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
-        here.stop, here.save, here.meter = False, False, object()
+        here.interrupted, here.save_due, here.meter = False, False, object()
         here.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
         meter = here.meter if training else object()
         nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
@@ -442,7 +442,7 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     for rank in 0, 1:
         place = nd.Place("cpu", rank, ranks=2, data_rank=0, data_ranks=1)
         here = types.SimpleNamespace(args=nd.parse_args([]), data=data, place=place)
-        here.epoch, here.step, here.over, here.ema, here.resumed = 0, 0, False, {}, None
+        here.epoch, here.step, here.no_more_steps, here.ema, here.resumed = 0, 0, False, {}, None
         here.model, here.scaler, here.data_waits = mock.Mock(), None, []
         here.optimizer = mock.Mock(param_groups=[{"lr": 0.0}])
         nd.train_one_epoch(here)
@@ -613,7 +613,7 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
     for name in "save_checkpoint", "end_early":
         monkeypatch.setattr(nd, name, mock.Mock())
     here = types.SimpleNamespace(args=nd.parse_args([]), log=None, pending=[])
-    here.over = here.stop = here.save = False
+    here.no_more_steps = here.interrupted = here.save_due = False
     here.place, here.meter, here.scale = nd.Place(torch.device("cpu")), mock.Mock(steps=1), 1.0
     total = torch.ones(len(nd.SUMS) + len(nd.FLAGS))
     for meter, saves in (mock.Mock(steps=1), 0), (here.meter, 1):
@@ -635,7 +635,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     here = types.SimpleNamespace(args=nd.parse_args(["--checkpoint-minutes", "1"]), log=None)
     here.place, here.data_waits, here.pending = nd.Place(torch.device("cpu")), [], []
     here.scaler, here.scale = torch.amp.GradScaler("cpu", enabled=False), 1.0
-    here.over = here.stop = here.save = False
+    here.no_more_steps = here.interrupted = here.save_due = False
     here.meter = mock.Mock(steps=1, add=lambda step: counted.append(step["loss"]))
     behind = []
     for number in range(1, 5):
@@ -653,7 +653,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     expected["stop"] = [("save", [1, 2, 3]), ("stop", [1, 2, 3])]
     assert done == expected[wish]
     assert behind == {None: [0, 1, 2, 3], "save": [0, 1, 3, 3], "stop": [0, 1, 3]}[wish]
-    assert here.save is False
+    assert here.save_due is False
     assert endings.arm_timeout.call_count == len(behind)
     nd.flush(here, here.meter)
     assert counted == [1, 2, 3, 4][: 3 if wish == "stop" else 4]
@@ -835,7 +835,7 @@ def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch)
         nd.os, "fsync", lambda fd: sizes.append((os.fstat(fd).st_size, path.exists())) or fsync(fd)
     )
     path = tmp_path / "checkpoint.pt"
-    safe_files.write(path, lambda file: file.write(b"whole"))
+    safe_files.write_atomically(path, lambda file: file.write(b"whole"))
     assert sizes[0] == (5, False) and len(sizes) == 2 and sizes[1][1], "then the folder"
 
 

@@ -422,7 +422,7 @@ def classes(args):
     if args.save:
         out = args.checkpoint.with_name(f"{args.part}.json")
         text = json.dumps({"checkpoint": args.checkpoint.name, **found}, indent=1, allow_nan=False)
-        safe_files.write(out, lambda file: file.write(f"{text}\n".encode()))
+        safe_files.write_atomically(out, lambda file: file.write(f"{text}\n".encode()))
         errors.print_line(f"accuracy: {out}")
     return len(source.target) - found["count"]
 
@@ -438,7 +438,7 @@ def open_part(args, trained):
     known = class_names.order_classes(named, trained.about)
     if "classes" not in trained.about and len(known) != len(trained.classes):
         outputs = len(trained.classes)
-        raise class_names.unnamed(args.checkpoint, outputs, known, args.dir, args.part)
+        raise class_names.unnamed_outputs(args.checkpoint, outputs, known, args.dir, args.part)
     source = source.in_classes(known, args.checkpoint)
     for line in (*class_names.order_of_numbers(known), *source.gaps()):
         errors.print_line(line)
@@ -697,7 +697,7 @@ def average(args):
             total[name] = sum(state[name].double() for state in states).div(len(states)).float()
     what = {"state_dict": total, "num_classes": len(first.classes), **described(first)}
     what |= {"classes": first.about.get("classes", []), "model_options": first.data.model_options}
-    safe_files.write(args.out, functools.partial(torch.save, what))
+    safe_files.write_atomically(args.out, functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
     errors.print_line(f"{args.out}: {what}")
     return 0
@@ -740,7 +740,7 @@ def main():
     adds[cam]("files", nargs="+", type=Path, metavar="CHECKPOINT... IMAGE...")
     adds[cam]("--class", dest="label", help="whose maps (default: each model's likeliest)")
     larger = "pixels of the crops; maps of more positions than at the size trained at (default)"
-    adds[cam]("--size", type=option_types.number(int, 1, 1024), help=larger)
+    adds[cam]("--size", type=option_types.number_between(int, 1, 1024), help=larger)
     adds[cam]("--out", type=Path, default=Path("cam.png"), help="picture (%(default)s)")
     adds[export]("checkpoint", **checkpoint)
     adds[export]("out", type=Path, metavar="OUT", help="model.pt2, for torch.export; or model.onnx")

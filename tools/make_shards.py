@@ -390,7 +390,7 @@ def start_worker():
 def main():
     """Reads the options, makes or checks."""
     parser = make_parser(__doc__.split("\n\n")[0])
-    count = option_types.number(int, 1, 2**31)
+    count = option_types.number_between(int, 1, 2**31)
     add, add_one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("dir", metavar="DIR", type=Path, nargs="?", help="has train/ and val/, class by class")
     add("out", metavar="OUT", type=Path, help="has train/*.tar and val/*.tar, or is made")
@@ -401,14 +401,14 @@ def main():
     every = "decode every image of this DIR and name the bad ones, write nothing"
     add_one("--verify", action="store_true", help=every)
     quality = "of --resize's JPEGs, 1 to 95 (%(default)s)"
-    add("--quality", type=option_types.number(int, 1, 95), default=90, help=quality)
+    add("--quality", type=option_types.number_between(int, 1, 95), default=90, help=quality)
     names = "of --index: a name on each line (default: the WordNet ids in the images' names or in "
     names += ".json members; of a thousand classes, ImageNet's; else the numbers)"
     add("--classes", type=Path, help=names)
     first = "of --index: the number of the first class in .cls, which is 0 by default"
-    add("--first-class", type=option_types.number(int, 0, 1), default=0, help=first)
+    add("--first-class", type=option_types.number_between(int, 0, 1), default=0, help=first)
     add("--images", type=count, default=10_000, help="per tar file (%(default)s)")
-    processes = option_types.number(int, 1, 1024)
+    processes = option_types.number_between(int, 1, 1024)
     add("-j", "--workers", type=processes, help="processes (default: as many as cores)")
     args = parser.parse_args()
     if (args.dir is None) != (args.index or args.check or args.verify):

@@ -45,7 +45,7 @@ def profile(script, first, run):
         return sums
 
     def end(_):
-        run.over = True  # on all ranks after the same step
+        run.no_more_steps = True  # on all ranks after the same step
 
     steps = torch.profiler.schedule(skip_first=first - 1, wait=0, warmup=1, active=10, repeat=1)
     with torch.profiler.profile(schedule=steps, on_trace_ready=end) as profiler:

@@ -117,7 +117,7 @@ def main():
     sharp = "0 = the likeliest token always, 1 = as likely as the model has it (%(default)s)"
     add(
         "--temperature",
-        type=option_types.number(float, 0, 1e3),
+        type=option_types.number_between(float, 0, 1e3),
         default=0.8,
         metavar="T",
         help=sharp,

@@ -13,7 +13,9 @@ from collections.abc import Callable
 Value = str | float | bool | list | tuple | dict | None
 
 
-def number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
+def number_between(
+    kind: type[int] | type[float], least: float, most: float
+) -> Callable[[str], float]:
     """Returns an argparse type: a `kind` (int, float) from `least` to `most`."""
 
     def parse(text: str) -> float:
@@ -25,12 +27,12 @@ def number(kind: type[int] | type[float], least: float, most: float) -> Callable
     return parse
 
 
-non_negative_int = number(int, 0, 2**63 - 1)
-positive_int = number(int, 1, 2**63 - 1)
-non_negative = number(float, 0, 1e12)
-positive = number(float, 1e-12, 1e12)
-zero_to_1 = number(float, 0, 1)
-fraction = number(float, 1e-9, 1)
+non_negative_int = number_between(int, 0, 2**63 - 1)
+positive_int = number_between(int, 1, 2**63 - 1)
+non_negative = number_between(float, 0, 1e12)
+positive = number_between(float, 1e-12, 1e12)
+zero_to_1 = number_between(float, 0, 1)
+fraction = number_between(float, 1e-9, 1)
 
 
 def replaced(gone: str | None, advice: str, text: str) -> str:

@@ -71,7 +71,7 @@ def add_run_options(
     )
     add(
         "--timeout",
-        type=option_types.number(float, 0, 1e8),
+        type=option_types.number_between(float, 0, 1e8),
         default=600,
         help="end after this many seconds without a step; 0 = off",
     )
@@ -159,7 +159,7 @@ def read_options(
     except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
         parser.error(f"an option file: {error}")
     known = {tag.lower(): tag for tag in tags}
-    value = option_types.number(float, -1e12, 1e12)
+    value = option_types.number_between(float, -1e12, 1e12)
     try:
         args.desired[:] = [[known[measure], value(goal)] for measure, goal in args.desired]
     except (KeyError, argparse.ArgumentTypeError) as error:

@@ -27,7 +27,7 @@ from trainparts import errors
 Content = dict | list | torch.Tensor | str | float | None
 
 
-def write(path: Path, save: Callable[[BufferedWriter], object]) -> None:
+def write_atomically(path: Path, save: Callable[[BufferedWriter], object]) -> None:
     """Atomically replaces a file by what save(file) writes: on the disk before it has its name.
     Raises Fault or BadInput if it cannot be written; the file before it is intact then."""
     temporary = path.with_suffix(".tmp")
@@ -101,7 +101,7 @@ def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
         raise errors.Damaged(f"{path} cannot be loaded: {why}") from None
 
 
-def fits(weight: torch.Tensor, own: torch.Tensor) -> bool:
+def weight_fits(weight: torch.Tensor, own: torch.Tensor) -> bool:
     """Returns whether a file's weight can be one of a model's: it has as many sides, and real
     numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
     real = weight.is_floating_point() or not own.is_floating_point()

@@ -41,7 +41,7 @@ def name_outputs(
     if "classes" in about:
         whose = about["what"]
     elif outputs != len(classes):
-        raise unnamed(about["what"], outputs, classes, folder)
+        raise unnamed_outputs(about["what"], outputs, classes, folder)
     train, val = (each.in_classes(classes, whose) for each in (train, val))
     return train, val, outputs
 
@@ -61,7 +61,7 @@ def order_classes(found: list[str], about: architectures.About) -> list[str]:
     return found
 
 
-def unnamed(
+def unnamed_outputs(
     what: str, outputs: int, classes: Sequence[str], folder: str | None, part: str = "val"
 ) -> errors.BadInput:
     """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""

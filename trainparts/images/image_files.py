@@ -186,7 +186,9 @@ def list_images(folder: Path, allow_empty: bool = False) -> Source:
             empty.append(name)
     if not names or (empty and not allow_empty):
         wanted = ", *".join(suffixes)
-        others = f"; files that are not read: {counts(not_read)}" * bool(counts(not_read))
+        others = f"; files that are not read: {most_frequent(not_read)}" * bool(
+            most_frequent(not_read)
+        )
         raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}{others}")
     zeros = np.zeros(len(names), int)
     return Source(
@@ -197,7 +199,23 @@ def list_images(folder: Path, allow_empty: bool = False) -> Source:
         offset=zeros,
         length=zeros - 1,
         target=np.array(target),
-        not_read=counts(not_read),
+        not_read=most_frequent(not_read),
+    )
+
+
+def source_of_table(folder: str, paths: Sequence[str], labels: Sequence[str]) -> Source:
+    """Returns the Source of images that a table lists: their paths below a folder, and their
+    labels, which become classes sorted as text, as ImageFolder's are."""
+    classes, target = np.unique(np.asarray(labels, str), return_inverse=True)
+    zeros = np.zeros(len(target), int)
+    return Source(
+        str(folder),
+        classes.tolist(),
+        np.array([os.fsencode(path) for path in paths]),
+        file=np.arange(len(target)),  # each image is a whole file
+        offset=zeros,
+        length=zeros - 1,
+        target=target,
     )
 
 
@@ -209,7 +227,7 @@ def class_folders(folder: Path) -> tuple[list[str], list[str]]:
     return names, [name for name, is_folder in folders.items() if not is_folder]
 
 
-def counts(kinds: collections.Counter[str]) -> str:
+def most_frequent(kinds: collections.Counter[str]) -> str:
     """Returns the most frequent of {kind: count} as text."""
     several = [f"{count:,} {kind}" for kind, count in kinds.most_common(5) if count]
     if other := kinds.total() - sum(count for _, count in kinds.most_common(5)):

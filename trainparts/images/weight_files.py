@@ -232,7 +232,7 @@ def check_outputs(
         return
     if not classes:  # of synthetic images
         raise errors.BadInput(f"{what} has {theirs} outputs: type --num-classes {theirs}")
-    raise class_names.unnamed(what, theirs, classes, folder)
+    raise class_names.unnamed_outputs(what, theirs, classes, folder)
 
 
 def load_weights(
@@ -245,7 +245,7 @@ def load_weights(
     name, found = weights_in(saved)
     weights, own = named_as_in(model, found, what), model.state_dict()
     both = own.keys() & weights.keys()
-    odd = {each for each in both if not safe_files.fits(weights[each], own[each])}
+    odd = {each for each in both if not safe_files.weight_fits(weights[each], own[each])}
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}  # pyrefly: ignore[missing-attribute]
@@ -276,10 +276,12 @@ def load_weights(
         if left:
             errors.print_line(f"{line} and are left out: {names}")
         if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
-            errors.print_line(f"{what}: its averages, {name}, are taken{the_others(saved, what)}")
+            errors.print_line(
+                f"{what}: its averages, {name}, are taken{command_for_others(saved, what)}"
+            )
 
 
-def the_others(saved: dict, what: str) -> str:
+def command_for_others(saved: dict, what: str) -> str:
     """Returns how to take the weights beside the averages in a file, as text."""
     names = [name for name in WEIGHTS if name not in AVERAGES and has_tensors(saved.get(name))]
     if not names:

@@ -67,16 +67,18 @@ def write_newest(folder: Path, checkpoint: dict, keep_every: int | None = None) 
             os.link(newer, link)
             os.replace(link, older)
             link.unlink(missing_ok=True)  # nothing was replaced if both are one file
-    safe_files.write(newest, functools.partial(torch.save, checkpoint))
+    safe_files.write_atomically(newest, functools.partial(torch.save, checkpoint))
     epoch = checkpoint["epoch"]
     if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
-        safe_files.write(folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint))
+        safe_files.write_atomically(
+            folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint)
+        )
 
 
 def write_best(folder: Path, checkpoint: dict) -> None:
     """Writes {name: value} as the best checkpoint of a folder. Raises Fault or BadInput if it
     cannot, as write_newest() does; what was there is intact then."""
-    safe_files.write(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
+    safe_files.write_atomically(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
 
 
 def load_checkpoint(
@@ -237,7 +239,7 @@ def check_resumed(
     # An option that another script lacks has its default there.
     theirs |= dict.fromkeys(typed.keys() - theirs.keys())
     mine |= dict.fromkeys(metadata.get("not_default", {}).keys() - mine.keys())
-    found = differing(theirs, mine)
+    found = list_differences(theirs, mine)
     if found and metadata["in_place"]:
         folder = shlex.quote(str(Path(metadata["path"]).parent))
         if base_batch and peak != metadata["peak_lr"]:
@@ -261,13 +263,13 @@ def check_model(
     `must_fit` as a run says `about` its model, where that says any."""
     mine = {name: about[name] for name in must_fit if about[name]}
     theirs = {name: metadata.get(name) for name in mine}
-    if found := differing(theirs, mine):
+    if found := list_differences(theirs, mine):
         arch = theirs.get("arch")
         advice = f": type -a {arch}" if arch != mine.get("arch") else ""
         raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
 
 
-def differing(theirs: Mapping[str, object], mine: Mapping[str, object]) -> str:
+def list_differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -> str:
     """Returns how {name: value} of another run or rank differ from this one's, as text."""
     names = [name for name in mine if name in theirs and theirs[name] != mine[name]]
     found = (f"{name.replace('_', '-')} ({theirs[name]}, here {mine[name]})" for name in names)

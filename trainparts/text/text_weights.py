@@ -60,7 +60,9 @@ def load_fitting(
     the file's `content` if that has no weights."""
     own = model.state_dict()
     fitting = {name: weights[name] for name in own.keys() & weights.keys()}
-    fitting = {name: each for name, each in fitting.items() if safe_files.fits(each, own[name])}
+    fitting = {
+        name: each for name, each in fitting.items() if safe_files.weight_fits(each, own[name])
+    }
     left = sorted((own.keys() | weights.keys()) - fitting.keys())
     line = f"{what}: {len(left)} weights do not fit"
     if len(own.keys() - fitting.keys()) >= len(own) / 2:
