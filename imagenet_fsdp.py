@@ -1963,7 +1963,7 @@ def print_header(run, metadata):
 
 
 def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
-    """Adds this way's options; returns the names of free options and of each rank's own."""
+    """Adds this strategy's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     add(
         "--dist-backend",

@@ -1909,7 +1909,7 @@ def print_header(run, metadata):
 
 
 def add_parallel_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
-    """Adds this way's options; returns the names of free options and of each rank's own."""
+    """Adds this strategy's options; returns the names of free options and of each rank's own."""
     add = parser.add_argument_group("distribution").add_argument
     add("--fp16-allreduce", action="store_true", help="send gradients as float16")
     add("--use-adasum", action="store_true", help="combine updates by Adasum instead of averaging")

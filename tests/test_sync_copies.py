@@ -459,7 +459,7 @@ def test_a_task_of_a_users_own(folder):
     assert new.count(f"{HVD}\n\nONE = 1\n\n{FIRST}") == new.count("import horovod") == 1
 
 
-def test_a_script_of_the_first_task_and_way_alone(folder):
+def test_a_script_of_the_first_task_and_strategy_alone(folder):
     for name in NAMES:
         if name not in ("imagenet_fsdp.py", "text_nd.py"):
             (folder / name).unlink()
@@ -470,7 +470,7 @@ def test_a_script_of_the_first_task_and_way_alone(folder):
 def test_a_script_that_cannot_be_put_together(folder):
     for name, words in {
         "text_nd.py": "text_nd.py is there already",
-        "text_dp.py": "a whole script of its way, *_dp.py, and one of its task, text_*.py",
+        "text_dp.py": "a whole script of its strategy, *_dp.py, and one of its task, text_*.py",
         "audio_nd.py": "one of its task, audio_*.py",
         "text_fsdp": "text_fsdp: is made",
         "fsdp.py": "fsdp.py: is made",
@@ -496,7 +496,7 @@ SCRIPTS = {
     path.name: path.read_text()
     for task in TASKS
     for path in ROOT.glob(f"{task}_*.py")
-    if sync_copies.task_and_way(path.name)[1] in sync_copies.WAYS
+    if sync_copies.task_and_strategy(path.name)[1] in sync_copies.STRATEGIES
 }
 assert len(SCRIPTS) == 14
 CONTRACTS = sync_copies.STEP | sync_copies.LAUNCH | sync_copies.TASK
@@ -555,7 +555,7 @@ def test_the_first_145_lines_of_the_diff_are_ddp():
 def test_contributing_lists_the_contracts():
     """Each function, each constant, nothing else; signatures have the arguments."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    _, ways, tasks = re.split("(?m)^### The contract of a (?:way|task)$", page)
+    _, ways, tasks = re.split("(?m)^### The contract of a (?:strategy|task)$", page)
     step, launch = ways.split("and the section **launch**")
     for table, contract in (
         (step, sync_copies.STEP),

@@ -1,24 +1,24 @@
-"""Keep the scripts TASK_WAY.py a grid: what they share is copied, and equal to the byte.
+"""Keep the scripts TASK_STRATEGY.py a grid: what they share is copied, and equal to the byte.
 
     python tools/sync_copies.py                         # check; prints what differs, status 1
     python tools/sync_copies.py --from imagenet_ddp.py  # write its sections where they belong
     python tools/sync_copies.py --new text_fsdp.py      # put a script together from two others
 
 A script is docstring and imports, then six sections: step (how one step is trained and validated:
-equal in all tasks of one way), loop (how steps become a run: equal everywhere), task (what is
-trained: equal in all ways of one task), optimizer (how gradients change weights: equal everywhere),
-start (from the options to a run: equal everywhere), launch (how processes start and meet: equal in
-all tasks of one way). There is no original: edit a section in whichever script you are reading,
-then propagate it.
+equal in all tasks of one strategy), loop (how steps become a run: equal everywhere), task (what is
+trained: equal in all strategies of one task), optimizer (how gradients change weights: equal
+everywhere), start (from the options to a run: equal everywhere), launch (how processes start and
+meet: equal in all tasks of one strategy). There is no original: edit a section in whichever script
+you are reading, then propagate it.
 
-Checked as well: each way and each task defines what STEP, LAUNCH and TASK list, and the other
-sections use nothing else of it; helpers of one name are equal in all ways; no name is defined
-twice; sections that are not a way's name no backend, those that are equal everywhere nothing of
-images. Of trainparts/: it does not train, names no way and no task outside the folders that are
-about one, imports no script, and its imports lead one way; it defines nothing that a script or
-another module defines. In both, no parameter and no local has the name of something that its file
-defines or imports, and the package's modules are imported, not their names. Only --from and --new
-write.
+Checked as well: each strategy and each task defines what STEP, LAUNCH and TASK list, and the other
+sections use nothing else of it; helpers of one name are equal in all strategies; no name is defined
+twice; sections that are not a strategy's name no backend, and those that are equal everywhere name
+nothing of images. The package trainparts/ does not train, names no strategy and no task outside the
+folders that are about one, and imports no script; its imports lead one way; it defines nothing that
+a script or another module defines. In both, no parameter and no local has the name of something
+that its file defines or imports, and the package's modules are imported, not their names. Only
+--from and --new write.
 """
 
 import argparse
@@ -35,7 +35,7 @@ import symtable
 import sys
 from pathlib import Path
 
-# What each way of running defines: functions, with these parameters, and no other public function.
+# What each strategy defines: functions, with these parameters, and no other public function.
 STEP = {
     "prepare": "args, place, data",
     "precision": "args, device",
@@ -82,10 +82,10 @@ SECTIONS = {
     section: re.compile(rf"^# ==== {section}: .*$", re.MULTILINE)
     for section in ("step", "loop", "task", "optimizer", "start", "launch")
 }
-OF_A_WAY = ("step", "launch")
+OF_A_STRATEGY = ("step", "launch")
 # A script of these names that has lost all its sections is still one.
-WAYS = "nd dp ddp ddp_apex horovod fsdp pipeline exchange".split()
-# What sections must not name: the words of one way of running, and of one task.
+STRATEGIES = "nd dp ddp ddp_apex horovod fsdp pipeline exchange".split()
+# What sections must not name: the words of one strategy of running, and of one task.
 BACKENDS = re.compile(
     r"\b(?:dist|distributed|ddp|DDP|DistributedDataParallel|dp|DataParallel|apex|amp_C|hvd|horovod|"
     r"nccl|gloo|torchrun|fsdp|fully_shard|DTensor|pipelining|deepspeed)\b",
@@ -125,15 +125,15 @@ def split(text):
     return parts
 
 
-def task_and_way(name):
-    """Returns (task, way) of a script's name: ("imagenet", "ddp_apex") of imagenet_ddp_apex.py."""
+def task_and_strategy(name):
+    """Returns (task, strategy) of a script's name, ("imagenet", "fsdp") of imagenet_fsdp.py."""
     return name.removesuffix(".py").partition("_")[::2]
 
 
 def belongs(section, name):
     """Returns what all scripts that have this script's text of a section have in common."""
-    task, way = task_and_way(name)
-    shared_by = dict.fromkeys(OF_A_WAY, way) | {"task": task}
+    task, strategy = task_and_strategy(name)
+    shared_by = dict.fromkeys(OF_A_STRATEGY, strategy) | {"task": task}
     return f"{section} {shared_by[section]}" if section in shared_by else section
 
 
@@ -192,15 +192,15 @@ def check_names(found, contracts):
     for section, contract in contracts.items():
         here = found[section][0]
         functions = [name for name, had in here.items() if had is not None and name[0] != "_"]
-        # The sections of a way have no other public functions.
-        for name in dict.fromkeys([*contract, *(functions if section in OF_A_WAY else [])]):
+        # The sections of a strategy have no other public functions.
+        for name in dict.fromkeys([*contract, *(functions if section in OF_A_STRATEGY else [])]):
             got, wanted = (table.get(name, "is missing") for table in (here, contract))
             before, same, rest = str(got).partition(f"{wanted}, ")
             optional = same and not before and all("=" in each for each in rest.split(", "))
             if got != wanted and not (section == "task" and optional):
                 complaints.append(f"{section}: {name}({got}), in its contract {name}({wanted})")
     for section, other in itertools.permutations(found, 2):
-        if section in OF_A_WAY and other in OF_A_WAY:  # they may use each other's helpers
+        if section in OF_A_STRATEGY and other in OF_A_STRATEGY:  # they may use each other's helpers
             continue
         defined, used = found[section][0], found[other][1]
         public = {name for name in defined if name[0] != "_"}
@@ -249,7 +249,7 @@ def imports_of(text, known):
             continue
         for name in names:
             first = name.partition(" ")[0].partition(".")[0]
-            if re.fullmatch(rf"(imagenet|text)_\w+|[a-z]+_({'|'.join(WAYS)})", first):
+            if re.fullmatch(rf"(imagenet|text)_\w+|[a-z]+_({'|'.join(STRATEGIES)})", first):
                 complaints.append(f"imports a script, {first}")
             elif first == PACKAGE and name in known:
                 imported.add(name)
@@ -332,7 +332,7 @@ def check(scripts, step=STEP, launch=LAUNCH, task=TASK):
             others[name] = text
             line += text.count("\n")
         read = {section: read_section(text) for section, text in sections.items()}
-        for section in OF_A_WAY:
+        for section in OF_A_STRATEGY:
             for helper, text in read[section][2].items():
                 equal.setdefault(helper, {})[name] = text
         for each in check_names(read, {"step": step, "launch": launch, "task": task}):
@@ -340,7 +340,7 @@ def check(scripts, step=STEP, launch=LAUNCH, task=TASK):
     complaints += [f"{', '.join(names)}: {each}" for each, names in misused.items()]
     for what, texts in equal.items():
         complaints += compare(texts, what)
-    return complaints if scripts else ["found no scripts TASK_WAY.py"]
+    return complaints if scripts else ["found no scripts TASK_STRATEGY.py"]
 
 
 def propagate(scripts, source):
@@ -373,29 +373,31 @@ def read_head(name, text):
     return *prose.partition("\n")[::2], commands, imports, others
 
 
-def put_together(new, way_donor, task_donor, scripts):
-    """Returns the text of a script with one script's way of running and another's task.
+def put_together(new, strategy_donor, task_donor, scripts):
+    """Returns the text of a script with one script's strategy of running and another's task.
 
     The docstring is to be read and corrected: it has the first's prose, and the second's launch
     lines, started as the first's are.
     """
-    way, task = split(scripts[way_donor]), split(scripts[task_donor])
-    first, prose, started, imports, others = read_head(way_donor, scripts[way_donor])
+    strategy, task = split(scripts[strategy_donor]), split(scripts[task_donor])
+    first, prose, started, imports, others = read_head(strategy_donor, scripts[strategy_donor])
     title, _, commands, more_imports, more = read_head(task_donor, scripts[task_donor])
     # imagenet_nd.py is to imagenet_fsdp.py as text_nd.py is to text_fsdp.py.
-    corner = f"{task_and_way(way_donor)[0]}_{task_and_way(task_donor)[1]}.py"
+    corner = f"{task_and_strategy(strategy_donor)[0]}_{task_and_strategy(task_donor)[1]}.py"
     if corner in scripts:
         parallel = read_head(corner, scripts[corner])[0]
         same = os.path.commonprefix([first, parallel]).rpartition(" ")[0]
         title = title.removesuffix(parallel.removeprefix(same)) + first.removeprefix(same)
     prose = re.sub(
-        rf"\b{task_and_way(way_donor)[0]}_(?=[\w*]+\.py\b)", f"{task_and_way(new)[0]}_", prose
+        rf"\b{task_and_strategy(strategy_donor)[0]}_(?=[\w*]+\.py\b)",
+        f"{task_and_strategy(new)[0]}_",
+        prose,
     )
-    launcher = started.partition(way_donor)[0]
+    launcher = started.partition(strategy_donor)[0]
     commands = re.sub(
         rf"^( *).*?\b{task_donor}", lambda found: found[1] + launcher + new, commands, flags=re.M
     )
-    sections = "".join((way if name in OF_A_WAY else task)[name] for name in SECTIONS)
+    sections = "".join((strategy if name in OF_A_STRATEGY else task)[name] for name in SECTIONS)
     # Of the imports ruff leaves what is used, in its order. What looks for the package trainparts
     # stands below those of the standard library, other code below all.
     standard, later = [], []
@@ -445,7 +447,8 @@ def main():
     scripts = {
         name: text
         for name, text in texts.items()
-        if task_and_way(name)[1] in WAYS or any(mark.search(text) for mark in SECTIONS.values())
+        if task_and_strategy(name)[1] in STRATEGIES
+        or any(mark.search(text) for mark in SECTIONS.values())
     }
     whole, changed = {name: text for name, text in scripts.items() if split(text)}, {}
     if args.source:
@@ -456,13 +459,15 @@ def main():
         changed = propagate(scripts, name)
     if args.new:
         name = Path(args.new).name
-        task, way = task_and_way(name)
-        of_way = [each for each in whole if task_and_way(each)[1] == way]
-        of_task = [each for each in whole if task_and_way(each)[0] == task]
-        if not re.fullmatch(r"[a-z]+_\w+\.py", name) or not of_way or not of_task:
-            wanted = f"a whole script of its way, *_{way}.py, and one of its task, {task}_*.py"
+        task, strategy = task_and_strategy(name)
+        of_strategy = [each for each in whole if task_and_strategy(each)[1] == strategy]
+        of_task = [each for each in whole if task_and_strategy(each)[0] == task]
+        if not re.fullmatch(r"[a-z]+_\w+\.py", name) or not of_strategy or not of_task:
+            wanted = (
+                f"a whole script of its strategy, *_{strategy}.py, and one of its task, {task}_*.py"
+            )
             parser.error(f"{name}: is made of {wanted}")
-        donors = of_way[0], f"{task}_nd.py" if f"{task}_nd.py" in whole else of_task[0]
+        donors = of_strategy[0], f"{task}_nd.py" if f"{task}_nd.py" in whole else of_task[0]
         if not importlib.util.find_spec("ruff"):
             parser.error("--new sorts imports by ruff: pip install ruff")
         try:
