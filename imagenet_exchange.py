@@ -44,7 +44,6 @@ import os
 import platform
 import random
 import re
-import shlex
 import sys
 import time
 from argparse import Namespace
@@ -752,11 +751,10 @@ def end_early(run):
     does not come here: on_signal() ends the process at once."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
-    if run.log:  # a marker, because a launcher may replace the exit status
+    if run.log:
         how = run_messages.how_to_resume(run.args.output_dir, run.folder)
         saved = f" at step {run.step}, saved; {how}"
-        marker = {"why": why, "epoch": run.epoch, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run_folder.mark_preempted(run.folder, why, run.epoch, run.step)
         run.log.close()
     if run.place.rank == 0:
         errors.print_line(f"stopped by {why}{saved}")
@@ -1015,9 +1013,7 @@ def list_sources(args: Namespace, place: Place) -> tuple[image_files.Source, ima
     """Returns (train, val) of DIR, of the demo set or of --dummy. docs/data.md has one for images
     in a CSV."""
     if args.dummy:  # as many images as ImageNet has
-        nowhere = [np.empty(0)] * 4  # names, file, offset, length
-        synthetic = functools.partial(image_files.Source, "synthetic images", [], *nowhere)
-        return synthetic(np.zeros(1_281_167, np.int8)), synthetic(np.zeros(50_000, np.int8))
+        return image_files.synthetic_source(1_281_167), image_files.synthetic_source(50_000)
     folder = Path(args.dir or "demo_data")
     if not args.dir and place.rank == 0:
         errors.print_line(
@@ -1094,15 +1090,10 @@ def open_data(
     demo = not (args.dir or args.dummy)
     if demo and usual_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
-    theirs = about if args.evaluate else {}
-    image_size = args.image_size or theirs.get("image_size") or usual_size
-    val_size = args.val_size or image_size
-    val_resize = args.val_resize
-    if val_size == theirs.get("image_size"):
-        val_resize = val_resize or theirs.get("val_resize")
-    val_resize = val_resize or round(val_size * preset.val_resize / preset.image_size)
-    if val_resize < val_size:
-        raise errors.BadInput(f"--val-resize {val_resize} is less than the crop, {val_size}")
+    theirs: architectures.About = about if args.evaluate else {}
+    typed = args.image_size, args.val_size, args.val_resize
+    sizes = architectures.choose_sizes(preset, theirs, usual_size, *typed)
+    image_size, val_size, val_resize = sizes
     built_for = val_size if args.evaluate else image_size
     steps = steps_per_epoch(args, training, global_batch)
     if args.dummy and args.steps_per_epoch:
@@ -1899,15 +1890,11 @@ def build_run(args):
         checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
-            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
-            run.epoch, run.step = metadata["epoch"], min(step, data.steps)
-            if step == 0:  # it was saved after an epoch's last step, before its validation
-                run.epoch, run.step = metadata["epoch"] - 1, data.steps
-        if trains and not metadata["in_place"] and run.epoch + run.step / data.steps >= args.epochs:
-            done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
-            weights = f"--weights {shlex.quote(str(metadata['path']))}"
-            advice = f"raise --epochs, or {weights} starts from its weights"
-            raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
+            at = checkpointing.where_to_resume(metadata, data.global_batch, data.steps)
+            run.epoch, run.step = at
+        if trains and not metadata["in_place"]:
+            done = run.epoch + run.step / data.steps
+            checkpointing.check_epochs_left(metadata, args.epochs, done)
         until = {name: getattr(args, name) for name in run_options.ENDS_BY}
         at = args.epochs, run.epoch, run.step, data.steps
         if trains and (why := run_messages.why_over(metadata, until, *at)):

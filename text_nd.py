@@ -42,7 +42,6 @@ import json
 import math
 import os
 import platform
-import shlex
 import sys
 import time
 from argparse import Namespace
@@ -568,11 +567,10 @@ def end_early(run):
     does not come here: on_signal() ends the process at once."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
-    if run.log:  # a marker, because a launcher may replace the exit status
+    if run.log:
         how = run_messages.how_to_resume(run.args.output_dir, run.folder)
         saved = f" at step {run.step}, saved; {how}"
-        marker = {"why": why, "epoch": run.epoch, "step": run.step}
-        (run.folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
+        run_folder.mark_preempted(run.folder, why, run.epoch, run.step)
         run.log.close()
     if run.place.rank == 0:
         errors.print_line(f"stopped by {why}{saved}")
@@ -1725,15 +1723,11 @@ def build_run(args):
         checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
             run.resumed = metadata["partial"]
-            step = math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch)
-            run.epoch, run.step = metadata["epoch"], min(step, data.steps)
-            if step == 0:  # it was saved after an epoch's last step, before its validation
-                run.epoch, run.step = metadata["epoch"] - 1, data.steps
-        if trains and not metadata["in_place"] and run.epoch + run.step / data.steps >= args.epochs:
-            done = f"{metadata['path']} has {metadata['epoch']} of --epochs {args.epochs}"
-            weights = f"--weights {shlex.quote(str(metadata['path']))}"
-            advice = f"raise --epochs, or {weights} starts from its weights"
-            raise errors.BadInput(f"nothing is left to train: {done}; {advice}")
+            at = checkpointing.where_to_resume(metadata, data.global_batch, data.steps)
+            run.epoch, run.step = at
+        if trains and not metadata["in_place"]:
+            done = run.epoch + run.step / data.steps
+            checkpointing.check_epochs_left(metadata, args.epochs, done)
         until = {name: getattr(args, name) for name in run_options.ENDS_BY}
         at = args.epochs, run.epoch, run.step, data.steps
         if trains and (why := run_messages.why_over(metadata, until, *at)):

@@ -69,7 +69,7 @@ tests/test_reference.py -k step
   mirrored too often => mirrored = rng.random() < 0.5 => mirrored = rng.random() < 0.6
   centre off by a pixel => round((side - len(out)) / 2) for side => round((side - len(out)) / 2) + 1 for side
   resized side rounded up => [data.val_resize * s // n for => [-(-data.val_resize * s // n) for
-  val_resize's default => round(val_size * preset.val_resize / preset.image_size) => val_size
+  val_resize's default => round(crop * preset.val_resize / preset.image_size) => crop
   normalised by 256 => 1 / (255 * std) => 1 / (256 * std)
 tests/test_reference.py -k cosine
   best is the first of equals => if val[monitor] == run.best[monitor]: => is_best = val[monitor] == run.best[monitor] != getattr(run, "before", None)\n        run.before = run.best[monitor]\n        if is_best:
@@ -157,9 +157,9 @@ tests/test_training.py -k flags
   waits of all ranks => waited = sum(run.data_waits) / run.place.ranks => waited = sum(run.data_waits)
   saved every second => 0 < 60 * run.args.checkpoint_minutes < => 0 < run.args.checkpoint_minutes <
 tests/test_training.py -k "evaluate_gives or at_its_sizes"
-  evaluated at the architecture's own size => theirs.get("image_size") or usual_size => usual_size
-  evaluated with another resize => or theirs.get("val_resize") => or None
-  evaluated at the checkpoint's size in spite of another => if val_size == theirs.get("image_size"): => if theirs:
+  evaluated at the architecture's own size => about.get("image_size") or usual_size => usual_size
+  evaluated with another resize => side or about.get("val_resize") => side or None
+  evaluated at the checkpoint's size in spite of another => if crop == about.get("image_size"): => if about:
 tests/test_training.py -k keeps_its_time
   an epoch whose steps are done is timed again => run.meter.bar.close()\n    return => run.meter.read_clock()\n    return
 tests/test_data.py -k "fails or failing"
@@ -457,8 +457,8 @@ tests/test_weights.py -k "inputs_are or keeps_its_inputs or published_file_says 
   own inputs are assumed, too => theirs = architectures.model_options(arch, None, about | {"published": True}) => theirs = architectures.model_options(arch, None, {"published": True})
   mean of the file is not believed => mean=tuple(about.get("mean", preset.mean)), => mean=tuple(preset.mean),
   mean of the file is not saved => "mean": list(data.mean), => "mean": list(architectures.preset_of(args.arch).mean),
-  a resize of the file is not believed => val_resize = val_resize or theirs.get("val_resize") => pass
-  sizes of the file are trained => theirs = about if args.evaluate else {} => theirs = about
+  a resize of the file is not believed => side = side or about.get("val_resize") => pass
+  sizes of the file are trained => theirs: architectures.About = about if args.evaluate else {} => theirs = about
   another size is typed in silence => return lines + [f"Its own are {text.format(*own)}"] * (own != sizes) => return lines
   another mean is believed in silence => if about.get(name, usual) != usual: => if False:
   interpolation of the file is not believed => interpolation=theirs.get("interpolation", preset.interpolation), => interpolation=preset.interpolation,
@@ -599,7 +599,7 @@ tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
   weights of parallel training do not fit => .removeprefix("module.") => .removeprefix("none.")
   NaN is loaded => if not all(weight.isfinite().all() for weight in fitting.values()): => if False:
   a folder's weights are read for nothing => build_encoder(args, data, load and not args.weights), order) => build_encoder(args, data, load), order)
-  nothing is left to train, in silence => if trains and not metadata["in_place"] and run.epoch => if False and run.epoch
+  nothing is left to train, in silence => if trains and not metadata["in_place"]:\n            done => if False:\n            done
 tests/test_text_folders.py -k "label or quotes"
   rows without a label are a mistake => elif row[label] == "-": => elif False:
   no count of rows without a label => if unlabeled: => if False:
@@ -757,8 +757,8 @@ tests/test_data.py -k "message_says or listed_as or the_digest"
   folders within a class unsorted => for path, _, files in sorted(os.walk(folder / name, onerror=fail, followlinks=True)): => for path, _, files in os.walk(folder / name, onerror=fail, followlinks=True):
   a digest without the names of files => for array in self[2:-1]: => for array in self[3:-1]:
 tests/test_folder.py -k in_mid_epoch_of_another_batch
-  steps not converted to another batch => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => metadata["step"]
-  steps rescaled by the inverse => math.ceil(metadata["step"] * metadata["global_batch"] / data.global_batch) => math.ceil(metadata["step"] * data.global_batch / metadata["global_batch"])
+  steps not converted to another batch => math.ceil(metadata["step"] * metadata["global_batch"] / global_batch) => metadata["step"]
+  steps rescaled by the inverse => math.ceil(metadata["step"] * metadata["global_batch"] / global_batch) => math.ceil(metadata["step"] * global_batch / metadata["global_batch"])
 tests/test_training.py -k "counters_go_on"
   bytes before an interruption are lost => self.before = traffic(device) - np.array(self.state["traffic"]) => self.before = traffic(device)
 tests/test_folder.py -k from_its_best

@@ -162,6 +162,28 @@ def preset_of(arch: str, test: bool = False) -> Preset:
     )
 
 
+def choose_sizes(
+    preset: Preset,
+    about: About,
+    usual_size: int,
+    image_size: int | None = None,
+    val_size: int | None = None,
+    val_resize: int | None = None,
+) -> tuple[int, int, int]:
+    """Returns (image size, size of validation's crops, shorter side before that crop), in pixels:
+    those that are typed, else those that a file says `about` its model, else the usual size, and a
+    side in the preset's proportion to the crop. Raises BadInput if the crop is the larger one."""
+    chosen = image_size or about.get("image_size") or usual_size
+    crop = val_size or chosen
+    side = val_resize
+    if crop == about.get("image_size"):
+        side = side or about.get("val_resize")
+    side = side or round(crop * preset.val_resize / preset.image_size)
+    if side < crop:
+        raise errors.BadInput(f"--val-resize {side} is less than the crop, {crop}")
+    return chosen, crop, side
+
+
 def classifier(model: nn.Module) -> nn.ModuleList:
     """Returns the last layer in a list; timm's models say which it is, and some have two."""
     *_, last = (module for module in model.modules() if [*module.parameters(recurse=False)])

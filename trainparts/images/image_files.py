@@ -98,6 +98,14 @@ class Source(NamedTuple):
 open_shard = functools.lru_cache(512)(lambda path: open(path, "rb", buffering=0))
 
 
+def synthetic_source(images: int) -> Source:
+    """Returns the Source of so many images that are in no file, for image_loading.repeat_images():
+    without the names of classes."""
+    nothing = np.empty(0)
+    target = np.zeros(images, np.int8)
+    return Source("synthetic images", [], nothing, nothing, nothing, nothing, target)
+
+
 def open_sources(
     folder: Path,
     evaluate: bool = False,

@@ -269,6 +269,27 @@ def check_model(
         raise errors.BadInput(f"{metadata['path']} differs in {found}{advice}")
 
 
+def where_to_resume(metadata: Metadata, global_batch: int, steps: int) -> tuple[int, int]:
+    """Returns (epochs done, steps done in the next one) of a run that resumes from the checkpoint
+    with this metadata, whose steps may have had another global batch; an epoch has so many `steps`.
+    After an epoch's last step it is that epoch with all its steps, since its validation comes next.
+    """
+    step = math.ceil(metadata["step"] * metadata["global_batch"] / global_batch)
+    if step == 0:
+        return metadata["epoch"] - 1, steps
+    return metadata["epoch"], min(step, steps)
+
+
+def check_epochs_left(metadata: Metadata, epochs: int, done: float) -> None:
+    """Raises BadInput if no epoch of --epochs is left to train from the checkpoint with this
+    metadata, after which so many are `done`."""
+    if done >= epochs:
+        has = f"{metadata['path']} has {metadata['epoch']} of --epochs {epochs}"
+        weights = f"--weights {shlex.quote(metadata['path'])}"
+        advice = f"raise --epochs, or {weights} starts from its weights"
+        raise errors.BadInput(f"nothing is left to train: {has}; {advice}")
+
+
 def list_differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -> str:
     """Returns how {name: value} of another run or rank differ from this one's, as text."""
     names = [name for name in mine if name in theirs and theirs[name] != mine[name]]

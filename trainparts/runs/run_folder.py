@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import json
 import os
 import time
 from io import BufferedReader
@@ -74,6 +75,13 @@ def lock_folder(folder: Path) -> BufferedReader:
             cannot = f"{folder} cannot be locked ({error.strerror})"
             errors.print_line(f"{cannot}: start no other run there")
             return lock
+
+
+def mark_preempted(folder: Path, why: str, epoch: int, step: int) -> None:
+    """Writes the file that says that a signal, `why`, has ended the run in a folder, after so many
+    epochs and steps of the next one: a launcher may replace the exit status."""
+    marker = {"why": why, "epoch": epoch, "step": step}
+    (folder / "PREEMPTED").write_text(json.dumps(marker) + "\n")
 
 
 def new_folder(what: str) -> Path:
