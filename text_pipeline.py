@@ -472,7 +472,7 @@ def cleanup() -> None:
 #   the data (schedule_batches()), augmentation, the learning rate. So a run resumes by beginning at
 #   a step. Only dropout also depends on the rank: each draws for its part of a batch or a model.
 # - What ranks must decide together, such as to save or to stop, is summed over them with the step's
-#   losses in finish_step(). All ranks read the same sums one step later, and act alike. Before the
+#   losses in queue_step(). All ranks read the same sums one step later, and act alike. Before the
 #   first step, rank 0 decides, and sends it by broadcast_object().
 
 
@@ -512,7 +512,7 @@ class Run:
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
     pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
     meter: progress_meter.Meter | None = None  # of the current epoch's training
-    resumed: dict | None = None  # sums and clock of an interrupted epoch, until its meter has them
+    partial: dict | None = None  # sums and clock of an interrupted epoch, until its meter has them
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; only rank 0 writes there
     log: SummaryWriter | None = None  # on rank 0
@@ -530,7 +530,7 @@ def train(run):
     """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
     args = run.args
     monitor = monitor_of(args)  # the measure that selects the best model
-    reached = stuck = False
+    reason = None  # why the run ends before --epochs
     done = run.epoch + run.step / run.data.steps  # epochs
     val = {}
     # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
@@ -544,30 +544,23 @@ def train(run):
         save_checkpoint(run)
         val = validate(run)
         done = run.epoch + run.step / run.data.steps
-        reached, stuck = judge(run, val)
+        reason = judge(run, val)
         if val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run)
         if run.log:
             log_epoch(run, done, values, val, trained=run.step > began)
-        run.no_more_steps = run.no_more_steps or reached or stuck
+        run.no_more_steps = run.no_more_steps or reason is not None
         if run.no_more_steps:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
-        if reached:
-            reason = "target reached"
-        elif stuck:
-            reason = f"no better {monitor.lower()} in {run.stale_epochs} epochs"
-        elif done < args.epochs:
-            reason = "the budget is spent"
-        else:
-            reason = "all epochs are done"
-        log_end(run, reason, done, val)
+        otherwise = "the budget is spent" if done < args.epochs else "all epochs are done"
+        log_end(run, reason or otherwise, done, val)
 
 
 def judge(run, val):
-    """Updates the best values; returns whether all of --desired is reached, and whether --patience
-    is over. All ranks have the same sums, so all of them return the same."""
+    """Updates the best values; returns why the run ends here, as all of --desired is reached or
+    --patience is over, or None. All ranks have the same sums, so all of them return the same."""
     monitor = monitor_of(run.args)
     if run.monitor not in (None, monitor):  # the best by another measure is replaced
         run.best, run.stale_epochs = {tag: BEST[tag][1] for tag in BEST}, 0
@@ -576,12 +569,15 @@ def judge(run, val):
     for tag, (_name, worst, better) in BEST.items():
         run.best[tag] = better(run.best[tag], val.get(tag, worst))
     run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
-    stuck = run.stale_epochs >= (run.args.patience or math.inf)
     met = []
     for tag, goal in dict(run.args.desired).items():
         _name, _worst, better = BEST[tag]
         met.append(better(val[tag], goal) == val[tag])  # as good as the goal, or better
-    return bool(met) and all(met), stuck
+    if met and all(met):
+        return "target reached"
+    if run.stale_epochs >= (run.args.patience or math.inf):
+        return f"no better {monitor.lower()} in {run.stale_epochs} epochs"
+    return None
 
 
 def monitor_of(args):
@@ -601,10 +597,10 @@ def train_one_epoch(run):
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
     where = run.place.rank, run.place.device
-    run.meter = progress_meter.Meter(title, total, ITEMS, *where, run.step, run.resumed)
+    run.meter = progress_meter.Meter(title, total, ITEMS, *where, run.step, run.partial)
+    run.partial = None
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
-    run.resumed = None
     # Ends the process, unless a step ends within --timeout and calls it again.
     endings.arm_timeout(args.timeout, args.compile)
     for step in range(run.step, data.steps):
@@ -623,22 +619,26 @@ def train_one_epoch(run):
         sums = train_step(
             run.model, objective, run.optimizer, run.scaler, micro_batches, accumulation, args
         )
-        # Updated in each of the first 32 steps, then in every 32nd, as in published recipes. In the
-        # first 32 and in warm-up it is a copy, because early weights would stay in it for long.
-        number = epoch * data.steps + step + 1
-        if run.ema and (number <= 32 or number % 32 == 0):
-            early = number <= 32 or epoch < warmup_epochs(args)
-            update_ema(run, decay=0 if early else args.ema)
         run.step = step + 1
-        finish_step(run, run.meter, sums)
-    flush(run, run.meter)
+        if run.ema:
+            update_ema(run)
+        queue_step(run, run.meter, sums)
+    count_queued_steps(run, run.meter)
     run.meter.bar.close()
     return values_of(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
 
 
 @torch.no_grad()
-def update_ema(run, decay):
-    """Updates the averages of --ema."""
+def update_ema(run):
+    """Updates the averages of --ema after a step: in each of the first 32 steps, then in every
+    32nd, as in published recipes, so --ema is a decay per 32 steps."""
+    done = run.epoch * run.data.steps + run.step
+    if done > 32 and done % 32:
+        return
+    # In the first 32 steps and in warm-up they are copies of the weights, because early weights
+    # would stay in them for long.
+    early = done <= 32 or run.epoch < warmup_epochs(run.args)
+    decay = 0 if early else run.args.ema
     for average, tensor in zip(run.ema.values(), trained_state(run).values(), strict=True):
         average.lerp_(tensor.to(average.dtype), 1 - decay)
 
@@ -646,7 +646,10 @@ def update_ema(run, decay):
 def next_batch(run, *wanted):
     """Returns the next (inputs, target) of ("train", epoch) or ("val", None)."""
     # When the budget ends an epoch early, some of its batches have been loaded already: skip these.
-    return next(batch[2:] for batch in run.batches if batch[:2] == wanted)
+    for split, epoch, inputs, target in run.batches:
+        if (split, epoch) == wanted:
+            return inputs, target
+    raise RuntimeError(f"the schedule has no more batches of {wanted}")
 
 
 def schedule_batches(args, place, data, first_epoch, first_step, over):
@@ -722,8 +725,8 @@ def validate(run):
             inputs = inputs.new_zeros(1, *inputs.shape[1:])
             target = target.new_zeros(1, *target.shape[1:])
         sums = validate_step(run.model, criterion, inputs, target, run.args)
-        finish_step(run, meter, torch.zeros_like(sums) if empty else sums)
-    flush(run, meter)
+        queue_step(run, meter, torch.zeros_like(sums) if empty else sums)
+    count_queued_steps(run, meter)
     meter.bar.close()
     if meter.sums[ITEMS] != len(run.data.val.target):  # accuracy would depend on the ranks
         raise RuntimeError(f"validated {meter.sums[ITEMS]:.0f} {ITEMS}, not each once")
@@ -756,7 +759,7 @@ def sync_statistics(run):
 FLAGS = ("scale", "waited", "interrupted", "save_due", "budget_spent")
 
 
-def finish_step(run, meter, sums):
+def queue_step(run, meter, sums):
     """Adds up this step's sums and flags over all ranks, and counts the step before; saves or
     stops, if a rank wants to."""
     # The host reads a step's sums when the next step is queued, so that the device has work
@@ -781,17 +784,18 @@ def finish_step(run, meter, sums):
         copied.record()
     run.pending.append((total, copied))
     if len(run.pending) > 1:
-        count_step(run, meter)
+        count_oldest_step(run, meter)
     if run.interrupted or run.save_due:  # on all ranks, as they have read the same sums
-        flush(run, meter)
+        count_queued_steps(run, meter)
     endings.arm_timeout(run.args.timeout, run.args.compile)
 
 
-def count_step(run, meter):
+def count_oldest_step(run, meter):
     """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        copied.synchronize()  # sync point: with this step; the next is queued, unless in flush()
+        # Sync point: with this step; the next one is queued, unless count_queued_steps() calls it.
+        copied.synchronize()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     scale = step.pop("scale") / run.place.ranks  # which have the same
     # A dynamic scale is lower after a step whose gradients overflowed: that step was skipped.
@@ -802,18 +806,7 @@ def count_step(run, meter):
     run.no_more_steps |= step.pop("budget_spent") > 0
     meter.add(step)
     loss = compute_metrics(step)["Loss"]
-    if not math.isfinite(loss):
-        at = f"{meter.title}, step {meter.steps}"
-        why = "lower --lr; old checkpoints are intact"
-        if run.args.evaluate:
-            why = "these weights do not give numbers"
-        raise errors.BadInput(f"the loss is not finite ({at}): {why}")
-    # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
-    # lower scale is of no use then: it would go on falling, to 0, and no step would train.
-    if step["skipped"] and scale < 1:
-        at = f"{meter.title}, step {meter.steps}: loss scale {scale:g}"
-        why = "gradients are NaN or infinite at any loss scale"
-        raise errors.BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
+    check_numbers(run, meter, loss, step["skipped"])
     if (meter.steps - 1) % run.args.print_freq == 0:
         meter.show(loss)
         if run.log and meter is run.meter:
@@ -821,13 +814,29 @@ def count_step(run, meter):
             run.log.add_scalar("Loss/step", loss, run.epoch * run.data.steps + meter.steps - 1)
 
 
-def flush(run, meter):
+def check_numbers(run, meter, loss, skipped):
+    """Raises BadInput if a loss is not finite, or if gradients overflow at any loss scale."""
+    at = f"{meter.title}, step {meter.steps}"
+    if not math.isfinite(loss):
+        why = "lower --lr; old checkpoints are intact"
+        if run.args.evaluate:
+            why = "these weights do not give numbers"
+        raise errors.BadInput(f"the loss is not finite ({at}): {why}")
+    # At a scale of 1 only gradients that are NaN, or themselves too large for float16, overflow. A
+    # lower scale is of no use then: it would go on falling, to 0, and no step would train.
+    if skipped and run.scale < 1:
+        at += f": loss scale {run.scale:g}"
+        why = "gradients are NaN or infinite at any loss scale"
+        raise errors.BadInput(f"{why} ({at}): use bfloat16 or float32; old checkpoints are intact")
+
+
+def count_queued_steps(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
     if not run.pending:  # no step since: so an epoch that resumes after its last one keeps its time
         return
     while run.pending:
-        count_step(run, meter)
+        count_oldest_step(run, meter)
     meter.read_clock()
     # In validation everything is saved already.
     if (run.interrupted or run.save_due) and meter is run.meter:
@@ -909,8 +918,11 @@ def restore(run, metadata, tensors):
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
         for name in metadata["group"].keys() & group.keys():
-            # A number or, for steps in newer releases of timm, a tensor: it stays what it is.
-            group[name] = 0 * group[name] + metadata["group"][name]
+            value = metadata["group"][name]
+            if torch.is_tensor(group[name]):  # timm's count of steps, in newer releases
+                group[name].fill_(value)
+            else:
+                group[name] = value
     run.scaler.load_state_dict(scaler)
     if metadata["in_place"]:  # the best of another run is not this one's
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
@@ -1997,7 +2009,7 @@ def build_run(args):
     if metadata:
         checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
-            run.resumed = metadata["partial"]
+            run.partial = metadata["partial"]
             at = checkpointing.where_to_resume(metadata, data.global_batch, data.steps)
             run.epoch, run.step = at
         if trains and not metadata["in_place"]:

@@ -46,9 +46,9 @@ tests/test_reference.py -k step
   a fifth in place of a tenth => return peak * 0.1 ** => return peak * 0.2 **
   rate of a step's beginning => peak, epoch + (step + 0.5) / data.steps) => peak, epoch + step / data.steps)
   logged rate is the peak => {"Lr": rate} => {"Lr": peak}
-  averages every 31 steps => number % 32 == 0) => number % 31 == 0)
-  averages from step 16 on => (number <= 32 or => (number <= 16 or
-  steps counted from 0 for averages => number = epoch * data.steps + step + 1 => number = epoch * data.steps + step
+  averages every 31 steps => if done > 32 and done % 32: => if done > 32 and done % 31:
+  averages from step 16 on => if done > 32 and done % 32: => if done > 16 and done % 32:
+  steps counted from 0 for averages => done = run.epoch * run.data.steps + run.step => done = run.epoch * run.data.steps + run.step - 1
   averages move the wrong share => tensor.to(average.dtype), 1 - decay) => tensor.to(average.dtype), decay)
   model validated in place of averages => tensor.copy_(average) => tensor.copy_(tensor)
   no smoothing of cross-entropy => "label_smoothing": smoothing => "label_smoothing": 0
@@ -93,7 +93,7 @@ tests/test_reference.py -k cosine
   size grows an epoch early => 5 * epoch // args.epochs - 1 => 5 * (epoch + 1) // args.epochs - 1
   not all of a step's micro-batches => micro_batches = (next_batch(run, "train", epoch) for _ in range(accumulation)) => micro_batches = [next_batch(run, "train", epoch) for _ in range(data.accumulation_steps)][:1] * 2
 tests/test_reference.py -k linear
-  no copy in warm-up => early = number <= 32 or epoch < warmup_epochs(args) => early = number <= 32
+  no copy in warm-up => early = done <= 32 or run.epoch < warmup_epochs(run.args) => early = done <= 32
   linear's shape => return peak * left\n => return peak * left**2\n
   --lr scaled after all => "none": 1} => "none": scale}
   smoothing of binary cross-entropy => wanted * (1 - smoothing) + smoothing / classes => wanted * (1 - smoothing) + smoothing
@@ -134,7 +134,7 @@ tests/test_recipe.py -k "losses or best_in"
 tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(self.state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - self.state["seconds"] => time.perf_counter() - 0
-  steps of an epoch not loaded => *where, run.step, run.resumed) => *where, 0, run.resumed)
+  steps of an epoch not loaded => *where, run.step, run.partial) => *where, 0, run.partial)
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
   best loss not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else metadata.get(name, worst) for tag, (name,
   seconds of a run not loaded => - (metadata["seconds"] if metadata else 0) => - 0
@@ -223,10 +223,10 @@ tests/test_recipe.py -k "norm_of_millions or grow_after"
   sizes that grow by epochs => max(0, 5 * epoch // args.epochs - 1) => epoch // 5
 tests/test_training.py -k "flags_of or scale_of or one_epoch or another_measure"
   loss scale not loaded => run.scaler.load_state_dict(scaler) => pass
-  any of several --desired ends => return bool(met) and all(met), stuck => return bool(met) and any(met), stuck
+  any of several --desired ends => if met and all(met): => if met and any(met):
   only the last --desired counts => for measure, goal in args.desired] => for measure, goal in args.desired[-1:]]
   desired accuracy in percent => ["top1", round(100 * option_types.fraction(text), 9)] => ["top1", option_types.fraction(text)]
-  desired accuracy of training => reached, stuck = judge(run, val) => reached, stuck = judge(run, values)
+  desired accuracy of training => reason = judge(run, val) => reason = judge(run, values)
   best by another measure carried over => if run.monitor not in (None, monitor):  # the => if False:  # the
   best top-5 is the last => run.best[tag] = better(run.best[tag], val.get(tag, worst)) => run.best[tag] = val[tag] if tag == "Top5" else better(run.best[tag], val.get(tag, worst))
   best in the default in spite of --desired => return args.desired[0][0] if args.desired else next => return next
@@ -248,7 +248,7 @@ tests/test_training.py -k "counters_go_on or without_the_script or spent_budget 
   resumed epoch forgets its seconds => self.started = time.perf_counter() - self.state["seconds"] => self.started = time.perf_counter()
   rotation links in the wrong order => for older, newer in (third, second), (second, newest): => for older, newer in (second, newest), (third, second):
   spent budget skips a validation due => while run.epoch < args.epochs and (run.step or not run.no_more_steps): => while run.epoch < args.epochs and not run.no_more_steps:
-  model_best.pt holds the best of before => reached, stuck = judge(run, val)\n        if val[monitor] == run.best[monitor]:  # of equal epochs the last\n            save_best(run) => best = dict(run.best)\n        reached, stuck = judge(run, val)\n        if val[monitor] == run.best[monitor]:\n            now, run.best = run.best, best\n            save_best(run)\n            run.best = now
+  model_best.pt holds the best of before => reason = judge(run, val)\n        if val[monitor] == run.best[monitor]:  # of equal epochs the last\n            save_best(run) => best = dict(run.best)\n        reason = judge(run, val)\n        if val[monitor] == run.best[monitor]:\n            now, run.best = run.best, best\n            save_best(run)\n            run.best = now
   end of the log has the last for the best => ": run.best[tag] for tag in BEST if tag in val} => ": val[tag] for tag in BEST if tag in val}
 tests/test_bad_input.py -k ranks_that_differ
   validation data not compared over ranks => "val_data": val_data} => "val_data": broadcast_object(val_data)}
@@ -280,10 +280,10 @@ tests/test_training.py -k counted_when
   flags read in another order => "waited", "interrupted", "save_due", "budget_spent") => "waited", "save_due", "interrupted", "budget_spent")
   the newest step is counted first => run.pending.pop(0) => run.pending.pop()
   each step is waited for => if len(run.pending) > 1: => if run.pending:
-  time of a hang counts from an epoch's beginning => flush(run, meter)\n    endings.arm_timeout(run.args.timeout, run.args.compile) => flush(run, meter)
-  saved before the newest step is counted => while run.pending:\n        count_step => while len(run.pending) > 1:\n        count_step
+  time of a hang counts from an epoch's beginning => count_queued_steps(run, meter)\n    endings.arm_timeout(run.args.timeout, run.args.compile) => count_queued_steps(run, meter)
+  saved before the newest step is counted => while run.pending:\n        count_oldest_step => while len(run.pending) > 1:\n        count_oldest_step
 tests/test_training.py -k patience
-  a whole run ends for its budget => elif done < args.epochs: => elif done <= args.epochs:
+  a whole run ends for its budget => if done < args.epochs else "all epochs => if done <= args.epochs else "all epochs
 tests/test_training.py -k lacks_begin
   moments that a file lacks are ones => saved.setdefault(path, torch.zeros(tensor.shape)) => saved.setdefault(path, torch.ones(tensor.shape))
   another optimizer's moments are asked for => if path in own or path[0] != "optimizer": => if True:
@@ -609,9 +609,9 @@ tests/test_own_model.py -k "that_a_scale_skipped"
   a rounded scale is a skip => float(scale < 0.9 * run.scale) => float(scale < run.scale)
   the scale of before is not kept => run.scale = scale\n => pass\n
   ranks' scales are added up => step.pop("scale") / run.place.ranks => step.pop("scale")
-  a static scale below 1 ends the run => if step["skipped"] and scale < 1: => if scale < 1:
-  a scale of 1 ends the run => if step["skipped"] and scale < 1: => if step["skipped"] and scale <= 1:
-  a scale may fall to 0 => if step["skipped"] and scale < 1: => if False:
+  a static scale below 1 ends the run => if skipped and run.scale < 1: => if run.scale < 1:
+  a scale of 1 ends the run => if skipped and run.scale < 1: => if skipped and run.scale <= 1:
+  a scale may fall to 0 => if skipped and run.scale < 1: => if False:
 tests/test_own_model.py -k "collapses"
   an epoch does not say what it skipped => steps skipped  " if skipped else "" => steps skipped  " if False else ""
   stages without the loss have no scale => scaler.scale(torch.zeros(1, device=place.device)) => pass
@@ -716,7 +716,7 @@ tests/test_parallel.py -k "drop_other or averaged_over"
   all devices drop the same units => generator.manual_seed(torch.initial_seed() + number) => generator.manual_seed(torch.initial_seed())
   gradients are averaged over all ranks => _average(gradients, pipeline.replicas) => _average(gradients, dist.group.WORLD)
 tests/test_reference.py -k linear
-  averages begin an epoch late => early = number <= 32 or epoch < warmup_epochs(args) => early = number <= 32 or epoch <= warmup_epochs(args)
+  averages begin an epoch late => early = done <= 32 or run.epoch < warmup_epochs(run.args) => early = done <= 32 or run.epoch <= warmup_epochs(run.args)
 tests/test_apex_levels.py -k frozen
   masters of frozen weights train => nn.Parameter(weight.detach().clone(), weight.requires_grad) => nn.Parameter(weight.detach().clone())
 tests/test_look.py -k "unequal or confus or worst or classes"
@@ -743,7 +743,7 @@ tests/test_parallel.py -k "adds_gradients_up or every_exchange or norm_of_a_hybr
 tests/test_recipe.py -k norm_of_millions
   norms in the gradients' own dtype => dtype = devices.exact_dtype(gradients[0].device)\n    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype)) => norms = torch.stack(torch._foreach_norm(gradients, 2))
 tests/test_reference.py -k step
-  --ema counts steps from each epoch's start => number = epoch * data.steps + step + 1 => number = step + 1
+  --ema counts steps from each epoch's start => done = run.epoch * run.data.steps + run.step => done = run.step
 tests/test_text_folders.py -k "scored_by_their or longer_blocks"
   outputs in the inverse order => order = [*map((data.labels or names).index, names)] => order = [names.index(name) for name in data.labels]
   the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]

@@ -322,7 +322,7 @@ def test_steps_that_a_scale_skipped_are_counted(scales, skipped, ends):
         sums = [2.0] * len(nd.SUMS) + [sum([scale] * 6), 0, 0, 0, 0]
         here.pending = [(torch.tensor(sums, dtype=torch.float64), None)]
         try:
-            nd.count_step(here, meter)
+            nd.count_oldest_step(here, meter)
         except errors.BadInput as error:
             ended = True
             assert "(1/9, step 2: loss scale" in str(error)

@@ -424,7 +424,7 @@ def test_flags_of_a_step(monkeypatch):
         here.interrupted, here.save_due, here.meter = False, False, object()
         here.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
         meter = here.meter if training else object()
-        nd.finish_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
+        nd.queue_step(here, meter, torch.zeros(len(nd.SUMS), dtype=torch.float64))
         *_, scale, waited, stop, save, spent = here.pending[0][0].tolist()
         assert (scale, waited, [stop, save, spent]) == (2.0**30, 2, expected)
 
@@ -433,7 +433,7 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     """Also the stages of a replica, which have the same slice of the data: what one drops is not
     what the next one drops."""
     seeds = []
-    for name in "finish_step", "flush", "train_step", "values_of":
+    for name in "queue_step", "count_queued_steps", "train_step", "values_of":
         monkeypatch.setattr(nd, name, mock.MagicMock())
     monkeypatch.setattr(progress_meter, "Meter", mock.MagicMock())
     monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
@@ -442,7 +442,7 @@ def test_each_rank_and_step_has_a_seed_of_its_own(monkeypatch):
     for rank in 0, 1:
         place = nd.Place("cpu", rank, ranks=2, data_rank=0, data_ranks=1)
         here = types.SimpleNamespace(args=nd.parse_args([]), data=data, place=place)
-        here.epoch, here.step, here.no_more_steps, here.ema, here.resumed = 0, 0, False, {}, None
+        here.epoch, here.step, here.no_more_steps, here.ema, here.partial = 0, 0, False, {}, None
         here.model, here.scaler, here.data_waits = mock.Mock(), None, []
         here.optimizer = mock.Mock(param_groups=[{"lr": 0.0}])
         nd.train_one_epoch(here)
@@ -591,7 +591,7 @@ def test_averages_are_validated_with_rank_0s_statistics(monkeypatch):
     here.ema = {name: 3 * torch.ones_like(each) for name, each in model.state_dict().items()}
     here.place, here.data_waits = nd.Place("cpu", 1, ranks=2, data_rank=1, data_ranks=2), []
     here.data = types.SimpleNamespace(val=types.SimpleNamespace(target=[0, 1]))
-    for name in "finish_step", "flush", "values_of":
+    for name in "queue_step", "count_queued_steps", "values_of":
         monkeypatch.setattr(nd, name, mock.Mock())
     monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     meter = mock.Mock(sums={nd.ITEMS: 2})
@@ -645,7 +645,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
         here.deadline = time.perf_counter() + 100
         sums = torch.zeros(len(nd.SUMS), dtype=torch.float64)
         sums[0], sums[-1] = number, 1
-        nd.finish_step(here, here.meter, sums)
+        nd.queue_step(here, here.meter, sums)
         behind.append(len(counted))
         if wish == "stop" and done:
             break

@@ -132,10 +132,10 @@ def numbers(name, size, kind=ctypes.c_long):
 def report_steps(module, path):
     """Has a script's steps reported, with the seeds of all generators as they are when a step
     begins; what saving between two of them waits for is left out."""
-    finish_step, train_step, before, seeds = module.finish_step, module.train_step, {}, []
+    queue_step, train_step, before, seeds = module.queue_step, module.train_step, {}, []
 
     def finish_and_report(run, meter, sums, *skipped):
-        finish_step(run, meter, sums, *skipped)
+        queue_step(run, meter, sums, *skipped)
         now = counts()
         made = numbers("ghost_communicators_made", 1, ctypes.c_int)[0]
         line = {
@@ -163,7 +163,7 @@ def report_steps(module, path):
 
         return save_and_forget
 
-    module.finish_step, module.train_step = finish_and_report, note_and_train
+    module.queue_step, module.train_step = finish_and_report, note_and_train
     for name in "save_checkpoint", "save_best":
         setattr(module, name, forgetting(getattr(module, name)))
 
