@@ -37,7 +37,7 @@ study-text_cpu: .venv/installed-text
 study-%: .venv/installed .venv/installed-horovod
 	$(BIN)/python benchmarks/studies.py $* --dir "$(CIFAR10)"
 
-# What parallel strategies send, need and waste; of these, exchange takes root.
+# What parallel strategies send, need and waste; of these, exchange needs root.
 study-exchange_cpu study-dtype_cpu study-memory_cpu study-bubble_cpu: study-%_cpu: .venv/installed
 	$(BIN)/python benchmarks/parallel.py $*
 

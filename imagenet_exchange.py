@@ -985,7 +985,7 @@ def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def format_metrics(values: Mapping[str, float], digits: int = 1) -> str:
-    """Returns the measures as text for people."""
+    """Returns the measures as a line prints them, with so many decimals of a percentage."""
     loss = f"loss {values['Loss']:.{digits + 2}f}"
     return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %, {loss}"
 
@@ -1052,7 +1052,7 @@ class Data(NamedTuple):
     interpolation: str  # by which images are resized
     mean: tuple  # of the pixels, from 0 to 1, by which they are normalised
     std: tuple
-    mix_group: int  # images of a step that are mixed alike
+    mix_group: int  # images of a step that are mixed with the same draw
     num_classes: int  # outputs of the model
     image_size: int  # pixels, in training
     val_size: int  # pixels
@@ -1078,7 +1078,7 @@ def open_data(
     mix_group = args.mix_group or global_batch // args.repeated_aug
     multiple = batch_multiple(args)
     if device_batch % multiple or mix_group % multiple:
-        sizes = f"{device_batch} images on a device, {mix_group} mixed alike"
+        sizes = f"{device_batch} images on a device, {mix_group} mixed with the same draw"
         raise errors.BadInput(f"--mixup and --cutmix mix pairs and need even numbers: {sizes}")
     # Rank 0's, since other nodes may have other disks.
     about = None
@@ -1442,7 +1442,8 @@ def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
         type=option_types.positive_int,
         default=1,
         metavar="N",
-        help="train on N crops of each image in a step, of 1/N of the images (Hoffer 2019)",
+        help="train on N crops of each image in a step, and on 1/N of the images in an epoch "
+        "(Hoffer 2019)",
     )
     add(
         "--mixup",
@@ -1462,7 +1463,7 @@ def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
         "--mix-group",
         type=option_types.positive_int,
         metavar="N",
-        help="images mixed alike (default: all)",
+        help="mix each N images of a step with the same draw (default: all)",
     )
 
     add = parser.add_argument_group("model").add_argument
@@ -1613,7 +1614,7 @@ def add_optimization_options(parser):
         default=1,
         metavar="D",
         help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
-        "model says which they are, as timm's do (takes timm); 1 = off",
+        "model says which they are, as timm's do (needs timm); 1 = off",
     )
     add(
         "--clip-grad",
@@ -1670,8 +1671,9 @@ def build_optimizer(args, model, masters=None):
 
 
 def layer_scales(args, model):
-    """Returns [share of the learning rate] of model.parameters(): under --layer-decay D, D for each
-    layer above, of the layers that the model's group_matcher() says, or timm of its own models."""
+    """Returns the share of the learning rate of each of model.parameters(). Under --layer-decay D
+    it is D to the power of the number of layers above, where the model's group_matcher() says which
+    layers it has; timm's models have one."""
     if args.layer_decay == 1:
         return [1.0 for _ in model.parameters()]
     if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")):

@@ -1485,7 +1485,7 @@ def add_optimization_options(parser):
         default=1,
         metavar="D",
         help="multiply a layer's rate by D for each layer above it (Clark et al. 2020), where the "
-        "model says which they are, as timm's do (takes timm); 1 = off",
+        "model says which they are, as timm's do (needs timm); 1 = off",
     )
     add(
         "--clip-grad",
@@ -1542,8 +1542,9 @@ def build_optimizer(args, model, masters=None):
 
 
 def layer_scales(args, model):
-    """Returns [share of the learning rate] of model.parameters(): under --layer-decay D, D for each
-    layer above, of the layers that the model's group_matcher() says, or timm of its own models."""
+    """Returns the share of the learning rate of each of model.parameters(). Under --layer-decay D
+    it is D to the power of the number of layers above, where the model's group_matcher() says which
+    layers it has; timm's models have one."""
     if args.layer_decay == 1:
         return [1.0 for _ in model.parameters()]
     if not (hasattr(model, "group_matcher") or hasattr(model, "pretrained_cfg")):

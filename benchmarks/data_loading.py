@@ -40,7 +40,7 @@ BASELINE = "pytorch/examples"
 USED = "processor time, ms per image"
 AHEAD = 2  # batches that DALI makes before they are asked for: its default
 SETTLING = 0.5  # s
-FFCV_QUALITY = 90  # of the JPEGs that it writes anew
+FFCV_QUALITY = 90  # of the JPEGs that FFCV writes
 
 
 # ------------------------------------------------------------------------------------ torchvision's

@@ -166,7 +166,7 @@ def saving(args, scratch):
 
 
 def put(content, path):
-    """Writes bytes to the disk, anew."""
+    """Writes bytes to the disk, to a new file."""
     path.unlink(missing_ok=True)
     with open(path, "wb") as file:
         file.write(content)

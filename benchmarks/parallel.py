@@ -1,6 +1,6 @@
 """What ways to be parallel send, need and waste: logs/benchmarks/KIND.json, for RESULTS.md.
 
-    python benchmarks/parallel.py exchange  # also: make study-exchange_cpu; takes root and iproute2
+    python benchmarks/parallel.py exchange  # also: make study-exchange_cpu; needs root and iproute2
     python benchmarks/parallel.py dtype     # 16-bit gradients: images/s
     python benchmarks/parallel.py memory    # DDP and FSDP2: bytes of a rank
     python benchmarks/parallel.py bubble    # two pipeline stages: idle time

@@ -124,7 +124,7 @@ def main():
             print(f"{shlex.join(words)}  # {serial}")
         return
     if folder.exists() and args.first == 1:
-        parser.error(f"{folder} is there already: move it away, and its runs are made anew")
+        parser.error(f"{folder} is there already: move it away, and its runs are made again")
     if needs_data and not (ROOT / args.dir / "train").is_dir():
         parser.error(f"--dir {args.dir} holds no train/: see the top of benchmarks/studies.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -1,6 +1,6 @@
 """What the text_*.py send, gather and take: logs/benchmarks/text_KIND.json, for RESULTS.md.
 
-    python benchmarks/text.py exchange  # also: make study-text_exchange; takes root and iproute2
+    python benchmarks/text.py exchange  # also: make study-text_exchange; needs root and iproute2
     python benchmarks/text.py traffic   # bert-base's gradients, byte by byte; root too
     python benchmarks/text.py albert    # sequences/s by batch, precision and ranks
     python benchmarks/text.py gathers   # what FSDP2 gathers of ALBERT and of BERT

@@ -150,7 +150,7 @@ def hosts(number):
             done = subprocess.run(["ip", *line.split()], capture_output=True, text=True)
             if done.returncode:
                 raise errors.BadInput(
-                    f"ip {line}: {done.stderr.strip()}; it takes root and iproute2"
+                    f"ip {line}: {done.stderr.strip()}; it needs root and iproute2"
                 )
         yield names
     finally:

@@ -12,7 +12,7 @@ SOURCE is one of four:
   is taken as it is, val/ is sorted by LOC_val_solution.csv. Nothing is copied: DIR has links to
   SOURCE; if DIR is CLS-LOC itself, the images of val/ are moved into its classes.
 - Hugging Face's train-*.parquet and validation-*.parquet: copied, byte for byte, into shards
-  (docs/data.md) of as many images; takes pyarrow.
+  (docs/data.md) of as many images; needs pyarrow.
 - timm's imagenet1k-train-*.tar and imagenet1k-validation-*.tar, or WebDataset's tar files of other
   names with train and val in them: DIR has links to them, and their index.
 
@@ -254,7 +254,7 @@ def from_kaggle(source, folder, parts):
         if not in_place and not unfinished.exists() and not any(there.glob("*.JPEG")):
             if not any(each.is_dir() for each in there.iterdir()):
                 raise BadInput(
-                    f"{there} holds neither classes nor *.JPEG: unzip Kaggle's file anew"
+                    f"{there} holds neither classes nor *.JPEG: unzip Kaggle's file again"
                 )
             link(folder / part, there)
         prepare(folder, part, classes, table, functools.partial(link_val, there, truth=truth))

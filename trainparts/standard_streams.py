@@ -106,7 +106,7 @@ class Reader:
     def __init__(self, descriptor: int):
         self.descriptor, self.socket, self.room = descriptor, None, math.inf
         self.kept, self.full, self.left_out = bytearray(), False, 0
-        # O_NONBLOCK belongs to the open file, which other processes share: so it is opened anew.
+        # O_NONBLOCK belongs to the open file, which other processes share: so it is opened again.
         # A socket cannot be, and a terminal of another user's may not.
         self.own, mode = descriptor, os.fstat(descriptor).st_mode
         with contextlib.suppress(OSError):

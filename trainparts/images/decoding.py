@@ -64,8 +64,9 @@ def decode_region(encoded: bytes, choose: Choose) -> np.ndarray | None:
 
 
 def find_region(encoded: bytes, choose: Choose, most: float) -> CodeStream | None:
-    """Returns that region of a JPEG for decode_regions(); None if it is none, if it has more than
-    `most` pixels, or bytes for more, or without nvImageCodec."""
+    """Returns the region of a JPEG that choose(H, W) returns, for decode_regions(). Returns None
+    if the bytes are not a JPEG, if the image has more than `most` pixels or the file is as large as
+    one of more pixels, or if nvImageCodec is not installed."""
     # nvImageCodec does not notice a truncated file, so look for JPEG's last marker.
     if encoded[:2] != b"\xff\xd8" or b"\xff\xd9" not in encoded[-1024:]:
         return None

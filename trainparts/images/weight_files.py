@@ -84,7 +84,7 @@ def about_file(
     """Returns {name: value} of what a file says of its model, with the names of ABOUT. Of another
     project's file only the architecture is believed: its mean, for one, may be of pixels from 0 to
     255. A file with the name of one that torchvision publishes for `arch` is "published", and
-    torchvision says the rest. Raises BadInput if a value is none that these scripts write."""
+    torchvision says the rest. Raises BadInput if a value is not one that these scripts write."""
     saved = saved if isinstance(saved, dict) else {}
     if "model_options" not in saved:
         about: architectures.About = {}
@@ -300,7 +300,7 @@ def command_for_others(saved: dict, what: str) -> str:
 
 def output_needs(model: nn.Module, names: Iterable[str], size: int) -> bool:
     """Returns whether the output in evaluation needs a tensor of these names: with NaN in it, it is
-    NaN. Counters are no numbers of a layer, and buffers are computed anew, all but statistics."""
+    NaN. Counters are not used in a layer, and all buffers but statistics are recomputed."""
     tensors = dict(model.named_parameters(remove_duplicate=False))
     tensors |= {name: each for name, each in model.named_buffers() if "running_" in name}
     tensors = [tensors[name] for name in names if name in tensors]

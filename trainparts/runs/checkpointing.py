@@ -169,7 +169,7 @@ def find_checkpoint(
 def newest_checkpoint(folder: Path, option: str) -> tuple[Path, dict] | None:
     """Returns (path, checkpoint) of the newest intact one in a folder, None if there is none.
     Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must not
-    go on from an older one, or begin anew, because a disk does not answer."""
+    resume from an older one, or start from scratch, because a disk does not answer."""
     try:
         there = os.listdir(folder)
     except (OSError, ValueError) as error:
