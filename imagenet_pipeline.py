@@ -328,7 +328,7 @@ def train_step(
     objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-    micro_batches: Iterator[tuple[Tensor, Tensor]],
+    micro_batches: Iterable[tuple[Tensor, Tensor]],
     accumulation_steps: int,
     args: Namespace,
 ) -> Tensor:
@@ -444,7 +444,7 @@ def full_state(run: Run) -> dict:
     return gathered({"state_dict": trained_state(run), "ema": run.ema, "optimizer": optimizer})
 
 
-def load_state(run: Run, state: dict) -> None:
+def load_state(run: Run, state: dict | None) -> None:
     """Loads what full_state() returned; each rank takes what it holds."""
     make_state(run.optimizer)
     for tensor, saved in state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):
@@ -514,10 +514,10 @@ class Run:
     save_due: bool = False  # it is time for a checkpoint: the run saves, and continues
     model: nn.Module = dataclasses.field(init=False)  # this and the next two are prepare()'s
     optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
-    scaler: torch.amp.GradScaler = dataclasses.field(init=False)  # or an object with its methods
+    scaler: Any = dataclasses.field(init=False)  # torch.amp.GradScaler, or one with its methods
     scale: float = 1.0  # the loss scale after the last step that was counted
     ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
-    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
+    batches: Iterator[batch_plan.OnDevice] = dataclasses.field(init=False)  # to the run's end
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
     pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
     meter: progress_meter.Meter | None = None  # of the current epoch's training
@@ -589,6 +589,11 @@ def judge(run, val):
     return None
 
 
+def ends_by(args):
+    """Returns the options that decide when a run ends: if they are the same, it is over."""
+    return {name: getattr(args, name) for name in run_options.ENDS_BY}
+
+
 def monitor_of(args):
     """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
     if args.best:
@@ -605,8 +610,8 @@ def train_one_epoch(run):
     run.model.train()
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
-    where = run.place.rank, run.place.device
-    run.meter = progress_meter.Meter(title, total, ITEMS, *where, run.step, run.partial)
+    rank, device = run.place.rank, run.place.device
+    run.meter = progress_meter.Meter(title, total, ITEMS, rank, device, run.step, run.partial)
     run.partial = None
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
@@ -723,8 +728,8 @@ def validate(run):
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    where = run.place.rank, run.place.device
-    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, *where)
+    rank, device = run.place.rank, run.place.device
+    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, rank, device)
     run.data_waits.clear()
     endings.arm_timeout(run.args.timeout, run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
@@ -973,7 +978,7 @@ def log_end(run, reason, done, val):
         "reason": reason,
         "epochs": done,
         "seconds": seconds,
-        "until": {name: getattr(run.args, name) for name in run_options.ENDS_BY},
+        "until": ends_by(run.args),
     }
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
@@ -1203,9 +1208,9 @@ def open_data(
     if demo and usual_size == 224 and args.arch != "maxvit_t":
         usual_size = 64  # the demo's images have no more pixels
     theirs: architectures.About = about if args.evaluate else {}
-    typed = args.image_size, args.val_size, args.val_resize
-    sizes = architectures.choose_sizes(preset, theirs, usual_size, *typed)
-    image_size, val_size, val_resize = sizes
+    image_size, val_size, val_resize = architectures.choose_sizes(
+        preset, theirs, usual_size, args.image_size, args.val_size, args.val_resize
+    )
     built_for = val_size if args.evaluate else image_size
     steps = steps_per_epoch(args, training, global_batch)
     if args.dummy and args.steps_per_epoch:
@@ -1924,8 +1929,10 @@ def with_less_memory(run):
     if there is no smaller batch."""
     args = run.args
     batch = batch_plan.smaller_batch(run.data.device_batch, device_multiple(args))
-    if not batch or args.evaluate:
-        return f"add -b {batch} to the command" if batch else None
+    if not batch:
+        return None
+    if args.evaluate:
+        return f"add -b {batch} to the command"
     return run_messages.with_smaller_batch(
         batch,
         run.data.global_batch,
@@ -2004,14 +2011,14 @@ def build_run(args):
         checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
             run.partial = metadata["partial"]
-            at = checkpointing.where_to_resume(metadata, data.global_batch, data.steps)
-            run.epoch, run.step = at
+            run.epoch, run.step = checkpointing.where_to_resume(
+                metadata, data.global_batch, data.steps
+            )
         if trains and not metadata["in_place"]:
             done = run.epoch + run.step / data.steps
             checkpointing.check_epochs_left(metadata, args.epochs, done)
-        until = {name: getattr(args, name) for name in run_options.ENDS_BY}
-        at = args.epochs, run.epoch, run.step, data.steps
-        if trains and (why := run_messages.why_over(metadata, until, *at)):
+        at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
+        if trains and (why := run_messages.why_over(metadata, ends_by(args), **at)):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave_group(place)
@@ -2117,8 +2124,9 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
-    rate, lines = f"--base-lr {args.base_lr}", []
-    if not args.base_lr:
+    if args.base_lr:
+        rate, lines = f"--base-lr {args.base_lr}", []
+    else:
         rate = f"--lr {args.lr} {args.lr_scaling}"
         usual = DEFAULTS["optimizer"], DEFAULTS["lr"]
         lines = run_messages.about_rate(args.optimizer, args.lr, *usual)
@@ -2129,8 +2137,8 @@ def print_header(run, metadata):
         f"{data.global_batch}{whose}; {rate} -> peak learning rate {peak:g}"
     )
     if metadata:
-        at = args.epochs, run.epoch, run.step, data.steps
-        lines += run_messages.about_resuming(metadata, *at)
+        at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
+        lines += run_messages.about_resuming(metadata, **at)
     for line in lines:
         errors.print_line(line)
     if args.resume and not args.output_dir:
@@ -2235,8 +2243,7 @@ def _form_group(args, place):
     # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
-    numbers = place.rank, place.ranks, place.local_ranks
-    with rendezvous.meet_ranks(*numbers, backend, wait) as store:
+    with rendezvous.meet_ranks(place.rank, place.ranks, place.local_ranks, backend, wait) as store:
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
 
 

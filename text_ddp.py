@@ -125,7 +125,7 @@ def train_step(
     objective: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-    micro_batches: Iterator[tuple[Tensor, Tensor]],
+    micro_batches: Iterable[tuple[Tensor, Tensor]],
     accumulation_steps: int,
     args: Namespace,
 ) -> Tensor:
@@ -194,7 +194,7 @@ def full_state(run: Run) -> dict:
     return state_trees.in_float32(state | {"ema": run.ema})
 
 
-def load_state(run: Run, state: dict) -> None:
+def load_state(run: Run, state: dict | None) -> None:
     """Loads what full_state() returned."""
     _rehearse(run)
     make_state(run.optimizer)
@@ -294,10 +294,10 @@ class Run:
     save_due: bool = False  # it is time for a checkpoint: the run saves, and continues
     model: nn.Module = dataclasses.field(init=False)  # this and the next two are prepare()'s
     optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
-    scaler: torch.amp.GradScaler = dataclasses.field(init=False)  # or an object with its methods
+    scaler: Any = dataclasses.field(init=False)  # torch.amp.GradScaler, or one with its methods
     scale: float = 1.0  # the loss scale after the last step that was counted
     ema: dict = dataclasses.field(default_factory=dict)  # --ema's averages of the state dict
-    batches: object = None  # yields (split, epoch, inputs, target), to the end of the run
+    batches: Iterator[batch_plan.OnDevice] = dataclasses.field(init=False)  # to the run's end
     data_waits: list = dataclasses.field(default_factory=list)  # seconds, for a step's batches
     pending: list = dataclasses.field(default_factory=list)  # steps' sums and flags, not yet read
     meter: progress_meter.Meter | None = None  # of the current epoch's training
@@ -369,6 +369,11 @@ def judge(run, val):
     return None
 
 
+def ends_by(args):
+    """Returns the options that decide when a run ends: if they are the same, it is over."""
+    return {name: getattr(args, name) for name in run_options.ENDS_BY}
+
+
 def monitor_of(args):
     """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
     if args.best:
@@ -385,8 +390,8 @@ def train_one_epoch(run):
     run.model.train()
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
-    where = run.place.rank, run.place.device
-    run.meter = progress_meter.Meter(title, total, ITEMS, *where, run.step, run.partial)
+    rank, device = run.place.rank, run.place.device
+    run.meter = progress_meter.Meter(title, total, ITEMS, rank, device, run.step, run.partial)
     run.partial = None
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
@@ -503,8 +508,8 @@ def validate(run):
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
         tensor.copy_(average)
     sync_statistics(run)
-    where = run.place.rank, run.place.device
-    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, *where)
+    rank, device = run.place.rank, run.place.device
+    meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, rank, device)
     run.data_waits.clear()
     endings.arm_timeout(run.args.timeout, run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
@@ -753,7 +758,7 @@ def log_end(run, reason, done, val):
         "reason": reason,
         "epochs": done,
         "seconds": seconds,
-        "until": {name: getattr(run.args, name) for name in run_options.ENDS_BY},
+        "until": ends_by(run.args),
     }
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
@@ -784,7 +789,8 @@ def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
     else:
         names = CLASSES.get(args.task, GLUE[args.task][2])
-        order = [*map((data.labels or names).index, names)]
+        labels = data.labels or names
+        order = [labels.index(name) for name in names]
         model = Classifier(build_encoder(args, data, load and not args.weights), order)
         config = model.encoder.config
         lines = hf_folders.try_out(
@@ -959,8 +965,7 @@ def load_fitting_weights(model, args, data):
     if args.task != "lm" and not model.state_dict().keys() & weights.keys():
         weights = {f"encoder.{name}": weights[name] for name in weights}  # as Hugging Face has them
     weights = text_weights.cut_positions(weights, model, args.max_length, what)
-    options = {"content": saved, "evaluate": args.evaluate}
-    lines = text_weights.load_fitting(model, weights, what, **options)
+    lines = text_weights.load_fitting(model, weights, what, content=saved, evaluate=args.evaluate)
     print_once(*lines)
     if held == "ema":
         print_once(f"{what}: its averages, ema, are taken")
@@ -1098,10 +1103,11 @@ def list_blocks(args):
         if paths[0].suffix == ".bin":
             words, vocabulary, digest, arrays = text_corpus.view_bins(paths, arrays)
     about = {"vocabulary": vocabulary, "words": words, "tokenizer": digest}
-    return [  # training omits the incomplete last block
+    training, validation = (  # training omits the incomplete last block
         text_corpus.cut_blocks(path, tokens, args.max_length, **about, to_end=to_end)
         for path, tokens, to_end in zip(paths, arrays, (False, True), strict=True)
-    ]
+    )
+    return training, validation
 
 
 def list_rows(args, place):
@@ -1125,7 +1131,8 @@ def list_rows(args, place):
             errors.print_line(line)
         tokenizing.check_known(source, tokenizer.unk_token_id)
         sources.append(source)
-    return sources
+    training, validation = sources
+    return training, validation
 
 
 def read_table(path, task, place):
@@ -1133,8 +1140,9 @@ def read_table(path, task, place):
     columns, label, classes = GLUE[task]
     # CoLA's files have no header, and some rows of QQP's are cut.
     header = "source label star sentence".split() if task == "cola" else None
-    options = {"header": header, "some_are_cut": task == "qqp"}
-    rows, lines = text_corpus.read_rows(path, columns, label, classes, **options)
+    rows, lines = text_corpus.read_rows(
+        path, columns, label, classes, header=header, some_are_cut=task == "qqp"
+    )
     for line in lines * (place.rank == 0):
         errors.print_line(line)
     if not rows:
@@ -1720,8 +1728,10 @@ def with_less_memory(run):
     if there is no smaller batch."""
     args = run.args
     batch = batch_plan.smaller_batch(run.data.device_batch, device_multiple(args))
-    if not batch or args.evaluate:
-        return f"add -b {batch} to the command" if batch else None
+    if not batch:
+        return None
+    if args.evaluate:
+        return f"add -b {batch} to the command"
     return run_messages.with_smaller_batch(
         batch,
         run.data.global_batch,
@@ -1800,14 +1810,14 @@ def build_run(args):
         checkpointing.check_model(metadata, MUST_FIT, about_model(args, data))
         if args.start_epoch is None or metadata["in_place"]:
             run.partial = metadata["partial"]
-            at = checkpointing.where_to_resume(metadata, data.global_batch, data.steps)
-            run.epoch, run.step = at
+            run.epoch, run.step = checkpointing.where_to_resume(
+                metadata, data.global_batch, data.steps
+            )
         if trains and not metadata["in_place"]:
             done = run.epoch + run.step / data.steps
             checkpointing.check_epochs_left(metadata, args.epochs, done)
-        until = {name: getattr(args, name) for name in run_options.ENDS_BY}
-        at = args.epochs, run.epoch, run.step, data.steps
-        if trains and (why := run_messages.why_over(metadata, until, *at)):
+        at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
+        if trains and (why := run_messages.why_over(metadata, ends_by(args), **at)):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave_group(place)
@@ -1913,8 +1923,9 @@ def print_header(run, metadata):
     if args.evaluate:
         return
     peak = peak_learning_rate(args, data.global_batch)
-    rate, lines = f"--base-lr {args.base_lr}", []
-    if not args.base_lr:
+    if args.base_lr:
+        rate, lines = f"--base-lr {args.base_lr}", []
+    else:
         rate = f"--lr {args.lr} {args.lr_scaling}"
         usual = DEFAULTS["optimizer"], DEFAULTS["lr"]
         lines = run_messages.about_rate(args.optimizer, args.lr, *usual)
@@ -1925,8 +1936,8 @@ def print_header(run, metadata):
         f"{data.global_batch}{whose}; {rate} -> peak learning rate {peak:g}"
     )
     if metadata:
-        at = args.epochs, run.epoch, run.step, data.steps
-        lines += run_messages.about_resuming(metadata, *at)
+        at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
+        lines += run_messages.about_resuming(metadata, **at)
     for line in lines:
         errors.print_line(line)
     if args.resume and not args.output_dir:
@@ -2018,8 +2029,7 @@ def _form_group(args, place):
     # While one rank compiles, the others wait; with --timeout 0, for years.
     wait = datetime.timedelta(seconds=(args.timeout or 10**8) + 3600 * args.compile)
     gpu = place.device if backend == "nccl" else None  # or NCCL chooses one by the rank
-    numbers = place.rank, place.ranks, place.local_ranks
-    with rendezvous.meet_ranks(*numbers, backend, wait) as store:
+    with rendezvous.meet_ranks(place.rank, place.ranks, place.local_ranks, backend, wait) as store:
         dist.init_process_group(backend, None, wait, place.ranks, place.rank, store, device_id=gpu)
 
 

@@ -1,4 +1,4 @@
-"""What ways to be parallel send, need and waste: logs/benchmarks/KIND.json, for RESULTS.md.
+"""What parallel strategies send, need and waste: logs/benchmarks/KIND.json, for RESULTS.md.
 
     python benchmarks/parallel.py exchange  # also: make study-exchange_cpu; needs root and iproute2
     python benchmarks/parallel.py dtype     # 16-bit gradients: images/s

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, copy_script, free_port, locked, run, write_images, write_text
 
 from trainparts import errors
-from trainparts.images import decoding
+from trainparts.images import decoding, image_files
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 SECTION = re.search(r"^## Your own data\n(.*?)(?=^## )", PAGE, re.S | re.M)[1]
@@ -183,9 +183,22 @@ def test_a_csv_trains_as_folders_do(tmp_path):
     assert losses[0] == losses[1] and len(losses[0]) > 6
     shown = run([sys.executable, script, *SMALL, "-e", "--output-dir", "run1", data], tmp_path)
     assert "9 validation images, 3 classes" in shown
-    (data / "val.csv").write_text("file,label\nval/ant/0.jpg,dog\nval/ant/1.jpg,ant\n")
+    (data / "val" / "ant" / "0.jpg").rename(data / "val" / "ant" / "no. 1, #2.jpg")
+    (data / "val.csv").write_bytes(
+        b'\xef\xbb\xbf"file","label"\r\n"val/ant/no. 1, #2.jpg","ant"\r\n'
+    )
+    shown = run([sys.executable, script, *SMALL, "-e", "--output-dir", "run1", data], tmp_path)
+    assert "1 validation images, 3 classes" in shown
+    (data / "val.csv").write_text("file,label\nval/ant/2.jpg,dog\nval/ant/1.jpg,ant\n")
     line = run([sys.executable, script, *words, "run2", data], tmp_path, status=2)
     assert "1 of 2 classes are not in train.csv, as dog; known are ant, bee, cat" in line
+
+
+def test_labels_of_a_table_are_sorted_as_text():
+    """As class folders are, though a table may have numbers."""
+    source = image_files.source_of_table("DIR", ["a.jpg", "b.jpg", "c.jpg"], [10, 2, 10])
+    assert source.classes == ["10", "2"] and source.target.tolist() == [0, 1, 0]
+    assert source.path(1) == "DIR/b.jpg"
 
 
 def test_a_new_corpus_continues(tmp_path):

@@ -398,7 +398,7 @@ def takes_objects(text):
 def test_the_package_takes_values():
     wrong = {path.name: takes_objects(path.read_text()) for path in ROOT.glob("trainparts/**/*.py")}
     # Of event_log.describe(), `place` is {name: value}, which the log has under this name.
-    assert wrong.pop("event_log.py") == ["describe(place: Mapping[str, option_types.Value])"]
+    assert wrong.pop("event_log.py") == ["describe(place: Mapping[str, object])"]
     assert {name: each for name, each in wrong.items() if each} == {}
 
 

@@ -68,13 +68,33 @@ def test_less_memory_keeps_the_rate_of_the_batch_as_typed():
     data = SimpleNamespace(device_batch=8, global_batch=64)
     line = nd.with_less_memory(SimpleNamespace(args=args, data=data, folder=None))
     assert "-b 4 --global-batch 64 --base-lr 0.025:" in line
+    # All digits, since a resumed run compares the rate.
+    args = nd.parse_args(["-b", "7", "--base-lr", "0.1"])
+    data = SimpleNamespace(device_batch=7, global_batch=14)
+    line = nd.with_less_memory(SimpleNamespace(args=args, data=data, folder=None))
+    assert f" -b 3 --global-batch 14 --base-lr {0.1 * 3 / 7!r}:" in line
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "batch", "at"),
+    [
+        (60, 64, 64, (2, 60)),
+        (60, 64, 128, (2, 30)),
+        (61, 64, 128, (2, 31)),  # no image of the epoch is trained again
+        (60, 64, 32, (2, 100)),  # --steps-per-epoch has ended it
+        (0, 64, 32, (1, 100)),  # it was saved before that epoch's validation
+    ],
+)
+def test_a_run_resumes_at_the_images_that_follow(step, before, batch, at):
+    metadata = {"epoch": 2, "step": step, "global_batch": before}
+    assert checkpointing.where_to_resume(metadata, batch, 100) == at
 
 
 @pytest.mark.parametrize(("logged", "named"), [([1, 2, 3], False), ([1, 2, 3, 4], True)])
 def test_only_later_epochs_of_a_log_are_named(logged, named):
     """After the third epoch's last step, the log has the third."""
     metadata = {"args": {"epochs": 3}, "path": "x", "in_place": True, "logged": logged}
-    lines = run_messages.about_resuming(metadata, 4, 2, 4, 4)
+    lines = run_messages.about_resuming(metadata, epochs=4, epoch=2, step=4, steps=4)
     assert ("The log has later epochs: they are trained again" in lines) == named
 
 
@@ -92,9 +112,11 @@ def test_a_run_is_over_until_what_ended_it_is_changed(name, other):
     options = vars(nd.parse_args(["--epochs", "4"]))
     until = {each: options[each] for each in run_options.ENDS_BY}
     metadata = {"in_place": True, "end": {"until": until, "epochs": 2, "reason": "target reached"}}
-    assert run_messages.why_over(metadata, until, 4, 1, 4, 4)
-    assert not run_messages.why_over(metadata, until, 4, 1, 3, 4)
-    assert not run_messages.why_over(metadata, until | {name: other}, 4, 1, 4, 4)
+    assert run_messages.why_over(metadata, until, epochs=4, epoch=1, step=4, steps=4)
+    assert not run_messages.why_over(metadata, until, epochs=4, epoch=1, step=3, steps=4)
+    assert not run_messages.why_over(
+        metadata, until | {name: other}, epochs=4, epoch=1, step=4, steps=4
+    )
 
 
 def test_all_devices_of_all_ranks_are_in_the_line_on_batches(monkeypatch, capsys):

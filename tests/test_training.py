@@ -618,7 +618,7 @@ def test_a_signal_in_validation_saves_nothing(monkeypatch):
     total = torch.ones(len(nd.SUMS) + len(nd.FLAGS))
     for meter, saves in (mock.Mock(steps=1), 0), (here.meter, 1):
         here.pending.append((total, None))
-        nd.flush(here, meter)
+        nd.count_queued_steps(here, meter)
         assert nd.save_checkpoint.call_count == saves
     assert nd.end_early.call_count == 2
 
@@ -655,7 +655,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     assert behind == {None: [0, 1, 2, 3], "save": [0, 1, 3, 3], "stop": [0, 1, 3]}[wish]
     assert here.save_due is False
     assert endings.arm_timeout.call_count == len(behind)
-    nd.flush(here, here.meter)
+    nd.count_queued_steps(here, here.meter)
     assert counted == [1, 2, 3, 4][: 3 if wish == "stop" else 4]
 
 
@@ -682,7 +682,8 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, tmp_path, monkeypatch)
     monkeypatch.setattr(os, "link", os.link if number is None else refused)
     for name in checkpointing.CHECKPOINTS[:3]:
         (tmp_path / name).write_text(name)
-    monkeypatch.setattr(safe_files, "write", mock.Mock())  # nothing takes the newest one's place
+    # Nothing takes the newest one's place.
+    monkeypatch.setattr(safe_files, "write_atomically", mock.Mock())
     for _ in range(2):
         nd.save_checkpoint(here)
     held = [(tmp_path / name).read_text() for name in checkpointing.CHECKPOINTS[:3]]
@@ -741,7 +742,7 @@ def test_without_stderr(demo, tmp_path):
 
 def test_only_ends_of_epochs_are_kept_by_their_number(tmp_path, monkeypatch):
     """epoch-N.pt is where epoch N ends, not a step of the next."""
-    monkeypatch.setattr(safe_files, "write", lambda path, save: path.touch())
+    monkeypatch.setattr(safe_files, "write_atomically", lambda path, save: path.touch())
     here = types.SimpleNamespace(args=nd.parse_args(["--keep-every", "2"]), folder=tmp_path)
     here.log = mock.Mock()
     for epoch, step in (1, 0), (1, 2), (2, 0), (2, 1), (3, 0):

@@ -292,7 +292,9 @@ def make_index(args, pool, parts=PARTS):
         tars = list(tqdm(pool.map(read_tar, paths), part, len(paths), disable=None))
         found[part] = paths, tars
         if not_read := sum((tar["not_read"] for tar in tars), collections.Counter()):
-            print(f"{args.out / part}: files that are not read: {image_files.counts(not_read)}")
+            print(
+                f"{args.out / part}: files that are not read: {image_files.most_frequent(not_read)}"
+            )
     from_one = count_from(args, found)
     classes = name_classes(args.out, {part: tars for part, (_, tars) in found.items()})
     if args.classes:

@@ -184,8 +184,9 @@ def prepare_lm(args):
         if args.tokenizer != "words" and not Path(args.tokenizer).is_dir():
             raise errors.BadInput(f"--tokenizer {args.tokenizer}: no folder, nor words or bytes")
         read = read_text(parts, "train")
-        *about, encode = tokenizing.make_encoder(args.tokenizer, read, tell=errors.print_line)
-        about = dict(zip(("words", "vocabulary", "tokenizer"), about, strict=True))
+        made = tokenizing.make_encoder(args.tokenizer, read, tell=errors.print_line)
+        about = made._asdict()
+        encode = about.pop("encode")
         about = {name: value for name, value in about.items() if value}
         wide = about["vocabulary"] > 1 << 16
         suffix, size, about = "bin", 2 + 2 * wide, about | {"dtype": "uint32" if wide else "uint16"}

@@ -85,7 +85,7 @@ SECTIONS = {
 OF_A_STRATEGY = ("step", "launch")
 # A script of these names that has lost all its sections is still one.
 STRATEGIES = "nd dp ddp ddp_apex horovod fsdp pipeline exchange".split()
-# What sections must not name: the words of one strategy of running, and of one task.
+# What sections must not name: the words of one strategy, and of one task.
 BACKENDS = re.compile(
     r"\b(?:dist|distributed|ddp|DDP|DistributedDataParallel|dp|DataParallel|apex|amp_C|hvd|horovod|"
     r"nccl|gloo|torchrun|fsdp|fully_shard|DTensor|pipelining|deepspeed)\b",
@@ -374,7 +374,7 @@ def read_head(name, text):
 
 
 def put_together(new, strategy_donor, task_donor, scripts):
-    """Returns the text of a script with one script's strategy of running and another's task.
+    """Returns the text of a script with one script's strategy and another's task.
 
     The docstring is to be read and corrected: it has the first's prose, and the second's launch
     lines, started as the first's are.

@@ -134,9 +134,10 @@ def add_run_options(
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     add("--seed", type=option_types.non_negative_int, default=0, help="seed of everything random")
     add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
-    own = "checkpoint_minutes compile compile_mode deterministic gpu keep_every no_accel".split()
-    free = "best budget_hours desired evaluate patience print_freq resume".split()
-    return [*free], [*own, "output_dir", "timeout"]
+    free = ["best", "budget_hours", "desired", "evaluate", "patience", "print_freq", "resume"]
+    own = ["checkpoint_minutes", "compile", "compile_mode", "deterministic", "gpu", "keep_every"]
+    own += ["no_accel", "output_dir", "timeout"]
+    return free, own
 
 
 def set_defaults(parser: argparse.ArgumentParser, **defaults: option_types.Value) -> None:
@@ -151,9 +152,9 @@ def set_defaults(parser: argparse.ArgumentParser, **defaults: option_types.Value
 def read_options(
     parser: argparse.ArgumentParser, tags: Iterable[str], argv: Sequence[str] | None = None
 ) -> argparse.Namespace:
-    """Returns the options as typed; exits with one line if one is wrong, or if options that all
-    scripts have exclude each other. `tags` are those that --desired takes in lower case; it becomes
-    [[tag, number]]."""
+    """Returns the options as typed; exits with one line if one is wrong, or if options of
+    add_run_options(), or --epochs and --start-epoch, exclude each other. `tags` are those that
+    --desired takes in lower case; it becomes [[tag, number]]."""
     try:
         args = parser.parse_args(argv)
     except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself

@@ -194,9 +194,8 @@ def list_images(folder: Path, allow_empty: bool = False) -> Source:
             empty.append(name)
     if not names or (empty and not allow_empty):
         wanted = ", *".join(suffixes)
-        others = f"; files that are not read: {most_frequent(not_read)}" * bool(
-            most_frequent(not_read)
-        )
+        left_out = most_frequent(not_read)
+        others = f"; files that are not read: {left_out}" if left_out else ""
         raise ValueError(f"no image (*{wanted}) in {len(empty)} classes, as {empty[0]}{others}")
     zeros = np.zeros(len(names), int)
     return Source(

@@ -17,7 +17,8 @@ Sent = TypeVar("Sent")  # what JSON has, or a TypedDict of that; a tuple becomes
 
 
 def broadcast_value(value: Sent) -> Sent:
-    """Returns rank 0's small value on every rank, as JSON, or raises what ended rank 0."""
+    """Returns rank 0's small value on every rank, as JSON has it: tuples become lists, and keys
+    text. Raises what ended rank 0, a BadInput or a Fault."""
     # Not by PyTorch's broadcast of objects: it unpickles, so whoever reaches the port could have
     # code executed; and no collective may come before loader processes are forked.
     store = dist.distributed_c10d._get_default_store()  # which formed the group

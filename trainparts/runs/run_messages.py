@@ -22,7 +22,7 @@ def about_rate(optimizer: str, lr: float, usual_optimizer: str, usual_lr: float)
 
 
 def about_resuming(
-    metadata: checkpointing.Metadata, epochs: int, epoch: int, step: int, steps: int
+    metadata: checkpointing.Metadata, *, epochs: int, epoch: int, step: int, steps: int
 ) -> list[str]:
     """Returns lines on a run of `epochs` that goes on, by the checkpoint with this metadata, after
     `epoch` epochs and `step` of `steps`."""
@@ -76,6 +76,7 @@ def with_smaller_batch(
 def why_over(
     metadata: checkpointing.Metadata,
     until: dict[str, option_types.Value],
+    *,
     epochs: int,
     epoch: int,
     step: int,

@@ -107,6 +107,8 @@ def read_labels(folder: str) -> list[str]:
     config = read_config(folder)
     with in_one_line(folder):
         by_number, by_name = config.id2label or {}, config.label2id or {}
+        if not by_number or not by_name:
+            raise ValueError("its config.json names no classes")
         found = [str(name) for _, name in sorted(by_number.items())]
         numbers = [str(name) for _, name in sorted((n, k) for k, n in by_name.items())]
     if numbered(found):  # either may say it

@@ -5,7 +5,7 @@ Use it to find the weights in what a file holds, and to load those that fit into
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -51,7 +51,7 @@ def load_fitting(
     weights: Mapping[str, torch.Tensor],
     what: str,
     *,
-    content: Iterable[str] = (),
+    content: Mapping | None = None,
     evaluate: bool = False,
 ) -> list[str]:
     """Loads the weights that fit into a model, and returns a line if some do not, such as those of
@@ -66,7 +66,7 @@ def load_fitting(
     left = sorted((own.keys() | weights.keys()) - fitting.keys())
     line = f"{what}: {len(left)} weights do not fit"
     if len(own.keys() - fitting.keys()) >= len(own) / 2:
-        holds = ", ".join(map(str, [*(weights or content)][:4])) or "nothing by name"
+        holds = ", ".join(map(str, [*(weights or content or ())][:4])) or "nothing by name"
         raise errors.BadInput(f"{line}: {', '.join(left[:4])}; the file holds {holds}")
     if left and evaluate:
         raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without them the output is random")

@@ -40,7 +40,7 @@ class Encoder(NamedTuple):
 
 
 def load_tokenizer(
-    folder: str | os.PathLike[str], tell: Callable[[str], None] = lambda line: None
+    folder: str | os.PathLike[str], tell: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
     """Returns the tokenizer in a folder with Hugging Face's files. If its vocabulary has capitals,
     and no file says what to do, it keeps those of a text, and `tell` gets a line that says so: a
@@ -106,7 +106,7 @@ def word_tokenizer(texts: Iterable[str] | Iterable[list[str]]) -> PreTrainedToke
 def make_encoder(
     name: str | os.PathLike[str],
     chunks: Iterable[str],
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Callable[[str], None],
 ) -> Encoder:
     """Returns the Encoder of a tokenizer: "words" for those in `chunks` of a text, or a folder's,
     of load_tokenizer(), which raises its errors. Of a text in chunks, `encode` yields lists of
