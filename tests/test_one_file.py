@@ -308,7 +308,7 @@ REFUSED = {  # what a user may add to a script: what the line says
     "from trainparts import gone": "gone.py is no file",
     "import json as re": "imports as re another thing than other files",
     # One name, two things.
-    "def number():\n    pass": "option_types.py defines number, which ",
+    "def number_between():\n    pass": "option_types.py defines number_between, which ",
     "class Fault:\n    pass": "errors.py defines Fault, which ",
     "for GONE in ():\n    pass": "errors.py defines GONE, which ",
     "LIST = [GONE := x for x in 'ab']": "errors.py defines GONE, which ",
@@ -351,7 +351,12 @@ PART = [  # a module, a text there, another, what the line says
         "import re\nfrom trainparts import devices\n",
         "which imports it",
     ),
-    ("option_types", "def number(", "GONE = 3\n\n\ndef number(", "defines GONE, which "),
+    (
+        "option_types",
+        "def number_between(",
+        "GONE = 3\n\n\ndef number_between(",
+        "defines GONE, which ",
+    ),
     ("__init__", 'VERSION = "0.4', 'VERSION = "0.40', "needs trainparts 0.4, and "),
     (
         "__init__",
@@ -448,7 +453,7 @@ def test_what_a_script_sets_below_its_imports_is_no_matter_for_modules(tmp_path)
     alone = tmp_path / "alone" / "mine.py"
     alone.write_text(write(path))
     for each in path, alone:
-        assert run([sys.executable, each], tmp_path) == "2 Fault None\n"
+        assert run([sys.executable, each], tmp_path) == "2 Fault\nNone\n"
 
 
 def test_what_has_nothing_of_the_package(tmp_path):
