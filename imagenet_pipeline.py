@@ -589,11 +589,6 @@ def judge(run, val):
     return None
 
 
-def ends_by(args):
-    """Returns the options that decide when a run ends: if they are the same, it is over."""
-    return {name: getattr(args, name) for name in run_options.ENDS_BY}
-
-
 def monitor_of(args):
     """Returns the tag that selects model_best.pt: --best, the first --desired, or BEST's first."""
     if args.best:
@@ -994,6 +989,11 @@ def log_end(run, reason, done, val):
         change = f"To train longer, change {options.get(reason, '--patience')}"
         how = run_messages.how_to_resume(run.args.output_dir, run.folder)
         errors.print_line(f"{change}; {how}")
+
+
+def ends_by(args):
+    """Returns the options that decide when a run ends: if they are the same, it is over."""
+    return {name: getattr(args, name) for name in run_options.ENDS_BY}
 
 
 # ==== task: what is trained and measured; equal in all imagenet_*.py
