@@ -588,7 +588,7 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
         folder = of_text.make_model(tmp_path / kind, kind)
         words = ["--task", "rte", "-a", str(folder), "--from-scratch", str(tmp_path / "rte")]
         args = of_text.text_nd.parse_args([*words, "--max-length", "8"])
-        tokenizer = tokenizing.load_tokenizer(folder)
+        tokenizer = tokenizing.load_tokenizer(folder, print)
         train = SimpleNamespace(vocabulary=len(tokenizer), pad=0)
         labels = ["entailment", "not_entailment"]
         data = SimpleNamespace(train=train, resumed=False, labels=labels)

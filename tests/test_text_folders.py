@@ -628,7 +628,7 @@ def test_pieces_of_words_are_those_of_the_whole(monkeypatch):
     monkeypatch.setattr(tokenizing, "PIECE", 1 << 10)
     text = str(text_corpus.demo_text()[1], "utf-8")[:20_000]
     for given in text, text.replace("\n", " "), text.replace(" ", "\t"), "xy" * 5000:
-        words, size, digest, encode = tokenizing.make_encoder("words", [given])
+        words, size, digest, encode = tokenizing.make_encoder("words", [given], print)
         assert (words, digest) == (
             [*dict.fromkeys(["<unk>", *tokenizing.split_words(given)])],
             None,

@@ -471,7 +471,7 @@ def test_checkpoints_that_write_nothing(words, message, tmp_path, tool, tokenize
     save(tmp_path / "large.pt", model_options=SIZES | {"hidden_size": 16 * 5000})
     save(tmp_path / "nan.pt", scale=torch.nan)
     save(tmp_path / "tokens.pt", 300)
-    words_of_its_own = [f"w{n}" for n in range(len(tokenizing.load_tokenizer(tokenizer)))]
+    words_of_its_own = [f"w{n}" for n in range(len(tokenizing.load_tokenizer(tokenizer, print)))]
     save(tmp_path / "words.pt", len(words_of_its_own), words_of_its_own)
     save(tmp_path / "bytes.pt")
     assert message in tool("sample", *words.split(), status=2)
