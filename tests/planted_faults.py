@@ -964,14 +964,14 @@ tests/test_parts.py -k "typed or follow"
   a step beyond the epoch => return metadata["epoch"], min(step, steps) => return metadata["epoch"], step
 tests/test_training.py -k "best_model_of_averages or of_several_runs or folder"
   a best model's own weights for its averages => if averages and trained: => if trained:
-tests/test_folder.py -k "begins_and_resumes or going_back or test_signal or marker"
-  epoch and step of the marker are swapped => run_folder.mark_preempted(run.folder, why, run.epoch, run.step) => run_folder.mark_preempted(run.folder, why, run.step, run.epoch)
+tests/test_folder.py -k going_back
   what began the run may not be typed again => if start_epoch not in (None, saved["args"].get("start_epoch")): => if start_epoch is not None:
+tests/test_training.py -k one_run_through
+  epoch and step of the marker are swapped => run_folder.mark_preempted(run.folder, why, run.epoch, run.step) => run_folder.mark_preempted(run.folder, why, run.step, run.epoch)
 tests/test_own_data.py -k sorted_as_text
   labels of a table are sorted as numbers => np.unique(np.asarray(labels, str), return_inverse=True) => np.unique(np.asarray(labels), return_inverse=True)
-tests/test_text.py tests/test_text_folders.py
+tests/test_text_folders.py -k no_second
   one sentence is a second one => row.index(1) if 1 in row else len(row) for row => row.index(1) if 1 in row else 0 for row
-  a tokenizer of fewer tokens is taken => same=bool(args.tokenizer), => same=False,
 tests/test_text_input.py tests/test_text_folders.py tests/test_text_tools.py
   weights of more layers are left out in silence => left = sorted((own.keys() | weights.keys()) - fitting.keys()) => left = sorted(own.keys() - fitting.keys())
 """  # noqa: E501

@@ -22,6 +22,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import v2
 
+from trainparts.runs import event_log
+
 CLASSES = ["ant", "bee", "cat", "dog"]
 SIZE, RESIZE, MEAN, STD = 64, 72, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
 about = {"classes": CLASSES, "image_size": SIZE, "val_resize": RESIZE, "mean": MEAN, "std": STD}
@@ -388,7 +390,9 @@ def changed(*pairs, script="imagenet_nd.py"):
 
 
 def log_start(folder, script, about="{}", images=None):
-    """Logs the start of a run as the scripts do."""
+    """Logs the start of a run as the scripts do: each in a second of its own, by which logs are
+    sorted."""
+    event_log.wait_for_clock(folder)
     log = SummaryWriter(folder, filename_suffix=f".{len([*folder.glob('*tfevents*')])}")
     log.add_text("about", f"```json\n{about}\n```")
     own = (path.read_text() for path in (ROOT / "trainparts" / "images").glob("*.py"))

@@ -829,3 +829,14 @@ def test_quotes_that_pandas_wrote_are_named(tmp_path, capfd):
     rows = nd.read_table(tmp_path / "train.tsv", "rte", place)
     assert rows[0].sentences[0] == '"He said ""no"" to me"'
     assert "train.tsv: 1 sentences are in quotes, with quotes doubled: " in capfd.readouterr().out
+
+
+def test_one_sentence_has_no_second_one():
+    """So all its tokens have the type of the first; of a pair, the second has the other type."""
+    tokenizer = tokenizing.word_tokenizer(["a b c"])
+    one = [text_corpus.Row(0, ("a b",)), text_corpus.Row(1, ("c",))]
+    source, _ = tokenizing.encode_rows("one.tsv", one, tokenizer, 16)
+    assert source.second.tolist() == source.length.tolist() == [4, 3]
+    pair = [text_corpus.Row(0, ("a b", "c"))]
+    source, _ = tokenizing.encode_rows("two.tsv", pair, tokenizer, 16)
+    assert source.second.tolist() == [4] and source.length.tolist() == [6]

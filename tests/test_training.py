@@ -914,7 +914,7 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
     run.data.train = run.data.val = source
     run.data.lines = []
     nd.print_header(run, None)
-    assert ("\n--lr 0.1 is meant for sgd, not for " in capsys.readouterr().out) == named
+    assert (" is meant for sgd, not for " in capsys.readouterr().out) == named
 
 
 def test_loss_that_is_not_finite_leaves_the_checkpoint_before(copied, again):

@@ -634,6 +634,9 @@ def test_classes_of_a_shard_s_index(images, tmp_path, tool):
     for path in (few / "val" / "bird").iterdir():
         path.unlink()
     tool("make_shards", few, tmp_path / "shards")
+    classes = sorted(path.name for path in (few / "train").iterdir())
+    assert image_files.name_classes(tmp_path / "shards" / "train") == classes
+    assert image_files.name_classes(tmp_path / "none") == []
     torch.save(says(1).state_dict(), tmp_path / "bare.pth")
     words = [*SAY, "--weights", "bare.pth", "shards"]
     for _ in range(2):
