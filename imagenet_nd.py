@@ -16,13 +16,13 @@ AMD EPYC; resnet18 at 224 pixels: 17.7 images/s in float32, 1.03 times as fast a
 50.7 images/s in bfloat16 and channels_last, 1.07 times as fast as timm; 2 cores of Intel Xeon.
 
 To change       edit
-    loss            criterion()
-    augmentation    random_crop(), for an image; finish_batch(), for a batch
+    loss            losses_of()
+    augmentation    augment(), for an image; finish_batch(), for a batch
     images          list_sources(); docs/data.md has one that reads a CSV
     model           build_model()
     schedule        learning_rate()
     optimizer       build_optimizer()
-    measure         SUMS, criterion(), compute_metrics(), BEST
+    measure         SUMS and measure(), compute_metrics(), format_metrics(), BEST
 
 What is not training is in trainparts/, the folder beside this script: copy the two together.
 Read it from the top: a step, the loop, the task; then optimizer, start and launch, to look up.
@@ -42,7 +42,6 @@ import math
 import os
 import platform
 import random
-import re
 import sys
 import time
 from argparse import Namespace
@@ -67,11 +66,9 @@ if VERSION.rpartition(".")[0] != PARTS:
     sys.exit(2)
 
 import numpy as np
-import PIL.Image
 import torch
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
-from torchvision.transforms import InterpolationMode, v2
 
 from trainparts import (
     batch_plan,
@@ -86,6 +83,7 @@ from trainparts import (
 )
 from trainparts.images import (
     architectures,
+    augmentation_policies,
     class_names,
     decoding,
     image_files,
@@ -192,13 +190,13 @@ def cleanup() -> None:
 
 # ==== loop: how steps become a run that validates, saves and ends; equal in all scripts
 #
-# Begin with train(): it alternates train_one_epoch() and validate() until the run ends. A Run is
-# what lives from step to step; its Place says which of the ranks this process is. Before train(),
-# main() has read the options, launch() has started the ranks, and build_run() has made data, model,
-# optimizer and log. To resume, build_run() has loaded what save_checkpoint() saved: model,
-# optimizer, loss scale, averages, epoch and step, the best values, and the sums and the clock of an
-# epoch that was interrupted. Under --evaluate, validate() is called instead of train(): on
-# --resume's checkpoint, or else on the newest in --output-dir, not on its model_best.pt.
+# train() alternates train_one_epoch() and validate() until the run ends. A Run is what lives from
+# step to step; its Place says which of the ranks this process is. Before train(), main() has read
+# the options, launch() has started the ranks, and build_run() has made data, model, optimizer and
+# log. To resume, build_run() has loaded what save_checkpoint() saved: model, optimizer, loss scale,
+# averages, epoch and step, the best values, and the sums and the clock of an epoch that was
+# interrupted. Under --evaluate, validate() is called instead of train(): on --resume's checkpoint,
+# or else on the newest in --output-dir, not on its model_best.pt.
 # Options that all scripts have, such as these and --seed, are in trainparts/run_options.py.
 #
 # Two rules hold everywhere:
@@ -264,9 +262,7 @@ def train(run):
     """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
     args = run.args
     monitor = monitor_of(args)  # the measure that selects the best model
-    reason = None  # why the run ends before --epochs
-    done = run.epoch + run.step / run.data.steps  # epochs
-    val = {}
+    reason, val = None, {}  # why the run ends before --epochs; the values of the last epoch
     # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
     run.no_more_steps = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was interrupted (run.step > 0) is validated even if the budget is spent.
@@ -277,19 +273,17 @@ def train(run):
         # trains no step of this epoch, and validates again.
         save_checkpoint(run)
         val = validate(run)
-        done = run.epoch + run.step / run.data.steps
         reason = judge(run, val)
         if val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run)
         if run.log:
-            log_epoch(run, done, values, val, trained=run.step > began)
-        run.no_more_steps = run.no_more_steps or reason is not None
+            log_epoch(run, values, val, trained=run.step > began)
+        run.no_more_steps |= reason is not None
         if run.no_more_steps:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
-        otherwise = "the budget is spent" if done < args.epochs else "all epochs are done"
-        log_end(run, reason or otherwise, done, val)
+        log_end(run, reason, val)
 
 
 def judge(run, val):
@@ -667,9 +661,10 @@ def restore(run, metadata, tensors):
             errors.print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
-def log_epoch(run, done, training, val, trained):
-    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
-    step was `trained`, since the run was resumed after the last one, the log may have it."""
+def log_epoch(run, training, val, trained):
+    """Logs an epoch, or the part of it before the budget was spent, and prints its line. If no step
+    was `trained`, since the run was resumed after its last one, the log may have it."""
+    done = epochs_done(run)
     # Of training only: the learning rate, and what Meter.rates() has of waiting, skips and traffic.
     once = (tag for tag in training if tag == "Lr" or "/" in tag)
     values = {tag: training[tag] for tag in once if math.isfinite(training[tag])}
@@ -690,30 +685,32 @@ def log_epoch(run, done, training, val, trained):
     )
 
 
-def log_end(run, reason, done, val):
-    """Logs and prints why a run ended after `done` epochs, and what it reached."""
-    monitor = monitor_of(run.args)
+def log_end(run, reason, val):
+    """Logs and prints why a run ended, and what it reached: a `reason` before --epochs, or None."""
+    done, monitor = epochs_done(run), monitor_of(run.args)
     seconds = time.perf_counter() - run.started
-    end = {
-        "reason": reason,
-        "epochs": done,
-        "seconds": seconds,
-        "until": ends_by(run.args),
-    }
+    if reason is None:
+        reason = "the budget is spent" if done < run.args.epochs else "all epochs are done"
+    end = {"reason": reason, "epochs": done, "seconds": seconds, "until": ends_by(run.args)}
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
     run.log.close()
     took = datetime.timedelta(seconds=round(seconds))
-    line = f"{reason} after {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
+    line = f"{reason}: {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
     if val:
-        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-        line += f": {format_metrics(val, 3)}; {best}"
+        best = format_metrics({monitor: run.best[monitor]}, 3)
+        line += f"; {format_metrics(val, 3)}; model_best.pt: {best}"
     errors.print_line(line)
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
         how = run_messages.how_to_resume(run.args.output_dir, run.folder)
         errors.print_line(f"{change}; {how}")
+
+
+def epochs_done(run):
+    """Returns the epochs that a run has trained, such as 29.5."""
+    return run.epoch + run.step / run.data.steps
 
 
 def ends_by(args):
@@ -729,7 +726,7 @@ def ends_by(args):
 def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     """Returns the model in float32 on the CPU, with the weights of --pretrained or --weights."""
     model = architectures.make_model(args.arch, num_classes=data.num_classes, **data.model_options)
-    if load and not data.resumed and (args.pretrained or args.weights):
+    if load and not data.from_checkpoint and (args.pretrained or args.weights):
         what, saved = weight_files.read_weights(args.arch, args.weights, data.model_options)
         if args.evaluate:
             classes = data.train.classes
@@ -756,7 +753,7 @@ def freeze_all_but_last(model):
 
 # --------------------------------------------------------------------------------- loss and metrics
 
-# What criterion() sums: the loss first; the last one counts the items, and names them.
+# What measure() sums: the loss first; the last one counts the items, and names them.
 SUMS = ("loss", "top1", "top5", "images")
 # What can be best: its name in a checkpoint, the worst value, and which of two values is better.
 # model_best.pt is by default the best in the first one.
@@ -772,39 +769,51 @@ MUST_FIT = ("arch", "num_classes", "classes")
 def criterion(
     output: Tensor, target: Tensor, args: Namespace | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Returns (loss to differentiate, SUMS to log, exact over batches and ranks): cross-entropy, or
-    in training the loss of `args`. `target` is (N,) classes, or (N, 3) of mix_pairs()."""
+    """Returns (loss to differentiate, a mean; SUMS of the batch). `output` has logits (N, classes),
+    `target` is (N,) classes, or (N, 3) of mix_pairs()."""
+    losses = losses_of(output, target, args)
+    return losses.sum() / len(target), measure(output, target, losses.detach())
+
+
+def losses_of(output, target, args):
+    """Returns the loss of each image, (N,): in training that of `args`, in validation (without
+    `args`) cross-entropy. So Loss/train and Loss/val, which TensorBoard draws in one chart, are two
+    measures under --loss bce, --label-smoothing, --mixup and --cutmix."""
     smoothing = args.label_smoothing if args else 0.0
-    parts = [(target, 1)]  # classes, and their share of the target
-    if target.ndim > 1:
-        share = target[:, 2:]
-        target, other = target[:, 0].long(), target[:, 1].long()
-        parts = [(target, share), (other, 1 - share)]
     if args and args.loss == "bce":
-        losses = binary_cross_entropy(output, parts, smoothing, args.bce_threshold)
-    else:
-        options = {"label_smoothing": smoothing, "reduction": "none"}
-        cross_entropy = functools.partial(nn.functional.cross_entropy, output, **options)
-        losses: Any = sum(share * cross_entropy(label)[:, None] for label, share in parts)
-    loss = losses.sum()
-    top5 = output.topk(min(5, output.shape[1])).indices == target[:, None]
-    counts = top5[:, 0].sum(), top5.sum(), target.new_full((), len(target))
-    sums = torch.stack(
-        [total.to(devices.exact_dtype(target.device)) for total in (loss.detach(), *counts)]
-    )
-    return loss / len(target), sums
+        return binary_cross_entropy(output, target, smoothing, args.bce_threshold)
+    options = {"label_smoothing": smoothing, "reduction": "none"}
+    cross_entropy = functools.partial(nn.functional.cross_entropy, output, **options)
+    if target.ndim == 1:
+        return cross_entropy(target)
+    label, other, share = target.unbind(1)
+    return share * cross_entropy(label.long()) + (1 - share) * cross_entropy(other.long())
 
 
-def binary_cross_entropy(output, parts, smoothing, threshold):
+def binary_cross_entropy(output, target, smoothing, threshold):
     """Returns the loss (N,) of one two-class problem per class (Wightman et al. 2021)."""
     classes = output.shape[1]
-    wanted = sum(share * nn.functional.one_hot(label, classes) for label, share in parts)
+    one_hot = functools.partial(nn.functional.one_hot, num_classes=classes)
+    if target.ndim == 1:
+        wanted = one_hot(target)
+    else:
+        label, other = target[:, 0].long(), target[:, 1].long()
+        share = target[:, 2:]
+        wanted = share * one_hot(label) + (1 - share) * one_hot(other)
     wanted = wanted * (1 - smoothing) + smoothing / classes
     if threshold is not None:
         wanted = (wanted > threshold).float()
     bce = nn.functional.binary_cross_entropy_with_logits
     # The mean over classes: with a sum, the learning rate would depend on their number.
     return bce(output.float(), wanted, reduction="none").mean(dim=1)
+
+
+def measure(output, target, losses):
+    """Returns SUMS of a batch in exact_dtype(), so that they are exact over batches and ranks."""
+    label = target if target.ndim == 1 else target[:, 0].long()
+    top5 = output.topk(min(5, output.shape[1])).indices == label[:, None]
+    totals = losses.sum(), top5[:, 0].sum(), top5.sum(), label.new_full((), len(label))
+    return torch.stack([total.to(devices.exact_dtype(label.device)) for total in totals])
 
 
 def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
@@ -815,9 +824,12 @@ def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def format_metrics(values: Mapping[str, float], digits: int = 1) -> str:
-    """Returns the measures as a line prints them, with so many decimals of a percentage."""
-    loss = f"loss {values['Loss']:.{digits + 2}f}"
-    return f"top-1 {values['Top1']:.{digits}f} %, top-5 {values['Top5']:.{digits}f} %, {loss}"
+    """Returns those of the measures that are in `values` as a line prints them, percentages with so
+    many decimals."""
+    forms = {"Top1": "top-1 {0:.{1}f} %", "Top5": "top-5 {0:.{1}f} %", "Loss": "loss {0:.{2}f}"}
+    return ", ".join(
+        forms[tag].format(values[tag], digits, digits + 2) for tag in forms if tag in values
+    )
 
 
 def about_model(args: Namespace, data: Data) -> dict[str, Any]:
@@ -837,15 +849,7 @@ def about_model(args: Namespace, data: Data) -> dict[str, Any]:
 
 def about_data(data: Data) -> list[str]:
     """Returns the lines that are printed on the data at the start."""
-    training, validation = data.train, data.val
-    images = f"{len(validation.target):,} validation images"
-    if len(training.target):  # an evaluation has none
-        images = f"{len(training.target):,} training and {images}"
-    if not training.classes:
-        return [*data.lines, f"{images}, {data.num_classes:,} classes, all synthetic"]
-    lines = [*data.lines, f"{images}, {len(training.classes):,} classes"]
-    gaps = [*(training.gaps() if len(training.target) else []), *validation.gaps()]
-    return [*lines, *class_names.order_of_numbers(training.classes), *gaps]
+    return [*data.lines, *class_names.about_images(data.train, data.val, data.num_classes)]
 
 
 # --------------------------------------------------------------------------------------------- data
@@ -877,7 +881,7 @@ class Data(NamedTuple):
     global_batch: int  # images in a step, of all devices
     repeats: int  # of each image in a step
     workers: int  # loader processes
-    resumed: bool  # a checkpoint's weights take the place of the model's
+    from_checkpoint: bool  # its weights take the place of --pretrained's or --weights'
     model_options: dict  # what the model is built with, beside num_classes
     interpolation: str  # by which images are resized
     mean: tuple  # of the pixels, from 0 to 1, by which they are normalised
@@ -950,7 +954,7 @@ def open_data(
         *batches,
         repeats=args.repeated_aug,
         workers=workers,
-        resumed=metadata is not None,
+        from_checkpoint=metadata is not None,
         model_options=architectures.model_options(args.arch, built_for, about, args.zero_init),
         interpolation=theirs.get("interpolation", preset.interpolation),
         mean=tuple(about.get("mean", preset.mean)),
@@ -975,7 +979,7 @@ def about_weights(args, data, about):
     elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes:
         lines = [f"{about['what']} has other classes: its last layer starts from theirs"]
     lines += weight_files.about_pixels(about, args.arch)
-    if args.weights and not data.resumed:
+    if args.weights and not data.from_checkpoint:
         lines += weight_files.assumptions(args.weights, args.arch, data.model_options, about)
     return lines
 
@@ -998,7 +1002,9 @@ def load_batches(
     largest = max(args.start_size or 0, data.image_size, data.val_size)
     batch_bytes = 3 * at_once * largest**2
     size_of = functools.partial(crop_size, args, data)
-    policy = augmentation_policy(args, data)
+    policy = augmentation_policies.make_policy(
+        args.auto_augment, data.interpolation, mean_colour(data)
+    )
     if args.dummy:  # one random batch on the device, used again and again
         pixels = torch.randint(256, (batch_bytes,), dtype=torch.uint8, device=place.device)
         classes = torch.randint(data.num_classes, (at_once,), device=place.device)
@@ -1064,70 +1070,58 @@ def crop_size(args, data, split, epoch):
     return start + (data.image_size - start) * thirds // 3 // 16 * 16
 
 
+# A crop is a generator, so that of a JPEG only the region is decoded that it chooses. A loader
+# process
+# - calls next(crop), which yields choose(height, width) -> (top, left, height, width) of a region,
+# - decodes that region, and sends it: the value of `yield` is uint8 (height, width, 3),
+# - so that the crop writes its part of the batch, `out`, uint8 (size, size, 3).
+
+
 def random_crop(args, data, policy, out, key, epoch):
-    """Yields choose(H, W), which draws a region; is sent that region of an image, which
-    load_images() has decoded, and writes it, augmented, into `out`, uint8 (size, size, 3).
-    (seed, epoch, key) decide all of it, not the worker."""
+    """Writes a random region of an image, mirrored and augmented, into `out`. (seed, epoch, key)
+    decide all that is drawn, not the loader process."""
     # Python hashes a string seed, so that similar seeds give unrelated draws.
     rng = random.Random(f"{args.seed} {epoch} {key}")
     mirrored = rng.random() < 0.5
     if args.flip == "alternate":
         mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
-    image = yield functools.partial(crop_box, rng=rng, least=args.min_crop)
-    decoding.resize(image, out.shape[:2], data.interpolation, out)
+    region = yield functools.partial(crop_box, rng=rng, least=args.min_crop)
+    decoding.resize(region, out.shape[:2], data.interpolation, out)
     if mirrored and args.flip != "off":
         out.copy_(out.flip(1))
-    if policy:  # faster on Pillow's images than on tensors
-        # torchvision's policies draw from PyTorch's generator, which dropout uses too, under -j
-        # 0 in the same process. timm's draw from Python's and numpy's, which nothing else uses.
-        seed = rng.getrandbits(63)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            augmented = policy(PIL.Image.fromarray(out.numpy()))
-        out.copy_(torch.from_numpy(np.array(augmented)))
+    augment(out, rng, args, data, policy)
+    yield
+
+
+def augment(image, rng, args, data, policy):
+    """Changes an image, uint8 (size, size, 3), in place, by what `rng` draws."""
+    if policy:
+        augmentation_policies.apply_policy(policy, image, seed=rng.getrandbits(63))
     if rng.random() < args.random_erase:  # torchvision's sizes, filled with the mean colour
-        top, left, height, width = crop_box(len(out), len(out), rng, 0.02, 0.33, 3.3)
+        top, left, height, width = crop_box(len(image), len(image), rng, 0.02, 0.33, 3.3)
         mean = torch.tensor(mean_colour(data), dtype=torch.uint8)
-        out[top : top + height, left : left + width] = mean
-    yield  # written
+        image[top : top + height, left : left + width] = mean
 
 
 def central_crop(args, data, out, key=None, epoch=None):
-    """Does what random_crop() does, with the central crop, after the shorter side was resized to
+    """Writes the central crop of an image into `out`, after the shorter side was resized to
     --val-resize; for models that timm publishes so, after both were, whatever the shape."""
     # Cropped to 20:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
     squash = architectures.preset_of(args.arch).squash
     longest = 10**6 if squash else 20
-    image = yield functools.partial(crop_box, rng=None, longest=longest)
-    least = image.shape[:2] if squash else [min(image.shape[:2])] * 2
-    sides = [data.val_resize * s // n for s, n in zip(image.shape[:2], least, strict=True)]
+    region = yield functools.partial(crop_box, rng=None, longest=longest)
+    least = region.shape[:2] if squash else [min(region.shape[:2])] * 2
+    sides = [data.val_resize * s // n for s, n in zip(region.shape[:2], least, strict=True)]
     resized = torch.empty(*sides, 3, dtype=torch.uint8)
-    decoding.resize(image, sides, data.interpolation, resized)
+    decoding.resize(region, sides, data.interpolation, resized)
     top, left = (round((side - len(out)) / 2) for side in sides)
     out.copy_(resized[top : top + len(out), left : left + len(out)])
-    yield  # written
+    yield
 
 
 def mean_colour(data):
     """Returns the mean of the pixels, (R, G, B) from 0 to 255."""
     return tuple(round(255 * channel) for channel in data.mean)
-
-
-def augmentation_policy(args, data):
-    """Returns what --auto-augment applies to an image of Pillow, or None."""
-    if args.auto_augment == "off":
-        return None
-    if args.auto_augment in POLICIES:
-        mode = InterpolationMode(data.interpolation)
-        return POLICIES[args.auto_augment](interpolation=mode)
-    theirs = importlib.import_module("timm.data.auto_augment")
-    policy = theirs.rand_augment_transform(args.auto_augment, {"img_mean": mean_colour(data)})
-    for op in policy.ops:  # Pillow refuses 0 bits, so 1 is used
-        if op.name.startswith("Posterize"):
-            op.level_fn = lambda *drawn, bits=op.level_fn: (max(1, *bits(*drawn)),)
-    return policy
 
 
 def crop_box(height, width, rng, least=0.08, most=1.0, longest=4 / 3):
@@ -1196,10 +1190,6 @@ def cutmix_box(height, width, area, rng):
 DEFAULTS: dict[str, Any] = {"epochs": 90, "batch_size": 256, "lr_scaling": "linear"}
 DEFAULTS |= {"lr_schedule": "step", "optimizer": "sgd", "lr": 0.1, "wd": 1e-4}
 WARMUP = 5, 90  # epochs of warm-up, of this many epochs
-# --auto-augment: torchvision's policies, with the interpolation of its reference scripts.
-POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
-POLICIES |= {"auto": v2.AutoAugment, "augmix": v2.AugMix}
-POLICY_NAMES = f"off, {', '.join(POLICIES)}, or one of timm's such as rand-m6-mstd0.5-inc1"
 
 
 def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
@@ -1259,7 +1249,7 @@ def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
         default="random",
         help="mirror images; alternate: each image in every second epoch (Jordan 2024)",
     )
-    add("--auto-augment", default="off", metavar="POLICY", help=POLICY_NAMES)
+    add("--auto-augment", default="off", metavar="POLICY", help=augmentation_policies.NAMES)
     add(
         "--random-erase",
         type=option_types.zero_to_1,
@@ -1351,9 +1341,8 @@ def check_task_options(args: Namespace, parser: run_options.Parser) -> None:
     """Exits with one line if options exclude each other or name something unknown."""
     if unknown := architectures.why_unknown(args.arch):
         parser.error(unknown)
-    timm_policy = r"rand(-((m|n|inc)\d+|(p|mstd|mmax)\d+(\.\d+)?))+"
-    if not re.fullmatch("|".join(["off", *POLICIES, timm_policy]), args.auto_augment):
-        parser.error(f"--auto-augment {args.auto_augment}: give {POLICY_NAMES}")
+    if not augmentation_policies.is_known(args.auto_augment):
+        parser.error(f"--auto-augment {args.auto_augment}: give {augmentation_policies.NAMES}")
     begun = args.pretrained or args.weights or args.resume
     measured = begun or args.output_dir or args.dummy
     grows = args.compile and args.compile_mode != "default" and args.start_size
@@ -1740,8 +1729,7 @@ def build_run(args):
                 metadata, data.global_batch, data.steps
             )
         if trains and not metadata["in_place"]:
-            done = run.epoch + run.step / data.steps
-            checkpointing.check_epochs_left(metadata, args.epochs, done)
+            checkpointing.check_epochs_left(metadata, args.epochs, epochs_done(run))
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
         if trains and (why := run_messages.why_over(metadata, ends_by(args), **at)):
             if place.rank == 0:
@@ -1812,7 +1800,9 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint is logged again; before the first one, all.
+        # What was logged after the checkpoint is logged again; before the first one, all. The log
+        # drops all from one number on, which is a step in Loss/step and an epoch in other tags: so
+        # after a fall-back to an older checkpoint it has some epochs twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
@@ -1866,12 +1856,8 @@ def print_header(run, metadata):
         lines += run_messages.about_resuming(metadata, **at)
     for line in lines:
         errors.print_line(line)
-    if args.resume and not args.output_dir:
-        errors.print_line(
-            f"The same command again begins from {args.resume} again, in another folder"
-        )
-    how = run_messages.how_to_resume(args.output_dir, run.folder)
-    errors.print_line(f"Logs and checkpoints: {run.folder}; {how}")
+    for line in run_messages.about_folder(run.folder, args.output_dir, args.resume):
+        errors.print_line(line)
 
 
 # ==== launch: how processes start and meet; equal in all *_nd.py

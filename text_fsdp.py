@@ -21,12 +21,12 @@ Measured: albert-base's 47 MB are gathered 15.0 times a step, in 25 parts; bert-
 gathered 1.8 times a step, in 25 parts; 2 cores of AMD EPYC.
 
 To change       edit
-    loss            criterion()
+    loss            losses_of()
     model           GPT, or build_model()
     text            list_blocks(), or list_rows() for sentences; load_batches()
     schedule        learning_rate()
     optimizer       build_optimizer()
-    measure         SUMS, criterion(), compute_metrics(), BEST
+    measure         SUMS and measure(), compute_metrics(), format_metrics(), BEST
 
 What is not training is in trainparts/, the folder beside this script: copy the two together.
 Read it from the top: a step, the loop, the task; then optimizer, start and launch, to look up.
@@ -280,13 +280,13 @@ def cleanup() -> None:
 
 # ==== loop: how steps become a run that validates, saves and ends; equal in all scripts
 #
-# Begin with train(): it alternates train_one_epoch() and validate() until the run ends. A Run is
-# what lives from step to step; its Place says which of the ranks this process is. Before train(),
-# main() has read the options, launch() has started the ranks, and build_run() has made data, model,
-# optimizer and log. To resume, build_run() has loaded what save_checkpoint() saved: model,
-# optimizer, loss scale, averages, epoch and step, the best values, and the sums and the clock of an
-# epoch that was interrupted. Under --evaluate, validate() is called instead of train(): on
-# --resume's checkpoint, or else on the newest in --output-dir, not on its model_best.pt.
+# train() alternates train_one_epoch() and validate() until the run ends. A Run is what lives from
+# step to step; its Place says which of the ranks this process is. Before train(), main() has read
+# the options, launch() has started the ranks, and build_run() has made data, model, optimizer and
+# log. To resume, build_run() has loaded what save_checkpoint() saved: model, optimizer, loss scale,
+# averages, epoch and step, the best values, and the sums and the clock of an epoch that was
+# interrupted. Under --evaluate, validate() is called instead of train(): on --resume's checkpoint,
+# or else on the newest in --output-dir, not on its model_best.pt.
 # Options that all scripts have, such as these and --seed, are in trainparts/run_options.py.
 #
 # Two rules hold everywhere:
@@ -352,9 +352,7 @@ def train(run):
     """Trains until --epochs, --desired, --patience or --budget-hours; saves and logs each epoch."""
     args = run.args
     monitor = monitor_of(args)  # the measure that selects the best model
-    reason = None  # why the run ends before --epochs
-    done = run.epoch + run.step / run.data.steps  # epochs
-    val = {}
+    reason, val = None, {}  # why the run ends before --epochs; the values of the last epoch
     # A resumed run may have no budget left. The clocks of ranks differ, so rank 0's decides.
     run.no_more_steps = broadcast_object(time.perf_counter() > run.deadline)
     # An epoch that was interrupted (run.step > 0) is validated even if the budget is spent.
@@ -365,19 +363,17 @@ def train(run):
         # trains no step of this epoch, and validates again.
         save_checkpoint(run)
         val = validate(run)
-        done = run.epoch + run.step / run.data.steps
         reason = judge(run, val)
         if val[monitor] == run.best[monitor]:  # of equal epochs the last
             save_best(run)
         if run.log:
-            log_epoch(run, done, values, val, trained=run.step > began)
-        run.no_more_steps = run.no_more_steps or reason is not None
+            log_epoch(run, values, val, trained=run.step > began)
+        run.no_more_steps |= reason is not None
         if run.no_more_steps:
             break
         run.epoch, run.step = run.epoch + 1, 0
     if run.log:
-        otherwise = "the budget is spent" if done < args.epochs else "all epochs are done"
-        log_end(run, reason or otherwise, done, val)
+        log_end(run, reason, val)
 
 
 def judge(run, val):
@@ -755,9 +751,10 @@ def restore(run, metadata, tensors):
             errors.print_line("model_best.pt is the best {}; {} replaces it".format(*names))
 
 
-def log_epoch(run, done, training, val, trained):
-    """Logs the last of `done` epochs, which --budget-hours may have cut, and prints its line. If no
-    step was `trained`, since the run was resumed after the last one, the log may have it."""
+def log_epoch(run, training, val, trained):
+    """Logs an epoch, or the part of it before the budget was spent, and prints its line. If no step
+    was `trained`, since the run was resumed after its last one, the log may have it."""
+    done = epochs_done(run)
     # Of training only: the learning rate, and what Meter.rates() has of waiting, skips and traffic.
     once = (tag for tag in training if tag == "Lr" or "/" in tag)
     values = {tag: training[tag] for tag in once if math.isfinite(training[tag])}
@@ -778,30 +775,32 @@ def log_epoch(run, done, training, val, trained):
     )
 
 
-def log_end(run, reason, done, val):
-    """Logs and prints why a run ended after `done` epochs, and what it reached."""
-    monitor = monitor_of(run.args)
+def log_end(run, reason, val):
+    """Logs and prints why a run ended, and what it reached: a `reason` before --epochs, or None."""
+    done, monitor = epochs_done(run), monitor_of(run.args)
     seconds = time.perf_counter() - run.started
-    end = {
-        "reason": reason,
-        "epochs": done,
-        "seconds": seconds,
-        "until": ends_by(run.args),
-    }
+    if reason is None:
+        reason = "the budget is spent" if done < run.args.epochs else "all epochs are done"
+    end = {"reason": reason, "epochs": done, "seconds": seconds, "until": ends_by(run.args)}
     end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val}
     run.log.add_text("end", f"```json\n{json.dumps(end, indent=1)}\n```")
     run.log.close()
     took = datetime.timedelta(seconds=round(seconds))
-    line = f"{reason} after {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
+    line = f"{reason}: {round(done, 2):g}/{run.args.epochs} epochs in {took} (h:m:s)"
     if val:
-        best = f"model_best.pt has the best {monitor.lower()}, {run.best[monitor]:.5g}"
-        line += f": {format_metrics(val, 3)}; {best}"
+        best = format_metrics({monitor: run.best[monitor]}, 3)
+        line += f"; {format_metrics(val, 3)}; model_best.pt: {best}"
     errors.print_line(line)
     if done < run.args.epochs:
         options = {"target reached": "--desired", "the budget is spent": "--budget-hours"}
         change = f"To train longer, change {options.get(reason, '--patience')}"
         how = run_messages.how_to_resume(run.args.output_dir, run.folder)
         errors.print_line(f"{change}; {how}")
+
+
+def epochs_done(run):
+    """Returns the epochs that a run has trained, such as 29.5."""
+    return run.epoch + run.step / run.data.steps
 
 
 def ends_by(args):
@@ -816,7 +815,7 @@ def ends_by(args):
 
 def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     """Returns the model `-a` in float32 on the CPU, if `load` with FOLDER's or FILE's weights."""
-    load = load and not data.resumed
+    load = load and not data.from_checkpoint
     if args.task == "lm":
         sizes = data.train.vocabulary, args.max_length
         model = GPT(*sizes, args.dropout or 0.0, **data.model_options)
@@ -1013,7 +1012,7 @@ def print_once(*lines):
 
 # --------------------------------------------------------------------------------- loss and metrics
 
-# What criterion() sums: the loss first; the last one counts the items, and names them.
+# What measure() sums: the loss first; the last one counts the items, and names them.
 # `tokens` are a language model's targets, `correct` a classifier's right answers; with two classes,
 # 1 being positive, true and false positives and negatives are counted, too.
 SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
@@ -1031,11 +1030,23 @@ BEST = {
 def criterion(
     output: Tensor, target: Tensor, args: Namespace | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Returns (loss to differentiate, SUMS to log in exact_dtype()) of a batch of N sequences: the
-    cross-entropy of logits (N, classes) and target (N,), or of (N, L, vocabulary) and (N, L), where
-    targets of -1 do not count."""
+    """Returns (loss to differentiate, a mean; SUMS of the batch) of N sequences: of logits (N,
+    classes) and target (N,), or of (N, L, vocabulary) and (N, L), where targets of -1 do not
+    count."""
+    losses = losses_of(output, target)
+    # All training sequences have the same number of targets, so the loss does not depend on how a
+    # batch is split.
+    return losses.sum() / target.numel(), measure(output, target, losses.detach())
+
+
+def losses_of(output, target):
+    """Returns the cross-entropy of each target, (N,) or (N * L,)."""
     options = {"ignore_index": -1, "reduction": "none"}
-    losses = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
+    return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), **options)
+
+
+def measure(output, target, losses):
+    """Returns SUMS of a batch in exact_dtype(), so that they are exact over batches and ranks."""
     counts = target.new_zeros(len(SUMS) - 1)  # tokens, correct, tn, fp, fn, tp, sequences
     counts[-1] += len(target)
     if output.ndim == 3:
@@ -1046,10 +1057,7 @@ def criterion(
         if output.shape[1] == 2:
             counts[2:6] = nn.functional.one_hot(2 * target + guess, 4).sum(dim=0)
     dtype = devices.exact_dtype(target.device)
-    sums = torch.cat([losses.detach().sum(dtype=dtype)[None], counts.to(dtype)])
-    # All training sequences have the same number of targets, so the loss does not depend on how a
-    # batch is split.
-    return losses.sum() / target.numel(), sums
+    return torch.cat([losses.sum(dtype=dtype)[None], counts.to(dtype)])
 
 
 def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
@@ -1200,7 +1208,7 @@ class Data(NamedTuple):
     global_batch: int  # sequences in a step, of all devices
     repeats: int  # of each sequence in a step
     workers: int  # loader processes: none
-    resumed: bool  # a checkpoint's weights take the place of the model's
+    from_checkpoint: bool  # its weights take the place of the model's
     model_options: dict  # what a model with random weights is built with
     labels: Sequence[str] | None  # names of the encoder's outputs
     lines: list  # printed at the start
@@ -1234,9 +1242,9 @@ def open_data(
     if args.arch in ARCHS:
         options = {name: getattr(args, name) for name in (*SIZES, "tied")}
     steps = steps_per_epoch(args, sources[0], batches[-1])
-    resumed = metadata is not None
+    from_checkpoint = metadata is not None
     labels = None if args.task == "lm" else name_labels(args, about, lines)
-    return Data(*sources, steps, *batches, 1, 0, resumed, options, labels, lines)
+    return Data(*sources, steps, *batches, 1, 0, from_checkpoint, options, labels, lines)
 
 
 def name_labels(args, about, lines):
@@ -1847,8 +1855,7 @@ def build_run(args):
                 metadata, data.global_batch, data.steps
             )
         if trains and not metadata["in_place"]:
-            done = run.epoch + run.step / data.steps
-            checkpointing.check_epochs_left(metadata, args.epochs, done)
+            checkpointing.check_epochs_left(metadata, args.epochs, epochs_done(run))
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
         if trains and (why := run_messages.why_over(metadata, ends_by(args), **at)):
             if place.rank == 0:
@@ -1919,7 +1926,9 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint is logged again; before the first one, all.
+        # What was logged after the checkpoint is logged again; before the first one, all. The log
+        # drops all from one number on, which is a step in Loss/step and an epoch in other tags: so
+        # after a fall-back to an older checkpoint it has some epochs twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
@@ -1973,12 +1982,8 @@ def print_header(run, metadata):
         lines += run_messages.about_resuming(metadata, **at)
     for line in lines:
         errors.print_line(line)
-    if args.resume and not args.output_dir:
-        errors.print_line(
-            f"The same command again begins from {args.resume} again, in another folder"
-        )
-    how = run_messages.how_to_resume(args.output_dir, run.folder)
-    errors.print_line(f"Logs and checkpoints: {run.folder}; {how}")
+    for line in run_messages.about_folder(run.folder, args.output_dir, args.resume):
+        errors.print_line(line)
 
 
 # ==== launch: how processes start and meet; equal in all *_fsdp.py

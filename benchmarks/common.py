@@ -53,12 +53,12 @@ def count(text):
     return whole(text, 1)
 
 
-def option(*flags, default=None, help="", **more):
+def option(*flags, default=None, **more):
     """Returns an option of main(), whose help ends in its default."""
     shown = " ".join(map(str, default)) if isinstance(default, list) else default
     if default is not None:
-        help = f"{help} ({shown})".strip()
-    return flags, {"default": default, "help": help, **more}
+        more["help"] = f"{more.get('help', '')} ({shown})".strip()
+    return flags, {"default": default, **more}
 
 
 DIR = option("dir", metavar="DIR", type=Path, help="has train/<class>/*.JPEG")

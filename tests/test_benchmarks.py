@@ -591,7 +591,7 @@ def test_made_up_data_have_the_sizes_of_the_real(tmp_path):
         tokenizer = tokenizing.load_tokenizer(folder, print)
         train = SimpleNamespace(vocabulary=len(tokenizer), pad=0)
         labels = ["entailment", "not_entailment"]
-        data = SimpleNamespace(train=train, resumed=False, labels=labels)
+        data = SimpleNamespace(train=train, from_checkpoint=False, labels=labels)
         with torch.device("meta"):
             model = of_text.text_nd.build_model(args, data)
         weights = [*model.parameters()]

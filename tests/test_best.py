@@ -28,7 +28,7 @@ def cases(first, *others):
 
 def printed(output):
     """Returns the value in the last line of a run."""
-    (value,) = re.findall(r"model_best.pt has the best \w+, ([\d.]+)$", output, re.MULTILINE)
+    (value,) = re.findall(r"; model_best.pt: [^,;\d]+(?:1 )?([\d.]+)(?: %)?$", output, re.MULTILINE)
     return float(value)
 
 

@@ -41,7 +41,13 @@ from torchvision.transforms.v2 import functional
 
 import imagenet_nd as nd
 from trainparts import batch_plan, errors
-from trainparts.images import architectures, decoding, image_files, image_loading
+from trainparts.images import (
+    architectures,
+    augmentation_policies,
+    decoding,
+    image_files,
+    image_loading,
+)
 
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet_sample.tar"
 CPU = torch.device("cpu")
@@ -133,7 +139,9 @@ class Loader(image_loading.Images):
 
     def __init__(self, args, data):
         self.args, self.data = args, data
-        self.policy = nd.augmentation_policy(args, data)
+        self.policy = augmentation_policies.make_policy(
+            args.auto_augment, data.interpolation, nd.mean_colour(data)
+        )
 
     @property
     def sources(self):

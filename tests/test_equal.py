@@ -24,7 +24,7 @@ def made_up(seconds=1.0):
     return {
         "lines": [
             f"1/2  step 1  loss 2.5000  {8 / seconds:,.0f} images/s  wait {seconds:.0f} %",
-            f"all epochs are done after 2/2 epochs in 0:00:0{seconds:.0f} (h:m:s): loss 1.125",
+            f"all epochs are done: 2/2 epochs in 0:00:0{seconds:.0f} (h:m:s): loss 1.125",
         ],
         "scalars": {
             "Loss/step": {step: 2.5 - step / 8 for step in range(12)},

@@ -83,7 +83,7 @@ def test_the_same_command_begins_and_resumes(way, trained, typed, tmp_path):
         *"checkpoint.pt checkpoint-1.pt checkpoint-2.pt model_best.pt".split()
     }
     before = kept(folder)
-    line = "run: all epochs are done after 3/3 epochs; to train longer, change what ended it: "
+    line = "run: all epochs are done (3/3 epochs); to train longer, change what ended it: "
     assert typed(*words, way=way) == f"{line}nothing is left to do\n"
     assert kept(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "no other folder is made"
@@ -129,9 +129,9 @@ def test_without_a_folder_a_line_says_how_to_resume(way, trained, typed, tmp_pat
     """Where the folder is named, and where it was saved."""
     output = typed(way=way, status=143, env=EARLY)
     name = r"runs/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\S+_vit_b_16_gpux\d_b\d+_cpu0_optfloat32"
-    named = "to resume it, add to the command: --output-dir"
-    (header,) = re.findall(rf"^Logs and checkpoints: ({name}); {named} \1$", output, re.MULTILINE)
-    assert f", saved; {named} {header}\n" in output
+    how = "to resume the run, add this folder to the command as --output-dir"
+    (header,) = re.findall(rf"^Logs and checkpoints: ({name}); {how}$", output, re.MULTILINE)
+    assert f", saved; to resume it, add to the command: --output-dir {header}\n" in output
     again = typed(way=way)
     assert "Resuming" not in again and len([*(tmp_path / "runs").iterdir()]) == 2, "a new run"
     typed("--output-dir", header, way=way)
@@ -393,9 +393,9 @@ def test_resume_alone_begins_in_a_new_folder(typed, one, tmp_path):
     words = ["--resume", "one", "--epochs", "4"]
     output = typed(*words, "-b", "8")
     assert "The same command again begins from one again, in another folder\n" in output
-    (folder,) = re.findall(f"Logs and checkpoints: .*{TO_TYPE}\n", output)
+    (folder,) = re.findall(r"Logs and checkpoints: (\S+); to resume the run, add ", output)
     assert "8 x 1 x 2 = global batch 16, the checkpoint's; " in output
-    assert "has the best top1, 99.5" not in output, "its best is its own"
+    assert "model_best.pt: top-1 99.5" not in output, "its best is its own"
     assert kept(one) == before
     assert f"--resume one is ignored: {folder} has" in typed(*words, "--output-dir", folder)
     output = typed(*words, "--global-batch", "32")
@@ -768,7 +768,7 @@ def test_another_measure_replaces_the_best_with_a_line(typed, one):
     saved = load(one / "checkpoint.pt")
     assert saved["monitor"] == "Top1" and saved["best_acc1"] == best > 0
     output = typed(*words, "--desired", "loss", "1e-9")
-    assert line in output and "model_best.pt has the best loss" in output
+    assert line in output and "; model_best.pt: loss " in output
     assert load(one / "model_best.pt")["monitor"] == "Loss"
     assert "model_best.pt is the best loss; the best top1 from here on" in typed(*words)
 
@@ -780,7 +780,7 @@ def test_a_run_that_resumes_from_its_best_counts_no_epoch_twice(typed, tmp_path)
     (tmp_path / "run" / "checkpoint.pt").unlink()
     output = typed(*words, "--patience", "1")
     assert "Resuming run/model_best.pt" in output
-    assert "no better loss in 1 epochs after 2/3 epochs" in output
+    assert "no better loss in 1 epochs: 2/3 epochs" in output
 
 
 def test_later_epochs_of_the_log_are_named(one, typed):

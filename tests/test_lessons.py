@@ -77,7 +77,7 @@ def test_commands_run_as_typed(number, copy):
     output = run(["bash", "-c", command], copy, timeout=900)
     trainings = len(re.findall(r"\.py [^\n]*@", command)) + 3 * command.count("$way.py")
     trainings -= command.count("kill -KILL")
-    ended = re.findall(r"^(?:\[0\]<stdout>:)?all epochs are done after ", output, re.M)
+    ended = re.findall(r"^(?:\[0\]<stdout>:)?all epochs are done: ", output, re.M)
     losses = [float(loss) for loss in re.findall(r"1/\d  step 1  loss (\S+)", output)]
     assert len(ended) == len(losses) == trainings, output
     assert "error: " not in output and "Traceback" not in output, output

@@ -425,8 +425,8 @@ def test_a_changed_script_s_code_is_used(tmp_path, look, picture):
         changed(
             "import numpy as np\n",
             "import numpy as np\nimport helper\n",
-            "    if load and not data.resumed and",
-            f"    {own}\n    if load and not data.resumed and",
+            "    if load and not data.from_checkpoint and",
+            f"    {own}\n    if load and not data.from_checkpoint and",
             "out.copy_(resized[top : top + len(out), left : left + len(out)])",
             "out.copy_(resized[top : top + len(out), left : left + len(out)] ^ args.mask)",
             'add(\n        "-j",\n',

@@ -146,9 +146,9 @@ def test_log_and_output_agree(whole, demo):
     best = {tag: max(values[f"{tag}/val"]) for tag in ("Top1", "Top5")}
     last = {tag: values[f"{tag}/val"][-1] for tag in ("Top1", "Top5", "Loss")}
     line = f"top-1 {last['Top1']:.3f} %, top-5 {last['Top5']:.3f} %, loss {last['Loss']:.5f}; "
-    line += f"model_best.pt has the best top1, {best['Top1']:.5g}\n"
-    assert re.search(r"^all epochs are done after 3/3 epochs in 0:", output, re.MULTILINE)
-    assert f"(h:m:s): {line}" in output
+    line += f"model_best.pt: top-1 {best['Top1']:.3f} %\n"
+    assert re.search(r"^all epochs are done: 3/3 epochs in 0:", output, re.MULTILINE)
+    assert f"(h:m:s); {line}" in output
     header = "images x devices x accumulated = 16 x 1 x 1 = global batch 16; --lr 2.0 linear"
     assert f"\n{header} -> peak learning rate 0.125\n" in output
     about, end = record(logs, "about"), record(logs, "end")
@@ -214,7 +214,7 @@ def test_one_run_through_several_scripts(whole, demo, tmp_path):
     output = run([*command(ND), *words, "--desired-acc", "0.001"], tmp_path)
     assert f" after 0 of 3 epochs and {marker['step']} steps\n" in output
     assert "images x devices x accumulated = 8 x 1 x 2 = global batch 16" in output
-    assert "target reached after " in output
+    assert "target reached: " in output
     third = [*command("imagenet_ddp_apex.py"), *RUN, *level("apex"), "-b", "16"]
     third += ["--resume", first / "checkpoint.pt", "--output-dir", "third", demo]
     output = run(third, tmp_path)
@@ -346,10 +346,10 @@ def test_a_spent_budget_ends_in_mid_epoch(whole, again, tmp_path):
     output = again(*words, "1.9")
     for hours in "1.95", "2":
         assert re.search(r"^1\.43/3  train loss 3\.12  val top-1 ", output, re.MULTILINE), output
-        assert re.search(r"^the budget is spent after 1\.43/3 epochs in ", output, re.MULTILINE)
+        assert re.search(r"^the budget is spent: 1\.43/3 epochs in ", output, re.MULTILINE)
         output = again(*words, hours)
     folder = tmp_path / "run"
-    assert "the budget is spent after 1.43/3 epochs; to train longer" in again(*words, "2")
+    assert "the budget is spent (1.43/3 epochs); to train longer" in again(*words, "2")
     assert record(folder, "end")["epochs"] == pytest.approx(10 / 7, rel=1e-12)
     logged = points(folder)
     for tag in "Loss/train", "Loss/val", "Top1/val", "Throughput/train", "Lr":
@@ -912,7 +912,7 @@ def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
     )
     source = image_files.Source("images", ["a"], *[np.zeros(2, int)] * 5)
     run.data.train = run.data.val = source
-    run.data.lines = []
+    run.data.lines, run.data.num_classes = [], 1
     nd.print_header(run, None)
     assert (" is meant for sgd, not for " in capsys.readouterr().out) == named
 
@@ -1064,7 +1064,6 @@ def in_four_epochs(script, words, folder, monkeypatch, **state):
     trained = dict.fromkeys(MEASURES[script], 99.0) | {"Loss": 0.0}
     monkeypatch.setattr(script, "train_one_epoch", lambda run: setattr(run, "step", 1) or trained)
     monkeypatch.setattr(script, "validate", lambda run: of_epoch(script, next(values)))
-    monkeypatch.setattr(script, "format_metrics", lambda values, digits: str(values))
     for name in "save_checkpoint", "log_epoch":
         monkeypatch.setattr(script, name, lambda *of_run, **more: None)
     monkeypatch.setattr(script, "save_best", lambda run: saved.append(run.epoch))
@@ -1075,19 +1074,19 @@ def in_four_epochs(script, words, folder, monkeypatch, **state):
 @pytest.mark.parametrize(
     ("script", "words", "epochs", "best"),
     [
-        (nd, "", 4, "top1, 75"),
-        (nd, "--desired-acc 0.75", 2, "top1, 75"),
-        (nd, "--desired top1 75", 2, "top1, 75"),
-        (nd, "--desired loss 1.5", 3, "loss, 1.5"),
-        (nd, "--desired loss 1.5 --desired-acc 0.75", 4, "loss, 1.5"),
-        (nd, "--desired-acc 0.75 --desired loss 1.5", 4, "top1, 75"),
-        (nd, "--desired top1 76 --desired loss 1.5", 4, "top1, 75"),
-        (nd, "--desired-acc 0.75 --best loss", 2, "loss, 1.6"),
-        (text, "--desired-acc 0.83", 2, "accuracy, 83"),
-        (text, "--desired accuracy 80 --desired mcc 0.3", 3, "accuracy, 83"),
-        (text, "--desired mcc 0.4", 1, "mcc, 0.4"),
-        (text, "--desired mcc 0.5", 4, "mcc, 0.4"),
-        (text, "--desired loss 0.8 --desired mcc .4 --desired-acc 0.83", 4, "loss, 0.8"),
+        (nd, "", 4, "top-1 75.000 %"),
+        (nd, "--desired-acc 0.75", 2, "top-1 75.000 %"),
+        (nd, "--desired top1 75", 2, "top-1 75.000 %"),
+        (nd, "--desired loss 1.5", 3, "loss 1.50000"),
+        (nd, "--desired loss 1.5 --desired-acc 0.75", 4, "loss 1.50000"),
+        (nd, "--desired-acc 0.75 --desired loss 1.5", 4, "top-1 75.000 %"),
+        (nd, "--desired top1 76 --desired loss 1.5", 4, "top-1 75.000 %"),
+        (nd, "--desired-acc 0.75 --best loss", 2, "loss 1.60000"),
+        (text, "--desired-acc 0.83", 2, "accuracy 83.000 %"),
+        (text, "--desired accuracy 80 --desired mcc 0.3", 3, "accuracy 83.000 %"),
+        (text, "--desired mcc 0.4", 1, "MCC 0.40000"),
+        (text, "--desired mcc 0.5", 4, "MCC 0.40000"),
+        (text, "--desired loss 0.8 --desired mcc .4 --desired-acc 0.83", 4, "loss 0.80000"),
     ],
 )
 def test_one_epoch_has_all_that_is_desired(
@@ -1096,12 +1095,14 @@ def test_one_epoch_has_all_that_is_desired(
     task = "--task cola -a bert " if script is text else ""
     run, saved = in_four_epochs(script, task + words, tmp_path, monkeypatch)
     line = capsys.readouterr().out
-    shown = of_epoch(script, EPOCHS[script][epochs - 1])
+    shown = script.format_metrics(of_epoch(script, EPOCHS[script][epochs - 1]), 3)
     reached = "76" not in words and "mcc 0.5" not in words and words
     reason = "target reached" if reached else "all epochs are done"
-    assert line.startswith(f"{reason} after {epochs}/4 epochs in ") and f": {shown}; " in line
-    assert f"; model_best.pt has the best {best}\n" in line
-    assert float(best.split()[1]) in EPOCHS[script][saved[-1]], "model_best.pt is of this epoch"
+    assert line.startswith(f"{reason}: {epochs}/4 epochs in ") and f"; {shown}; " in line
+    assert f"; model_best.pt: {best}\n" in line
+    assert float(re.findall(r"[\d.]+", best)[-1]) in EPOCHS[script][saved[-1]], (
+        "model_best.pt is of this epoch"
+    )
     so_far = zip(*EPOCHS[script][:epochs], strict=True)
     for tag, values in zip(MEASURES[script], so_far, strict=True):
         assert run.best[tag] == (min if tag == "Loss" else max)(values)
@@ -1123,14 +1124,14 @@ GOES_ON = {"best": {"Top1": 74.5, "Top5": 0.0, "Loss": 1.0}, "stale_epochs": 1}
 @pytest.mark.parametrize(
     ("words", "state", "end"),
     [
-        ("--patience 1", {}, "no better top1 in 1 epochs after 3/4 epochs in "),
-        ("--patience 2", {}, "no better top1 in 2 epochs after 4/4 epochs in "),
-        ("--patience 3", {}, "all epochs are done after 4/4 epochs in "),
-        ("--patience 1 --best loss", {}, "no better loss in 1 epochs after 4/4 epochs in "),
-        ("--patience 1 --desired-acc 0.75", {}, "target reached after 2/4 epochs in "),
-        ("--patience 2", GOES_ON, "no better top1 in 2 epochs after 1/4 epochs in "),
-        ("--patience 3", GOES_ON, "all epochs are done after 4/4 epochs in "),
-        ("--patience 4 --best loss", GOES_ON, "no better loss in 4 epochs after 3/4 epochs in "),
+        ("--patience 1", {}, "no better top1 in 1 epochs: 3/4 epochs in "),
+        ("--patience 2", {}, "no better top1 in 2 epochs: 4/4 epochs in "),
+        ("--patience 3", {}, "all epochs are done: 4/4 epochs in "),
+        ("--patience 1 --best loss", {}, "no better loss in 1 epochs: 4/4 epochs in "),
+        ("--patience 1 --desired-acc 0.75", {}, "target reached: 2/4 epochs in "),
+        ("--patience 2", GOES_ON, "no better top1 in 2 epochs: 1/4 epochs in "),
+        ("--patience 3", GOES_ON, "all epochs are done: 4/4 epochs in "),
+        ("--patience 4 --best loss", GOES_ON, "no better loss in 4 epochs: 3/4 epochs in "),
     ],
 )
 def test_patience(words, state, end, tmp_path, monkeypatch, capsys):
@@ -1139,7 +1140,7 @@ def test_patience(words, state, end, tmp_path, monkeypatch, capsys):
     run, _ = in_four_epochs(nd, words, tmp_path, monkeypatch, **state)
     assert capsys.readouterr().out.startswith(end)
     (name, ended), _ = run.log.add_text.call_args
-    assert name == "end" and f'"reason": "{end.partition(" after ")[0]}"' in ended
+    assert name == "end" and f'"reason": "{end.partition(":")[0]}"' in ended
 
 
 def test_patience_and_kept_epochs_of_a_run_that_goes_on(demo, tmp_path):
@@ -1150,7 +1151,7 @@ def test_patience_and_kept_epochs_of_a_run_that_goes_on(demo, tmp_path):
     folder = tmp_path / "run"
     for more in [], ["--budget-hours", "1"]:
         output = run([*words, *more, demo], tmp_path)
-        assert "no better top1 in 3 epochs after 4/90 epochs" in output
+        assert "no better top1 in 3 epochs: 4/90 epochs" in output
         kept = {path.name: load(path)["epoch"] for path in folder.glob("epoch-*")}
         assert kept == {"epoch-2.pt": 2, "epoch-4.pt": 4}
     run([*command(ND), *VIT, "--evaluate", "--resume", folder / "epoch-2.pt", demo], tmp_path)

@@ -79,6 +79,20 @@ def unnamed_outputs(
     return errors.BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 
 
+def about_images(train: image_files.Source, val: image_files.Source, num_classes: int) -> list[str]:
+    """Returns lines on the images of a run: how many there are, in which order their classes, and
+    what of DIR is not read. `train` has none in an evaluation; `num_classes` is that of a model on
+    synthetic images."""
+    images = f"{len(val.target):,} validation images"
+    if len(train.target):
+        images = f"{len(train.target):,} training and {images}"
+    if not train.classes:
+        return [f"{images}, {num_classes:,} classes, all synthetic"]
+    gaps = [*(train.gaps() if len(train.target) else []), *val.gaps()]
+    lines = [f"{images}, {len(train.classes):,} classes"]
+    return [*lines, *order_of_numbers(train.classes), *gaps]
+
+
 def order_of_numbers(classes: Sequence[str]) -> list[str]:
     """Returns a line on the order of classes that are numbers, where text has another."""
     if not all(map(str.isdecimal, classes)) or sorted(classes) == sorted(classes, key=int):

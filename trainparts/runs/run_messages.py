@@ -40,6 +40,18 @@ def about_resuming(
     return lines
 
 
+def about_folder(folder: Path, output_dir: str | None, resume: str | None) -> list[str]:
+    """Returns lines, as a run begins, on its folder and on how to resume it; `output_dir` and
+    `resume` are the options as they were typed, or None."""
+    if output_dir:
+        return [f"Logs and checkpoints: {folder}; the same command again resumes it"]
+    how = "to resume the run, add this folder to the command as --output-dir"
+    lines = [f"Logs and checkpoints: {folder}; {how}"]
+    if resume:
+        lines.insert(0, f"The same command again begins from {resume} again, in another folder")
+    return lines
+
+
 def how_to_resume(output_dir: str | None, folder: Path | None) -> str:
     """Returns what to type to resume the run in a folder, in words; `output_dir` is --output-dir as
     it was typed, or None."""
@@ -88,7 +100,7 @@ def why_over(
     done = epoch + step / steps
     end = metadata.get("end") or {}  # without it, another run is begun
     if end.get("until") == until and end["epochs"] == done:
-        ended = f"{end['reason']} after {round(done, 2):g}/{epochs} epochs"
+        ended = f"{end['reason']} ({round(done, 2):g}/{epochs} epochs)"
         return f"{ended}; to train longer, change what ended it"
     if metadata["in_place"] and epoch >= epochs:
         return f"{round(done, 2):g} epochs are done; to train longer, raise --epochs {epochs}"
