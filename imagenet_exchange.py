@@ -342,8 +342,8 @@ def _rehearse(run):
 
 
 def _uses_all(model, args, data, place):
-    """Returns whether the loss depends on all weights that train on all ranks, as a step on noise
-    finds out."""
+    """Returns whether the loss depends on all trainable weights on every rank, as found by a step
+    on noise."""
     kept = [buffer.clone() for buffer in model.buffers()]  # statistics, which training changes
     inputs, target = dummy_batch(args, data, data.device_batch, place.device)
     # Compiled, it would be another graph than DDP's.
@@ -697,7 +697,8 @@ def count_oldest_step(run, meter):
     """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        # Sync point: with this step; the next one is queued, unless count_queued_steps() calls it.
+        # Sync point: waits for this step. The next one is queued, except when count_queued_steps()
+        # calls this function.
         copied.synchronize()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     scale = step.pop("scale") / run.place.ranks  # which have the same
@@ -814,9 +815,10 @@ def make_checkpoint(run):
 
 def restore(run, metadata, tensors):
     """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed. `metadata`
-    is what make_checkpoint() gave, and what load_checkpoint() has added: whether the checkpoint is
-    of this run, `in_place`; `path`; as `group` the learning rate and timm's count of steps."""
-    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
+    has what make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
+    checkpoint is of this run; `path`; and `group`, the learning rate and timm's count of steps."""
+    # The scaler's state is read before load_state(), which may train steps on zeros. A checkpoint
+    # of another script may lack some of that state.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
@@ -889,7 +891,8 @@ def epochs_done(run):
 
 
 def ends_by(args):
-    """Returns the options that decide when a run ends: if they are the same, it is over."""
+    """Returns the options that decide when a run ends: a run that has ended stays so unless they
+    change."""
     return {name: getattr(args, name) for name in run_options.ENDS_BY}
 
 
@@ -999,8 +1002,8 @@ def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def format_metrics(values: Mapping[str, float], digits: int = 1) -> str:
-    """Returns those of the measures that are in `values` as a line prints them, percentages with so
-    many decimals."""
+    """Returns the measures that are in `values`, as text for one line; percentages have `digits`
+    decimals, and the loss has two more."""
     forms = {"Top1": "top-1 {0:.{1}f} %", "Top5": "top-5 {0:.{1}f} %", "Loss": "loss {0:.{2}f}"}
     return ", ".join(
         forms[tag].format(values[tag], digits, digits + 2) for tag in forms if tag in values
@@ -1077,8 +1080,8 @@ def open_data(
     metadata: dict | None = None,
 ) -> Data:
     """Returns the Data for these options, with `batches` of split_batch(). What a checkpoint with
-    this metadata, or the file of --weights, says of its model is believed: in an evaluation classes
-    and sizes, too, unless a size is typed."""
+    this metadata, or the file of --weights, says of its model is used: in an evaluation also its
+    classes, and its sizes unless they are typed."""
     device_batch, _, global_batch = batches
     if global_batch % args.repeated_aug:
         raise errors.BadInput(
@@ -1145,8 +1148,8 @@ def open_data(
 
 
 def about_weights(args, data, about):
-    """Returns lines on the weights that are evaluated, on how what they say differs from `data`,
-    and on what they do not say."""
+    """Returns lines on the weights: which ones are evaluated, where their file differs from `data`,
+    and what is assumed because the file does not say it."""
     lines = []
     if args.evaluate:
         sizes = data.val_size, data.val_resize
@@ -1245,11 +1248,12 @@ def crop_size(args, data, split, epoch):
     return start + (data.image_size - start) * thirds // 3 // 16 * 16
 
 
-# A crop is a generator, so that of a JPEG only the region is decoded that it chooses. A loader
-# process
-# - calls next(crop), which yields choose(height, width) -> (top, left, height, width) of a region,
-# - decodes that region, and sends it: the value of `yield` is uint8 (height, width, 3),
-# - so that the crop writes its part of the batch, `out`, uint8 (size, size, 3).
+# A crop is a generator, so that only the region that it chooses is decoded of a JPEG. A loader
+# process (image_loading.load_images()) calls next(crop), which yields a function that chooses a
+# region of an image of this height and width: (top, left, height, width). The process decodes that
+# region by decoding.decode_regions(), or by Pillow if the image is no JPEG, and sends it: `yield`
+# returns uint8 (height, width, 3). The crop then writes its part of the batch, `out`, which is
+# uint8 (size, size, 3).
 
 
 def random_crop(args, data, policy, out, key, epoch):
@@ -1279,8 +1283,8 @@ def augment(image, rng, args, data, policy):
 
 
 def central_crop(args, data, out, key=None, epoch=None):
-    """Writes the central crop of an image into `out`, after the shorter side was resized to
-    --val-resize; for models that timm publishes so, after both were, whatever the shape."""
+    """Writes the central crop of an image into `out`. Before that, the shorter side is resized to
+    --val-resize, or, for models that timm publishes so, both sides are, whatever the shape."""
     # Cropped to 20:1 first: an image of 1 x 30,000 pixels, resized, would fill the memory.
     squash = architectures.preset_of(args.arch).squash
     longest = 10**6 if squash else 20
@@ -1577,7 +1581,7 @@ def add_optimization_options(parser):
     add(
         "--base-lr",
         type=option_types.positive,
-        help="instead of --lr, for one device's batch (default: off)",
+        help="peak learning rate for a batch of -b, instead of --lr (default: off)",
     )
     add(
         "--lr-schedule",
@@ -1594,9 +1598,19 @@ def add_optimization_options(parser):
         choices=["sgd", "nesterov", "adamw", "lamb", "lars", "muon"],
         help="lamb, lars and muon are timm's; muon takes the --lr of adamw",
     )
-    add("--momentum", type=option_types.non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add(
+        "--momentum",
+        type=option_types.non_negative,
+        default=0.9,
+        help="momentum of SGD, LARS and Muon",
+    )
     add("--wd", "--weight-decay", type=option_types.non_negative, help="weight decay")
-    add("--beta2", type=option_types.zero_to_1, default=0.999, help="of AdamW and Muon")
+    add(
+        "--beta2",
+        type=option_types.zero_to_1,
+        default=0.999,
+        help="decay of the squared gradients of AdamW and Muon",
+    )
     add(
         "--norm-wd",
         type=option_types.non_negative,
@@ -1851,8 +1865,10 @@ def build_run(args):
     options = defining_options(args, place, sources)
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
-    #    devices. load_checkpoint() says how it is verified. Where defining options differ,
-    #    check_resumed() refuses to go on with this run; of another run it returns which do.
+    #    devices. load_checkpoint() checks the file (checksums; no code runs), and takes an older
+    #    one if it is damaged; check_resumed() compares the options, check_model() the classes, and
+    #    restore() names and shapes of all tensors. If options that define what is trained differ,
+    #    this run is not resumed; for another run, a line says how they differ.
     endings.arm_timeout(args.timeout, args.compile)
     metadata = tensors = None
     if place.rank == 0:
@@ -1956,7 +1972,7 @@ def defining_options(args, place, sources):
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
-    # Ranks that differ would train something else in silence, or wait in a collective.
+    # Ranks that differ would silently train something else, or hang in a collective.
     mine |= {"device": place.device.type, "trainparts": package_digest.IDENTITY}
     if found := checkpointing.list_differences(broadcast_object(mine), mine):
         raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
@@ -1975,9 +1991,9 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint is logged again; before the first one, all. The log
-        # drops all from one number on, which is a step in Loss/step and an epoch in other tags: so
-        # after a fall-back to an older checkpoint it has some epochs twice.
+        # What was logged after the checkpoint, or everything if there is none, is logged again. The
+        # log drops all from one number on, which counts steps in Loss/step and epochs in other
+        # tags. So after a fall-back to an older checkpoint, the log has some epochs twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []

@@ -224,8 +224,8 @@ def _rehearse(run):
 
 
 def _uses_all(model, args, data, place):
-    """Returns whether the loss depends on all weights that train on all ranks, as a step on noise
-    finds out."""
+    """Returns whether the loss depends on all trainable weights on every rank, as found by a step
+    on noise."""
     kept = [buffer.clone() for buffer in model.buffers()]  # statistics, which training changes
     inputs, target = dummy_batch(args, data, data.device_batch, place.device)
     # Compiled, it would be another graph than DDP's.
@@ -579,7 +579,8 @@ def count_oldest_step(run, meter):
     """Counts the oldest step whose sums have not been read, and reads what ranks want."""
     total, copied = run.pending.pop(0)
     if copied:
-        # Sync point: with this step; the next one is queued, unless count_queued_steps() calls it.
+        # Sync point: waits for this step. The next one is queued, except when count_queued_steps()
+        # calls this function.
         copied.synchronize()
     step = dict(zip((*SUMS, *FLAGS), total.tolist(), strict=True))
     scale = step.pop("scale") / run.place.ranks  # which have the same
@@ -696,9 +697,10 @@ def make_checkpoint(run):
 
 def restore(run, metadata, tensors):
     """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed. `metadata`
-    is what make_checkpoint() gave, and what load_checkpoint() has added: whether the checkpoint is
-    of this run, `in_place`; `path`; as `group` the learning rate and timm's count of steps."""
-    # Before load_state(), which may train steps on zeros. Another script's state may lack some.
+    has what make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
+    checkpoint is of this run; `path`; and `group`, the learning rate and timm's count of steps."""
+    # The scaler's state is read before load_state(), which may train steps on zeros. A checkpoint
+    # of another script may lack some of that state.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
@@ -771,7 +773,8 @@ def epochs_done(run):
 
 
 def ends_by(args):
-    """Returns the options that decide when a run ends: if they are the same, it is over."""
+    """Returns the options that decide when a run ends: a run that has ended stays so unless they
+    change."""
     return {name: getattr(args, name) for name in run_options.ENDS_BY}
 
 
@@ -835,7 +838,7 @@ class GPT(nn.Module):
             self.head.weight = self.token.weight
 
     def group_matcher(self, coarse=False):
-        """Returns what the names of each layer begin with, for --layer-decay; the rest is last."""
+        """Returns patterns of the names in each layer, for --layer-decay; the rest is last."""
         return {"stem": "token|position", "blocks": r"blocks\.(\d+)"}
 
     def forward(self, tokens):
@@ -851,7 +854,8 @@ class Block(nn.Module):
         super().__init__()
 
         def branch(wide, between, narrow):
-            # width -> wide, `between`: wide -> narrow, -> width. `last` draws its weights first.
+            # Linear width -> wide, `between` wide -> narrow, linear narrow -> width. `last` is made
+            # first, and so draws its random weights first.
             norm = nn.LayerNorm(width, bias=False)
             last = nn.Linear(narrow, width, bias=False)
             first = nn.Linear(width, wide, bias=False)
@@ -928,7 +932,7 @@ class Classifier(nn.Module):
         self.order = order  # of the encoder's outputs, so that they are the task's classes
 
     def group_matcher(self, coarse=False):
-        """Returns what the names of each layer begin with, for --layer-decay; the rest is last."""
+        """Returns patterns of the names in each layer, for --layer-decay; the rest is last."""
         return {"stem": r".*(?:emb|wte|wpe)", "blocks": r".*?\.(\d+)\."}
 
     def forward(self, inputs):
@@ -944,10 +948,10 @@ class Classifier(nn.Module):
 
 
 def load_fitting_weights(model, args, data):
-    """Loads the weights of --weights FILE that fit, and prints the others, such as those of another
-    task's last layer. Of more positions than --max-length, the first are taken. Raises BadInput if
-    FILE is a checkpoint of these scripts of another model, or, to evaluate, of another task, or if
-    not all weights fit."""
+    """Loads the weights of --weights FILE that fit, and prints the names of the others, such as
+    those of another task's last layer. If FILE has more positions than --max-length, the first are
+    taken. Raises BadInput if FILE is a checkpoint of these scripts for another model. To evaluate,
+    also raises it if FILE is of another task, or if not all weights fit."""
     what, saved = f"--weights {args.weights}", safe_files.load_file(args.weights)
     saved = saved if isinstance(saved, dict) else {}
     about = about_model(args, data)
@@ -1215,10 +1219,11 @@ def open_data(
 
 
 def name_labels(args, about, lines):
-    """Returns the names of the classes in the order of the encoder's outputs: that of `about`, of a
-    checkpoint, or of FOLDER's config.json, if these are the task's names in any spelling of GLUE's.
-    It is the task's order if they are LABEL_0, LABEL_1 ... or other names, on which it adds a line.
-    Raises BadInput if FOLDER's own classifier, of other names, is to be evaluated."""
+    """Returns the task's names of classes in the order of the encoder's outputs. That order is the
+    one in `about`, from a checkpoint, or in FOLDER's config.json, if its names are the task's in
+    any of GLUE's spellings. If they are LABEL_0, LABEL_1 ... or other names, the order is the
+    task's; for other names, this function adds a line to `lines`. Raises BadInput if FOLDER's own
+    classifier has other names and is to be evaluated."""
     given = GLUE[args.task][2]
     names = CLASSES.get(args.task, given)
     if about:  # its weights take the place of FOLDER's
@@ -1495,7 +1500,7 @@ def add_optimization_options(parser):
     add(
         "--base-lr",
         type=option_types.positive,
-        help="instead of --lr, for one device's batch (default: off)",
+        help="peak learning rate for a batch of -b, instead of --lr (default: off)",
     )
     add(
         "--lr-schedule",
@@ -1512,9 +1517,19 @@ def add_optimization_options(parser):
         choices=["sgd", "nesterov", "adamw", "lamb", "lars", "muon"],
         help="lamb, lars and muon are timm's; muon takes the --lr of adamw",
     )
-    add("--momentum", type=option_types.non_negative, default=0.9, help="of SGD, LARS and Muon")
+    add(
+        "--momentum",
+        type=option_types.non_negative,
+        default=0.9,
+        help="momentum of SGD, LARS and Muon",
+    )
     add("--wd", "--weight-decay", type=option_types.non_negative, help="weight decay")
-    add("--beta2", type=option_types.zero_to_1, default=0.999, help="of AdamW and Muon")
+    add(
+        "--beta2",
+        type=option_types.zero_to_1,
+        default=0.999,
+        help="decay of the squared gradients of AdamW and Muon",
+    )
     add(
         "--norm-wd",
         type=option_types.non_negative,
@@ -1769,8 +1784,10 @@ def build_run(args):
     options = defining_options(args, place, sources)
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
-    #    devices. load_checkpoint() says how it is verified. Where defining options differ,
-    #    check_resumed() refuses to go on with this run; of another run it returns which do.
+    #    devices. load_checkpoint() checks the file (checksums; no code runs), and takes an older
+    #    one if it is damaged; check_resumed() compares the options, check_model() the classes, and
+    #    restore() names and shapes of all tensors. If options that define what is trained differ,
+    #    this run is not resumed; for another run, a line says how they differ.
     endings.arm_timeout(args.timeout, args.compile)
     metadata = tensors = None
     if place.rank == 0:
@@ -1874,7 +1891,7 @@ def defining_options(args, place, sources):
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
     options = {name: value for name, value in mine.items() if name not in parser.free}
-    # Ranks that differ would train something else in silence, or wait in a collective.
+    # Ranks that differ would silently train something else, or hang in a collective.
     mine |= {"device": place.device.type, "trainparts": package_digest.IDENTITY}
     if found := checkpointing.list_differences(broadcast_object(mine), mine):
         raise errors.BadInput(f"rank {place.rank} differs from rank 0 in {found}")
@@ -1893,9 +1910,9 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint is logged again; before the first one, all. The log
-        # drops all from one number on, which is a step in Loss/step and an epoch in other tags: so
-        # after a fall-back to an older checkpoint it has some epochs twice.
+        # What was logged after the checkpoint, or everything if there is none, is logged again. The
+        # log drops all from one number on, which counts steps in Loss/step and epochs in other
+        # tags. So after a fall-back to an older checkpoint, the log has some epochs twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
         run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []

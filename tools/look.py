@@ -98,7 +98,7 @@ def open_checkpoint(path, arch=None):
         args = options_of(saved, arch)
         data = nd.Data(
             **dict.fromkeys(nd.Data._fields)
-            | {"resumed": True, "model_options": options, "num_classes": count}
+            | {"from_checkpoint": True, "model_options": options, "num_classes": count}
             | {"image_size": size, "val_size": size, "val_resize": resize}
             | {"interpolation": about.get("interpolation", usual["interpolation"])}
             | {name: tuple(about.get(name, usual[name])) for name in ("mean", "std")}

@@ -31,10 +31,10 @@ def split_batch(
     global_batch: int | None = None,
     multiple: int = 1,
 ) -> Batches:
-    """Returns the Batches of a step: `accumulation` times `batch` on each of the devices that take
-    different items. Where the global batch is given, each device takes the largest batch up to
-    `batch` that divides what it has in a step, and that `multiple` divides. Raises BadInput if
-    the devices cannot share the global batch evenly."""
+    """Returns the Batches of a step in which each of the devices, all with different items, takes
+    `batch` items `accumulation` times. If the global batch is given, a device takes the largest
+    batch up to `batch` that divides the device's items in a step and is a multiple of `multiple`.
+    Raises BadInput if the devices cannot share the global batch evenly."""
     # The global batch decides what is trained, and its split decides nothing. So it is kept, and
     # the batch of a device, which is limited by its memory, adapts.
     in_step = batch * accumulation  # items of a device

@@ -53,8 +53,8 @@ def device_name(device: torch.device) -> str:
 
 
 def cores_per_rank(local_ranks: int = 1) -> int:
-    """Returns the share of each of a node's ranks of the cores that this process may use, 1 or
-    more."""
+    """Returns how many cores each of a node's ranks may use: an equal share of those that this
+    process may use, but at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (cores or 1) // local_ranks)
 
@@ -81,8 +81,8 @@ def exact_dtype(device: torch.device) -> torch.dtype:
 
 def seed_generators(seed: int, device: torch.device) -> None:
     """Does what torch.manual_seed() does for the CPU and devices of this kind."""
-    # That formats a traceback for each kind that is not in use: reads of the file system, and more
-    # time than all else that the loop does in a step.
+    # torch.manual_seed() formats a traceback for each kind of device that is not in use. This reads
+    # files, and takes more time than all else that the loop does in a step.
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         kind = torch.get_device_module(device)

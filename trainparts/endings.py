@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from trainparts import standard_streams
 
-# Of launchers, of Ctrl-C, of Slurm and clouds, of a terminal that closes.
+# Sent by launchers, by Ctrl-C, by Slurm and clouds, and by a terminal that closes.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -41,8 +41,8 @@ def on_signal(signals: list[tuple[str, float]], signum: int, frame: FrameType | 
 
 
 def arm_timeout(seconds: float, compiles: bool = False) -> None:
-    """Makes Python print where it is and exit, unless this is called again within so many seconds
-    and half a minute, and an hour more where a graph `compiles`. 0 seconds start no timer."""
+    """Makes Python print its stacks and exit, unless this function is called again within `seconds`
+    and half a minute, plus an hour if a graph `compiles`. With 0 seconds, no timer is started."""
     # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
     # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
     # what hangs elsewhere: in reading data, or in a group without a timeout.

@@ -87,7 +87,8 @@ def report_error(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(5)
     if line:
-        # Of names of files nothing can break the line, or send a terminal commands.
+        # A file's name may have control characters. Escaped, they cannot break the line, or send
+        # commands to a terminal.
         line = re.sub(r"[\0-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
         line = f"{Path(sys.argv[0]).name}: error: {line}"
     else:
@@ -98,8 +99,8 @@ def report_error(
     return status
 
 
-# Errors of storage that the user must remove: of a path, where it is one that the user has typed,
-# and limits of the system. All others may pass by themselves, as when a server does not answer.
+# Storage errors that the user must fix: those of a path, if the user has typed it, and those of the
+# system's limits. All others may pass by themselves, as when a server does not answer.
 WRONG_PATH = "ENOENT ENOTDIR EISDIR EEXIST EACCES ENAMETOOLONG ELOOP EINVAL".split()
 LIMITS = "EMFILE EFBIG EAGAIN ENOMEM".split()  # of files, of processes, of memory
 
@@ -107,9 +108,10 @@ LIMITS = "EMFILE EFBIG EAGAIN ENOMEM".split()  # of files, of processes, of memo
 def storage_error(
     what: str | os.PathLike[str], error: BaseException, typed: bool = False, advice: str = ""
 ) -> BadInput | Fault:
-    """Returns the BadInput or Fault to raise for an error of reading or writing: for an OSError by
-    these lists; all others are about what is in a file, and the user's. `typed`: the path is one
-    that the user has typed. `advice` is for the user."""
+    """Returns the BadInput or Fault to raise for an error of reading or writing. An OSError becomes
+    one or the other by these lists; any other exception is about what is in a file, and becomes a
+    BadInput. `typed`: the path is one that the user has typed. `advice`, for the user, is added to
+    a BadInput."""
     why = getattr(error, "strerror", None) or first_line(error)[:300]
     path = os.fsdecode(getattr(error, "filename", None) or "")
     if path not in str(what):

@@ -36,8 +36,8 @@ fraction = number_between(float, 1e-9, 1)
 
 
 def replaced(gone: str | None, advice: str, text: str) -> str:
-    """Returns an option's text. Raises ArgumentTypeError, with advice, if it is `gone`; if that is
-    None, always."""
+    """Returns the text of an option. Raises ArgumentTypeError, with advice, if the text is `gone`,
+    a value that is no longer accepted; or for any text, if `gone` is None."""
     if text == gone or gone is None:
         raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
     return text

@@ -42,9 +42,9 @@ class Meter:
         steps: int = 0,
         state: State | None = None,
     ):
-        """`total` items, called `items`, are to come. Rank 0 shows a bar, on a terminal. `steps`
-        are counted already, as in `state`, which is that of the meter that a checkpoint has
-        kept."""
+        """Expects `total` items, whose name is `items`, and shows a bar on rank 0's terminal. To
+        resume an epoch, `steps` is the number of steps that are counted already, and `state` is the
+        state of the meter in the checkpoint."""
         self.title, self.items, self.device = title, items, device
         self.steps = steps  # counted so far
         # What a checkpoint needs to resume here, as of the last read_clock().

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainparts import option_types
 
-# The options that decide when a run ends: if they are the same, it is over.
+# The options that decide when a run ends: a run that has ended stays so unless they change.
 ENDS_BY = ("epochs", "desired", "patience", "budget_hours", "best")
 
 
@@ -98,7 +98,7 @@ def add_run_options(
         "--checkpoint-minutes",
         type=option_types.non_negative,
         default=15,
-        help="also save this often; 0 = off",
+        help="save every N minutes, besides after each epoch; 0 = off",
     )
     add(
         "--best",

@@ -28,8 +28,9 @@ Content = dict | list | torch.Tensor | str | float | None
 
 
 def write_atomically(path: Path, save: Callable[[BufferedWriter], object]) -> None:
-    """Atomically replaces a file by what save(file) writes: on the disk before it has its name.
-    Raises Fault or BadInput if it cannot be written; the file before it is intact then."""
+    """Atomically replaces a file by what save(file) writes, which is on the disk before it gets the
+    file's name. Raises Fault or BadInput if it cannot be written; the previous file is intact
+    then."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -51,12 +52,12 @@ def write_atomically(path: Path, save: Callable[[BufferedWriter], object]) -> No
 
 
 def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
-    """Returns what torch.save() wrote, with its tensors in host memory; of a *.safetensors file its
-    tensors. Nothing in it is executed. Raises Damaged if the file is not intact, or is no such
-    file; BadInput if `typed`, a path that the user has typed, is wrong; Fault if it cannot be read
-    now."""
-    # Read as a whole: of a disk that does not answer, zipfile and torch.load() would say that the
-    # file is damaged, and then an older one would be taken.
+    """Returns what torch.save() wrote, with its tensors in host memory, or the tensors of a
+    *.safetensors file. Nothing in the file is executed. Raises Damaged if the file is damaged or of
+    another kind; BadInput if the path is wrong and `typed`, one that the user has typed; and Fault
+    if the file cannot be read now."""
+    # The file is read as a whole first. If a disk does not answer, zipfile and torch.load() would
+    # say that the file is damaged, and then an older one would be taken.
     try:
         content = io.BytesIO(Path(path).read_bytes())
     except (OSError, ValueError, MemoryError) as error:
@@ -102,7 +103,8 @@ def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
 
 
 def weight_fits(weight: torch.Tensor, own: torch.Tensor) -> bool:
-    """Returns whether a file's weight can be one of a model's: it has as many sides, and real
-    numbers where those are; whole ones were quantised, with a scale that is elsewhere."""
+    """Returns whether a weight from a file fits one of a model's, `own`: it is dense, has the same
+    shape, and is floating-point if `own` is. Integers in place of floating-point numbers are
+    quantised, and their scale is stored elsewhere."""
     real = weight.is_floating_point() or not own.is_floating_point()
     return weight.shape == own.shape and real and weight.layout == torch.strided

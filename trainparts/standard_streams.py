@@ -67,8 +67,8 @@ def deliver(seconds: float = AT_THE_END) -> None:
 
 
 def descriptor_that_does_not_wait() -> int:
-    """Returns a descriptor of stderr for C code, whose writes fail where they would wait, as far as
-    the system has one: not for a socket."""
+    """Returns a descriptor of stderr for C code. Where a write to stderr would wait, a write to
+    this descriptor fails, except on a socket, for which the system has no such descriptor."""
     reader = _reader(sys.stderr)
     return reader.own if reader else sys.stderr.fileno()
 
@@ -142,8 +142,9 @@ class Reader:
             pass
 
     def piece(self) -> bytes:
-        """Returns whole lines of what is kept, if there are, not more than a pipe takes at once,
-        so that another process's lines do not come between."""
+        """Returns the next bytes to write: as many whole lines of what is kept as a pipe takes at
+        once, so that another process's lines do not come between. If there is no whole line,
+        returns a part of one."""
         end = self.kept.rfind(b"\n", 0, select.PIPE_BUF) + 1
         return bytes(self.kept[: end or select.PIPE_BUF])
 

@@ -64,8 +64,9 @@ def make_model(arch: str, pretrained: bool = False, **options: option_types.Valu
 def model_options(
     arch: str, image_size: int | None, about: About, zero_init: bool = False
 ) -> dict[str, option_types.Value]:
-    """Returns the arguments of an architecture besides the number of classes: those of a file's
-    model, from weight_files.about_file(), but sizes are this run's."""
+    """Returns the arguments that a model of this architecture is built with, besides the number of
+    classes. Those in `about`, what weight_files.about_file() says of a file's model, take
+    precedence, but sizes are always this run's."""
     options: dict[str, option_types.Value] = {}
     if zero_init:  # only ResNets take it
         options = {"zero_init_residual": True}
@@ -86,8 +87,8 @@ def model_options(
 
 @functools.cache
 def timm_size(arch: str, image_size: int) -> dict[str, int]:
-    """Returns {"img_size": pixels} for a model of timm's that takes images of another size than its
-    own only if it is built for it, else nothing; raises BadInput if it does not take them."""
+    """Returns {"img_size": pixels} if a model of timm's takes images of this size only when it is
+    built for them, and {} if it takes them as it is. Raises BadInput if it does neither."""
     preset, wrong = preset_of(arch), []
     if image_size == preset.image_size:
         return {}
@@ -126,7 +127,7 @@ class Preset(NamedTuple):
 
 
 def preset_in(transforms: ImageClassification) -> Preset:
-    """Returns the Preset of what torchvision's published weights have as transforms()."""
+    """Returns the Preset of torchvision's published weights, from their transforms()."""
     return Preset(
         transforms.crop_size[0],
         transforms.resize_size[0],
@@ -138,8 +139,8 @@ def preset_in(transforms: ImageClassification) -> Preset:
 
 @functools.cache
 def preset_of(arch: str, test: bool = False) -> Preset:
-    """Returns the Preset that belongs to `arch`; for published weights of timm's also that of a
-    `test`, as in timm's validate.py."""
+    """Returns the Preset that belongs to `arch`. For a `test` of timm's published weights, it has
+    the sizes of timm's validate.py."""
     if not arch.startswith("timm/"):
         return preset_in(next(iter(models.get_model_weights(arch))).transforms())
     config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
@@ -170,9 +171,10 @@ def choose_sizes(
     val_size: int | None = None,
     val_resize: int | None = None,
 ) -> tuple[int, int, int]:
-    """Returns (image size, size of validation's crops, shorter side before that crop), in pixels:
-    those that are typed, else those that a file says `about` its model, else the usual size, and a
-    side in the preset's proportion to the crop. Raises BadInput if the crop is the larger one."""
+    """Returns (image size, size of validation's crops, shorter side before that crop), in pixels.
+    Typed sizes come first, then those in `about`, what a file says of its model, then the usual
+    size. If nothing gives the shorter side, it has the preset's proportion to the crop. Raises
+    BadInput if the crop is larger than that side."""
     chosen = image_size or about.get("image_size") or usual_size
     crop = val_size or chosen
     side = val_resize

@@ -27,9 +27,10 @@ def name_outputs(
     typed: int | None,
     folder: str | None,
 ) -> tuple[image_files.Source, image_files.Source, int]:
-    """Returns (train, val, number of outputs) of an evaluation, whose targets are outputs of the
-    weights: by the names that a file says, else by those in `folder`, DIR, which must then be as
-    many. `typed` is --num-classes, or None."""
+    """Returns (train, val, number of outputs) for an evaluation, with outputs of the weights as
+    targets. Classes are matched by the names that the weights' file has, or, if it has none, by the
+    folders in DIR, `folder`, which must then be as many as the outputs. `typed` is --num-classes,
+    or None."""
     outputs = typed or about.get("num_classes") or len(train.classes) or 1000
     if outputs != about.get("num_classes", outputs):
         raise errors.BadInput(
@@ -47,9 +48,10 @@ def name_outputs(
 
 
 def order_classes(found: list[str], about: architectures.About) -> list[str]:
-    """Returns the classes of a model's outputs: those that a file says, or those of the folders
-    that were `found`, whose order is ImageFolder's, as that of nearly all weights. For published
-    weights of 1,000 classes, these must be ImageNet's: by WordNet's ids, or from 0 to 999."""
+    """Returns the classes in the order of a model's outputs: as its file says, in `about`, or as
+    the folders were `found`, in ImageFolder's order, which nearly all weights have. For published
+    weights of 1,000 classes, the folders must be ImageNet's: named by WordNet's ids, or from 0 to
+    999."""
     if "classes" in about or not about["published"] or len(found) != 1000:
         return about.get("classes", found)
     numbers = [str(number) for number in range(1000)]

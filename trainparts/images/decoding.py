@@ -91,10 +91,12 @@ def decode_regions(regions: Sequence[CodeStream]) -> list[np.ndarray | None]:
     decoded = None
     with contextlib.suppress(RuntimeError), hushed() as warnings_of_c:
         decoded = decoder.decode(regions, params=parameters)
-    # Of an image whose middle is damaged, libjpeg warns there, but raises its error at the image's
-    # end alone, which a region seldom reaches. Pillow then reads all of it.
+    # If an image is damaged in the middle, libjpeg only warns there. It raises its error at the
+    # image's end, which decoding a region seldom reaches. So after a warning, Pillow reads the
+    # whole image.
     if decoded is None or warnings_of_c or any(image is None for image in decoded):
-        # Of which one it warned, only decoding them one by one tells: the list takes twice as long.
+        # Only decoding the images one by one shows which of them caused the warning. Such a list
+        # takes twice as long.
         return [None] if len(regions) == 1 else [decode_regions([one])[0] for one in regions]
     return [np.asarray(image) for image in decoded]
 
@@ -105,8 +107,9 @@ def region_decoder() -> tuple[ModuleType, Decoder, object] | None:
     # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
     # Called where images are decoded, so that every loader worker makes its own.
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
-    # What its libjpeg-turbo refuses, its OpenCV would decode: damaged images, half of them grey.
-    # OpenCV reads this limit when it is loaded, and takes no image then.
+    # nvImageCodec passes damaged images, which its libjpeg-turbo refuses, on to its OpenCV, which
+    # would decode them half grey. OpenCV reads this limit when it is loaded, and refuses all images
+    # if it is 0.
     limit = "OPENCV_IO_MAX_IMAGE_PIXELS"
     before, os.environ[limit] = os.environ.get(limit), "0"
     stderr = os.dup(2)
@@ -194,7 +197,7 @@ def decode_by_pillow(encoded: bytes, choose: Choose) -> np.ndarray:
 
 
 def why_unread(encoded: bytes) -> str:
-    """Returns what a file is that is of no format in FORMATS."""
+    """Returns what a file is, as text, if its format is not in FORMATS."""
     with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
         return f"it is {image.format}, not one of {', '.join(FORMATS)}"
     return f"Pillow cannot identify it: it begins with {encoded[:16]}"

@@ -112,9 +112,10 @@ def open_sources(
     open_part: Callable[..., Source] | None = None,
     name_part: Callable[[Path], list[str]] | None = None,
 ) -> tuple[Source, Source]:
-    """Returns (train, val) of DIR; of train's classes, val/ may have fewer. To evaluate, train/
-    only names classes, and has no images in its Source; without a train/, val/ names them. In place
-    of open_source() and name_classes(), other functions may take the same arguments."""
+    """Returns (train, val), the Sources of DIR; val/ may lack some of train/'s classes. To
+    evaluate, train/ is only read for the names of the classes, and its Source has no images; if
+    there is no train/, val/ names the classes. `open_part` and `name_part` replace open_source()
+    and name_classes(), and take the same arguments."""
     open_part, name_part = open_part or open_source, name_part or name_classes
     if not evaluate:
         train = open_part(folder / "train")
@@ -164,7 +165,7 @@ def no_part(folder: Path, error: Exception) -> errors.BadInput | errors.Fault:
 
 def list_images(folder: Path, allow_empty: bool = False) -> Source:
     """Returns the Source of <class>/*: the files, classes and order of torchvision's ImageFolder.
-    It, however, takes a folder that cannot be read for an empty one."""
+    Raises OSError if a folder cannot be read, where ImageFolder would take it for an empty one."""
     suffixes, not_read = datasets.folder.IMG_EXTENSIONS, collections.Counter()
 
     def is_read(name: str) -> bool:

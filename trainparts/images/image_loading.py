@@ -87,10 +87,10 @@ def start_loader_worker(_: int) -> None:
     endings.end_with_parent(signal.SIGKILL)
 
 
-# Images decoded in one call take a seventh less time than one by one, as less of Python's code has
-# left the processor's caches; longer lists gain little. Those of more pixels, which would gain
-# little, are decoded alone, as are files of more bytes than so many pixels have: a list is at most
-# 100 MB, whatever is in the folder.
+# Decoding images in one call takes a seventh less time than one by one, because more of Python's
+# code is still in the processor's caches; longer lists gain little. Images of more pixels than
+# LISTED_PIXELS would gain little, so they are decoded alone, as are files of more bytes than that
+# many pixels have. So a list takes at most 100 MB, whatever is in the folder.
 LISTED, LISTED_PIXELS = 32, 2**19
 
 

@@ -132,8 +132,9 @@ def published_files(arch: str | None) -> dict[str, models.WeightsEnum]:
 def about_evaluation(
     about: architectures.About, arch: str, sizes: tuple[int, int], interpolation: str
 ) -> list[str]:
-    """Returns lines on the weights that are evaluated, of which read_about() says `about`, on crops
-    and images before the crop of these sizes in pixels, and on whether their own are others."""
+    """Returns lines on an evaluation: which weights are evaluated, by read_about()'s `about`, and
+    on which images. `sizes` are those of a crop and of the shorter side before it, in pixels. A
+    second line has the weights' own sizes, if they are others."""
     text = "crops of {} pixels, resized to {}"
     how = interpolation + ", squashed" * architectures.preset_of(arch).squash
     lines = [f"Validating {about['what']}: {text.format(*sizes)}, {how}"]
@@ -142,8 +143,8 @@ def about_evaluation(
 
 
 def about_pixels(about: architectures.About, arch: str) -> list[str]:
-    """Returns lines on a mean and a standard deviation of pixels, of which read_about() says
-    `about`, that are not those of the architecture's published weights."""
+    """Returns a line each for the mean and the standard deviation of pixels in `about`, from
+    read_about(), if they are not those of the architecture's published weights."""
     lines, preset = [], architectures.preset_of(arch)
     for name in "mean", "std":
         usual = [*getattr(preset, name)]
@@ -158,8 +159,8 @@ def assumptions(
     options: dict[str, option_types.Value],
     about: architectures.About,
 ) -> list[str]:
-    """Returns lines on the `options` of architectures.model_options() that a file does not say,
-    where published weights have others."""
+    """Returns a line for each of the `options`, from architectures.model_options(), that the file
+    at `path` does not record, and whose value differs from the published weights'."""
     if not (files := published_files(arch)):  # no architecture of torchvision
         return []
     theirs = architectures.model_options(arch, None, about | {"published": True})
@@ -201,8 +202,9 @@ def count_outputs(model: nn.Module, saved: safe_files.Content, what: str) -> int
     return None
 
 
-# By which names files have weights: averages first, as in validation. "ema" is of these scripts,
-# "state_dict_ema" of timm, "model_ema" and "model" of torchvision's references.
+# The names under which files have weights: averages first, as in validation. "ema" is these
+# scripts' name, "state_dict_ema" timm's; "model_ema" and "model" are those of torchvision's
+# references.
 AVERAGES = ("ema", "state_dict_ema", "model_ema")
 WEIGHTS = (*AVERAGES, "state_dict", "model", "net", "model_state_dict")
 
@@ -299,8 +301,9 @@ def command_for_others(saved: dict, what: str) -> str:
 
 
 def output_needs(model: nn.Module, names: Iterable[str], size: int) -> bool:
-    """Returns whether the output in evaluation needs a tensor of these names: with NaN in it, it is
-    NaN. Counters are not used in a layer, and all buffers but statistics are recomputed."""
+    """Returns whether the output in evaluation depends on a tensor of these names: with NaN in
+    these tensors, it is NaN. Only parameters and running statistics are tried, because no layer
+    uses counters, and all other buffers are recomputed."""
     tensors = dict(model.named_parameters(remove_duplicate=False))
     tensors |= {name: each for name, each in model.named_buffers() if "running_" in name}
     tensors = [tensors[name] for name in names if name in tensors]

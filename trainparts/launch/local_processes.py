@@ -35,16 +35,17 @@ def may_restart() -> bool:
 
 
 def follow_torchrun(local_rank: int | None = None) -> None:
-    """Does what follow_launcher() does, where torchrun alone may start several processes; raises
-    BadInput if another launcher has."""
+    """Does what follow_launcher() does, for scripts that only torchrun may start as several
+    processes. Raises BadInput if another launcher has started several."""
     if "RANK" not in os.environ and started_several():
         raise errors.BadInput("this launcher sets no RANK: start this script with torchrun")
     follow_launcher(local_rank)
 
 
 def follow_launcher(local_rank: int | None = None) -> bool:
-    """Has this process end with its launcher, torchrun or start_this_node(); returns whether it is
-    the latter. `local_rank` is what old launchers give as an option."""
+    """Makes this process end when its launcher ends. Returns whether the launcher is
+    start_this_node(), not torchrun. `local_rank` is the value of the option that old launchers
+    pass."""
     launched = os.environ.get("TORCHELASTIC_RUN_ID")
     if launched:
         # A killed launcher would leave its processes behind.
@@ -103,11 +104,11 @@ def variables_of_slurm(env: Mapping[str, str], tasks: str, no_accel: bool) -> di
 def start_this_node(
     processes: int, found: int, nodes: int = 1, node: int = 0, url: str | None = None
 ) -> int:
-    """Runs this command again for each of the `processes` of this node, on which so many GPUs were
-    `found`, with torchrun's variables; returns the status of the first that fails, or of one that
-    fails while signals end the others. Node number `node` of `nodes` meets the others at `url`,
-    tcp://HOST:PORT of node 0. Raises BadInput if these do not fit together, and Fault if a rank
-    crashed."""
+    """Runs this command again, with torchrun's variables, once for each of the `processes` of this
+    node, on which so many GPUs were `found`. Returns the exit status of the first process that
+    fails, or of one that fails while signals end the others. Node number `node` of `nodes` meets
+    the others at `url`, tcp://HOST:PORT of node 0. Raises BadInput if these do not fit together,
+    and Fault if a rank crashed."""
     if node >= nodes or (nodes > 1 and not url):
         what = "nodes count from 0, and all need node 0's --dist-url"
         raise errors.BadInput(f"--rank {node} of --world-size {nodes}: {what}")

@@ -27,10 +27,11 @@ from trainparts import endings, errors
 def meet_ranks(
     rank: int, ranks: int, local_ranks: int, backend: str, wait: datetime.timedelta
 ) -> Generator[dist.Store]:
-    """Yields a store that all `ranks` share, of which `local_ranks` are on this node, when all have
-    come, for a `with` block that forms their group by this backend. What is raised there or here
-    becomes one line: a Fault or a BadInput. If the block takes longer than `wait` and 20 seconds,
-    the process ends; a timer ends it too if the others do not come (endings.arm_timeout())."""
+    """Waits until all `ranks` have come, of which `local_ranks` are on this node, and yields a
+    store that they share. The `with` block forms their group with this backend. What is raised in
+    the block or here becomes a Fault or a BadInput of one line. The process ends if the block takes
+    longer than `wait` and 20 seconds, or, by a timer (endings.arm_timeout()), if the other ranks do
+    not come."""
 
     def failed(why: str) -> str:
         """Returns a line that says what failed."""
@@ -79,9 +80,9 @@ def open_store(
 ) -> tuple[dist.Store, tuple[str, str]]:
     """Returns a store that all ranks of this start share, and the two IP addresses of a connection
     to rank 0: this machine's, rank 0's. `here`: all ranks are on this node. torchrun's own store
-    survives a restart, with addresses of dead ranks in it. So rank 0 opens a new one and leaves its
-    port there, and the others ask again while nobody listens, as at the port of an earlier
-    start."""
+    survives a restart, with addresses of dead ranks in it. So rank 0 opens a new store, and leaves
+    its port in torchrun's. The other ranks read the port again until somebody listens there,
+    because it may still be that of an earlier start."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     launchers = None
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

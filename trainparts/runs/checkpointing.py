@@ -114,7 +114,8 @@ def load_checkpoint(
     # Evaluation needs no optimizer's state, and another optimizer cannot take it.
     if evaluate or optimizer != metadata["args"]["optimizer"]:
         tensors["optimizer"] = {"state": {}, "param_groups": [{}]}
-    # What makes a state will change the rate, and the steps that timm's optimizers count.
+    # Making the optimizer's state will change the rate, and the steps that timm's optimizers count,
+    # so both are kept here.
     steps = tensors["optimizer"]["param_groups"][0].get("step", 0)
     metadata["group"] = {"lr": float(rate), "step": float(steps)}
     trained = metadata.pop("trained", None)  # of model_best.pt under --ema
@@ -136,9 +137,9 @@ def find_checkpoint(
     output_dir: str | None, resume: str | None, evaluate: bool, start_epoch: int | None
 ) -> tuple[Path, dict, bool] | None:
     """Returns (path, checkpoint, whether it is of the run in --output-dir), or None to begin from
-    scratch. A checkpoint in --output-dir counts before --resume: so one command begins a run from a
-    file, and resumes it however often it is typed. To train, it locks the folder of --output-dir,
-    which it makes if it is not there."""
+    scratch. A checkpoint in --output-dir takes precedence over --resume, so one command begins a
+    run from a file, and resumes it however often it is typed. Unless `evaluate` is set, this
+    function locks the folder --output-dir, which it makes if there is none."""
     if output_dir and not (evaluate and resume):
         folder = Path(output_dir)
         if not evaluate:
@@ -224,10 +225,11 @@ def check_resumed(
     peak: float,
     base_batch: int | None,
 ) -> str:
-    """Raises BadInput if a run is to go on with other options than its checkpoint's; returns how
-    they differ from those of another run's, as text. `options` are those that define what is
-    trained, `typed` those of them that are not at their defaults; `peak` is the peak learning rate,
-    and `base_batch` the batch that --base-lr is for, None without that option."""
+    """Raises BadInput if a run would resume with other options than its checkpoint's. If the
+    checkpoint is another run's, returns how the options differ, as text. `options` are those that
+    define what is trained; `typed` has those of them that are not at their defaults. `peak` is the
+    peak learning rate, and `base_batch` the batch that --base-lr is for, or None without that
+    option."""
     rate = "peak learning rate"
     if math.isclose(peak, metadata["peak_lr"]):  # however it was typed
         peak = metadata["peak_lr"]
@@ -259,8 +261,9 @@ def check_resumed(
 def check_model(
     metadata: Metadata, must_fit: Collection[str], about: Mapping[str, option_types.Value]
 ) -> None:
-    """Raises BadInput unless the checkpoint with this metadata has the same values of the names in
-    `must_fit` as a run says `about` its model, where that says any."""
+    """Raises BadInput unless the checkpoint with this metadata and `about`, what a run says of its
+    model, have the same values for the names in `must_fit`. Names that are empty in `about` are not
+    compared."""
     mine = {name: about[name] for name in must_fit if about[name]}
     theirs = {name: metadata.get(name) for name in mine}
     if found := list_differences(theirs, mine):
@@ -271,9 +274,9 @@ def check_model(
 
 def where_to_resume(metadata: Metadata, global_batch: int, steps: int) -> tuple[int, int]:
     """Returns (epochs done, steps done in the next one) of a run that resumes from the checkpoint
-    with this metadata, whose steps may have had another global batch; an epoch has so many `steps`.
-    After an epoch's last step it is that epoch with all its steps, since its validation comes next.
-    """
+    with this metadata, which may have been saved with another global batch; `steps` is the number
+    of steps in an epoch. A checkpoint saved after an epoch's last step gives that epoch with all
+    its steps done, since its validation comes next."""
     step = math.ceil(metadata["step"] * metadata["global_batch"] / global_batch)
     if step == 0:
         return metadata["epoch"] - 1, steps
@@ -281,8 +284,8 @@ def where_to_resume(metadata: Metadata, global_batch: int, steps: int) -> tuple[
 
 
 def check_epochs_left(metadata: Metadata, epochs: int, done: float) -> None:
-    """Raises BadInput if no epoch of --epochs is left to train from the checkpoint with this
-    metadata, after which so many are `done`."""
+    """Raises BadInput if a run that begins from the checkpoint with this metadata has no epoch left
+    to train: so many are `done`, of `epochs`."""
     if done >= epochs:
         has = f"{metadata['path']} has {metadata['epoch']} of --epochs {epochs}"
         weights = f"--weights {shlex.quote(metadata['path'])}"

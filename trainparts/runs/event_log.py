@@ -68,8 +68,8 @@ def wait_for_clock(folder: Path) -> None:
 
 
 def print_exception_of_thread(failed: threading.ExceptHookArgs) -> None:
-    """Prints a thread's traceback, but not of TensorBoard's: what that raises, add_scalar() raises
-    again, and it becomes one line."""
+    """Prints a thread's traceback, except for a thread of TensorBoard's: add_scalar() raises its
+    exception again, and that becomes one line."""
     if type(failed.thread).__name__ != "_AsyncWriterThread":
         threading.__excepthook__(failed)
 
@@ -79,11 +79,12 @@ LAST = "Time/val"
 
 
 def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], set[str]]:
-    """Returns of a folder's log: the epochs, from 1, that it has; what a run logged last as its
-    "end", or {}; and the tags that a run does not log in its first steps. Raises Fault or BadInput
-    if it cannot be read."""
+    """Returns (epochs, end, tags) of a folder's log: the epochs, from 1, that it has; what a run
+    logged last as its "end", or {}; and all tags but those that a run logs in its first steps.
+    Raises Fault or BadInput if the log cannot be read."""
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # or it prints what it drops
-    # Of a name with "tfevents" in it TensorBoard would read a file.
+    # TensorBoard takes a path whose last part has "tfevents" in it for a file, so this one ends
+    # with a separator.
     log = EventAccumulator(f"{folder}{os.sep}", size_guidance={"scalars": 0, "tensors": 0})
     try:
         for name in os.listdir(folder):
@@ -118,9 +119,9 @@ def describe(
     metadata: Mapping[str, option_types.Value] | None,
 ) -> dict[str, option_types.Value]:
     """Returns what is needed to repeat a run of `script`, a path, and what make_results.py reads.
-    Of `sizes`, {name: value} of its model and data, it has the whole numbers. `place` says which
-    rank this is, `source` is the path of the data; `metadata` is that of the checkpoint from which
-    the run goes on."""
+    That includes the integers among `sizes`, {name: value} of its model and data. `place` says
+    which rank this is, `source` is the path of the data; `metadata` is that of the checkpoint from
+    which the run resumes."""
     commit = ""
     with contextlib.suppress(OSError):  # no git
         folder = os.path.dirname(os.path.abspath(script))

@@ -24,8 +24,8 @@ def about_rate(optimizer: str, lr: float, usual_optimizer: str, usual_lr: float)
 def about_resuming(
     metadata: checkpointing.Metadata, *, epochs: int, epoch: int, step: int, steps: int
 ) -> list[str]:
-    """Returns lines on a run of `epochs` that goes on, by the checkpoint with this metadata, after
-    `epoch` epochs and `step` of `steps`."""
+    """Returns lines on a run of `epochs` epochs that resumes from the checkpoint with this
+    metadata, after `epoch` epochs and `step` of the `steps` in the next one."""
     lines, before = [], metadata["args"]["epochs"]
     if before != epochs:
         lines.append(f"--epochs {epochs}, before {before}: the learning rate follows the new one")

@@ -36,7 +36,7 @@ def transformers() -> ModuleType:
 
 @contextlib.contextmanager
 def in_one_line(arch: str) -> Generator[None, None, None]:
-    """Raises whatever libraries raise of a model as the BadInput or Fault of -a."""
+    """Turns any exception of a library about a model into the BadInput or Fault of -a."""
     try:
         yield
     except Exception as error:  # libraries may raise anything
@@ -49,8 +49,8 @@ def in_one_line(arch: str) -> Generator[None, None, None]:
 
 
 def make_config(arch: str, sizes: Mapping[str, int | float]) -> PreTrainedConfig:
-    """Returns the configuration of a kind of encoder, such as bert, by names and values in it.
-    Raises BadInput if it cannot have them."""
+    """Returns the configuration of a kind of encoder, such as bert, with these `sizes`, {name:
+    value}. Raises BadInput if the kind does not take them."""
     auto = transformers().AutoConfig
     with in_one_line(arch):
         return auto.for_model(arch, **sizes)
@@ -123,9 +123,10 @@ def read_labels(folder: str) -> list[str]:
 def match_labels(
     found: Sequence[str], names: Sequence[str], given: Sequence[str]
 ) -> Sequence[str] | None:
-    """Returns a task's names of classes in the order in which they were `found`, in any spelling of
-    `names` or of the other names, `given`, which are in the same order; `names` as they are if what
-    was found are numbers in order; and None if these are other names."""
+    """Returns a task's classes, `names`, in the order in which they were `found`. They may be found
+    in any spelling, and by the alternative names `given`, which are in the order of `names`.
+    Returns `names` as they are if only numbers were found, in order, and None if other names
+    were."""
     plain = [re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in found]
     for known in names, given:
         if sorted(plain) == sorted(known):
@@ -149,10 +150,11 @@ def new_encoder(arch: str, config: PreTrainedConfig) -> PreTrainedModel:
 def load_encoder(
     folder: str, config: PreTrainedConfig, evaluate: bool = False
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Returns the model in a folder, with a classifier on top, in float32, and a line if weights of
-    it are new, as those of another task's last layer do not fit. Raises BadInput or Fault if it
-    cannot be read, or if most weights do not fit; to `evaluate` the model as it is, all must fit,
-    and no layer may be left out."""
+    """Returns the model in a folder, with a classifier on top, in float32, and a line if some of
+    its weights are new because the folder's do not fit, such as those of another task's last layer.
+    Raises BadInput or Fault if the folder cannot be read, or if most weights do not fit. To
+    `evaluate` the model as it is, all weights must fit, and none of the folder's layers may be left
+    out."""
     auto = transformers().AutoModelForSequenceClassification
     with in_one_line(folder):
         options = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
@@ -189,11 +191,12 @@ def try_out(
     positions: int,
     dropout: float | None = None,
 ) -> list[str]:
-    """Calls a model on a sequence, as no library says all of all models. It takes tokens (N, L + 1)
-    whose last column is where the second sentence begins, padding is -1. Returns a line if padding
-    changes its output. Raises BadInput if it does not take `max_length` tokens, of its `positions`,
-    if `dropout`, where it is not None, is not the rate of all of its dropout, or if padding matters
-    and its tokenizer pads on the left. A model on the device meta is not called."""
+    """Calls a model on a sequence, to find out what no library says for all models. The model takes
+    tokens (N, L + 1): the last column is where the second sentence begins, and padding is -1.
+    Returns a line if padding changes the output. Raises BadInput if the model does not take
+    `max_length` tokens (`positions` is how many it has), if `dropout` is given and some dropout in
+    the model has another rate, or if padding changes the output and the tokenizer pads on the left.
+    A model on the meta device is not called."""
     if next(model.parameters()).is_meta:  # rank 0 has the weights
         return []
     rates = Rates()

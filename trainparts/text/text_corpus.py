@@ -69,8 +69,8 @@ class Bins(NamedTuple):
 def find_text(
     folder: str | os.PathLike[str], names: Sequence[str], below: str, reader: str
 ) -> Path:
-    """Returns the path of the first of these names in a folder, or in the folder `below` in it.
-    Raises BadInput if there is none, which says that `reader` reads it."""
+    """Returns the path of the first of these names in a folder, or in the folder `below` in it. If
+    there is none, raises BadInput with a line that says that `reader` reads such a file."""
     folders = Path(folder), Path(folder) / below
     if found := [*filter(errors.look_at, (path / name for path in folders for name in names))]:
         return found[0]
@@ -78,8 +78,8 @@ def find_text(
 
 
 def map_bytes(path: str | os.PathLike[str]) -> np.ndarray:
-    """Returns a file's bytes (N,) uint8, which may exceed the memory. Raises BadInput or Fault if
-    it cannot be read, as if it is empty."""
+    """Returns a file's bytes, (N,) uint8, mapped, so that they may exceed the memory. Raises
+    BadInput or Fault if the file cannot be read or is empty."""
     try:
         return np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:  # also an empty file
@@ -87,8 +87,8 @@ def map_bytes(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a file in UTF-8, without a mark of its order at the beginning. Raises
-    BadInput or Fault if it cannot be read."""
+    """Returns the text of a file in UTF-8, without the byte order mark that it may begin with.
+    Raises BadInput or Fault if it cannot be read."""
     raw = map_bytes(path)
     try:
         return str(raw.data, "utf-8-sig")
@@ -97,9 +97,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def view_bins(paths: Sequence[Path], raw: Sequence[np.ndarray]) -> Bins:
-    """Returns the Bins of the bytes (N,) uint8 of files without a header, like nanoGPT's. meta.json
-    beside the first, which tools/prepare_text.py writes, says what is in them. Raises BadInput or
-    Fault if it does not, or if they have something else."""
+    """Returns the Bins of files without a header, like nanoGPT's, from their bytes, (N,) uint8.
+    meta.json beside the first file, which tools/prepare_text.py writes, says what the files
+    contain. Raises BadInput or Fault if meta.json does not say it, or if the files do not match
+    it."""
     meta = paths[0].with_name("meta.json")
     try:
         about = json.loads(meta.read_text())
@@ -181,9 +182,10 @@ def read_rows(
     some_are_cut: bool = False,
 ) -> tuple[list[Row], list[str]]:
     """Returns the rows of a TSV file, in which quotes have no meaning, and lines that say what is
-    left out or looks wrong. `columns` have the sentences, the column `label` has one of `classes`,
-    or -, where annotators did not agree. A file without a first row of names has `header`; if
-    `some_are_cut`, rows with too few cells are left out. Raises BadInput if the file is none."""
+    left out or looks wrong. `columns` have the sentences; the column `label` has one of `classes`,
+    or -, where annotators did not agree. `header` has the names of the columns if the file's first
+    row does not. If `some_are_cut`, rows with too few cells are left out. Raises BadInput if the
+    file is not such a table."""
     rows_of_text = read_text(path).replace("\r\n", "\n").split("\n")
     first = 1
     if header is None:

@@ -32,8 +32,9 @@ def find_weights(saved: Mapping) -> tuple[str | None, dict[str, torch.Tensor]]:
 def cut_positions(
     weights: Mapping[str, torch.Tensor], model: nn.Module, max_length: int, what: str
 ) -> dict[str, torch.Tensor]:
-    """Returns {name: tensor} in which weights of more positions than a model of `max_length` tokens
-    has are the first of them. Raises BadInput, of `what`, if there are fewer."""
+    """Returns the weights, {name: tensor}, with the embeddings of positions cut to as many as a
+    model of `max_length` tokens has. Raises BadInput, which names `what`, if the weights have
+    fewer."""
     weights, own = dict(weights), model.state_dict()
     for name in own.keys() & weights.keys():
         there, here = weights[name].shape, own[name].shape
@@ -55,9 +56,9 @@ def load_fitting(
     evaluate: bool = False,
 ) -> list[str]:
     """Loads the weights that fit into a model, and returns a line if some do not, such as those of
-    another task's last layer. Raises BadInput, of `what`, if half of the model's or more are not
-    there, if not all are finite, or, to `evaluate` the model as it is, if some do not fit. It names
-    the file's `content` if that has no weights."""
+    another task's last layer. Raises BadInput, which names `what`, if half of the model's weights
+    or more are missing, if not all are finite, or, to `evaluate` the model as it is, if some do not
+    fit. If the file has no weights, the error lists its `content`."""
     own = model.state_dict()
     fitting = {name: weights[name] for name in own.keys() & weights.keys()}
     fitting = {

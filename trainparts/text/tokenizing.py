@@ -43,8 +43,9 @@ def load_tokenizer(
     folder: str | os.PathLike[str], tell: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
     """Returns the tokenizer in a folder with Hugging Face's files. If its vocabulary has capitals,
-    and no file says what to do, it keeps those of a text, and `tell` gets a line that says so: a
-    function, as an error may follow. Raises BadInput or Fault if there is no usable tokenizer."""
+    and no file says whether to keep those of a text, it keeps them, and tell() is called with a
+    line that says so, because an error may follow. Raises BadInput or Fault if there is no usable
+    tokenizer."""
     library = hf_folders.transformers().AutoTokenizer
     names = "tokenizer_config.json", "tokenizer.json"
     try:
@@ -108,9 +109,9 @@ def make_encoder(
     chunks: Iterable[str],
     tell: Callable[[str], None],
 ) -> Encoder:
-    """Returns the Encoder of a tokenizer: "words" for those in `chunks` of a text, or a folder's,
-    of load_tokenizer(), which raises its errors. Of a text in chunks, `encode` yields lists of
-    tokens."""
+    """Returns the Encoder called `name`: "words", for the words in `chunks` of a text, or a folder
+    with a tokenizer, which load_tokenizer() loads, and whose errors this raises. The Encoder's
+    `encode` takes a text in chunks and yields lists of tokens."""
     if name != "words":
         tokenizer = load_tokenizer(name, tell)
 
@@ -146,8 +147,9 @@ PIECE = 1 << 16  # characters of a text at a time
 def tokenize(
     chunks: Iterable[str], encode: Callable[[list[str]], list[list[Token]]]
 ) -> Iterator[list[Token]]:
-    """Yields lists of a text's tokens, those of the whole text, which comes in chunks; some at a
-    time, because `encode` takes a hundred times as much memory as what it is given."""
+    """Yields lists of tokens, together those of the whole text, which comes in chunks. A part of
+    the text is encoded at a time, because `encode` takes a hundred times as much memory as its
+    input."""
     pieces = cut_text(chunks, encode)
     while several := [*itertools.islice(pieces, 16)]:  # a library encodes them in parallel
         known = encode([before for before, _ in several])
@@ -160,9 +162,9 @@ def cut_text(
     encode: Callable[[list[str]], list[list[Token]]],
     near: int = 256,
 ) -> Iterator[tuple[str, str]]:
-    """Yields (what is before, piece) of a text, `near` and about PIECE characters. They are cut
-    where tokens do not join, which is tried: with what follows, `encode` has to find the same
-    tokens before a cut as without it."""
+    """Cuts a text into pieces of about PIECE characters. Yields (before, piece); `before` has the
+    last `near` characters ahead of the piece. A text is cut only where tokens do not join: `encode`
+    must find the same tokens before the cut whether or not the text after it follows."""
 
     def is_cut(text: str, at: int) -> bool:
         before = text[max(0, at - near) : at]
@@ -225,6 +227,7 @@ def encode_rows(
 
 
 def check_known(source: text_corpus.Sequences, unknown: int | None) -> None:
-    """Raises BadInput if more than half of the tokens are the one for what is `unknown`."""
+    """Raises BadInput if more than half of the tokens are `unknown`, the tokenizer's token for
+    unknown text."""
     if (source.tokens == unknown).mean() > 0.5:
         raise errors.BadInput(f"{source.path}: more than half of it is unknown to the tokenizer")
