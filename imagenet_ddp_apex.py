@@ -799,7 +799,7 @@ def save_best(run):
     if run.log is None:
         return
     # A run that resumes here judges this epoch again, which adds 1 to the stale epochs.
-    saved["waited"] = -1
+    saved["stale_epochs"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
     checkpointing.write_best(run.folder, saved)
@@ -821,7 +821,7 @@ def make_checkpoint(run):
         "scaler": run.scaler.state_dict(),
         **{name: run.best[tag] for tag, (name, *_) in BEST.items()},
         "monitor": run.monitor or monitor_of(run.args),
-        "waited": run.stale_epochs,
+        "stale_epochs": run.stale_epochs,
         "seconds": time.perf_counter() - run.started,
         "trainparts": package_digest.IDENTITY,
         "args": vars(run.args) | run.options,
@@ -848,7 +848,7 @@ def restore(run, metadata, tensors):
     run.scaler.load_state_dict(scaler)
     if metadata["in_place"]:  # the best of another run is not this one's
         run.best = {tag: metadata.get(name, worst) for tag, (name, worst, _) in BEST.items()}
-        run.stale_epochs = metadata.get("waited", 0)
+        run.stale_epochs = metadata.get("stale_epochs", 0)
         run.monitor, monitor = metadata.get("monitor"), monitor_of(run.args)
         if run.monitor != monitor and run.place.rank == 0:
             names = str(run.monitor).lower(), f"the best {monitor.lower()} from here on"

@@ -269,7 +269,7 @@ tests/test_text.py -k encoders
   token 0 is masked as padding => mask = tokens >= 0 => mask = tokens > 0
 tests/test_training.py -k "patience or half_as"
   an equal epoch is a better one => 0 if run.best[monitor] != before else => 0 if run.best[monitor] == val[monitor] else
-  epochs waited are not saved => "waited": run.stale_epochs, => "waited": 0,
+  epochs waited are not saved => "stale_epochs": run.stale_epochs, => "stale_epochs": 0,
   no epoch is kept => and epoch % keep_every == 0: => and epoch % keep_every == -1:
   half of a batch that is odd => return device_batch // 2 // multiple * multiple => return device_batch // 2
   advice under --base-lr trains at another rate => base_lr=args.base_lr and args.base_lr * batch / args.batch_size, => base_lr=args.base_lr,
@@ -332,7 +332,7 @@ tests/test_folder.py -k "holds_its_folder or not_read_once or test_evaluate"
   evaluation prefers the run to --resume => if output_dir and not (evaluate and resume): => if output_dir:
 tests/test_folder.py -k "logged_once or one_step or replaces or its_best"
   a measure typed for a moment counts => "monitor": run.monitor or monitor_of(run.args) => "monitor": monitor_of(run.args)
-  an epoch that is judged again counts => saved["waited"] = -1 => pass
+  an epoch that is judged again counts => saved["stale_epochs"] = -1 => pass
   an epoch is logged again => if trained or math.ceil(done) not in run.logged: => if True:
   what TensorBoard drops is not logged again => for epoch in metadata["logged"] if epoch < purge] => for epoch in metadata["logged"]]
   the best is replaced in silence => if run.monitor != monitor and run.place.rank == 0: => if False:
@@ -407,7 +407,7 @@ tests/test_training.py -k "seeded_as or once_a_second or costs_no_copy or finite
   one device's generator is seeded => getattr(kind, "manual_seed_all", kind.manual_seed)(seed) => kind.manual_seed(seed)
   the CPU's generator is not seeded => torch.default_generator.manual_seed(seed)\n    if => if
   a checkpoint is kept through validation => save_checkpoint(run)\n        val = validate(run) => save_checkpoint(run)\n        kept = full_state(run)\n        val = validate(run)\n        del kept
-  the best epoch is not judged again =>     saved["waited"] = -1 =>     pass
+  the best epoch is not judged again =>     saved["stale_epochs"] = -1 =>     pass
   large weights are not finite => if not (tensor.sum().isfinite() or tensor.isfinite().all()): => if not tensor.sum().isfinite():
   weights that are not finite are saved => if not (tensor.sum().isfinite() or tensor.isfinite().all()): => if False:
 tests/test_data.py -k "damaged or only_libjpeg or one_region_is or libtiff or without_glibc or decoder_leaves or never_half_grey or warnings or huge_claim"
@@ -762,7 +762,7 @@ tests/test_folder.py -k in_mid_epoch_of_another_batch
 tests/test_training.py -k "counters_go_on"
   bytes before an interruption are lost => self.before = traffic(device) - np.array(self.state["traffic"]) => self.before = traffic(device)
 tests/test_folder.py -k from_its_best
-  the best epoch judged again counts as stale => saved["waited"] = -1 => saved["waited"] = 0
+  the best epoch judged again counts as stale => saved["stale_epochs"] = -1 => saved["stale_epochs"] = 0
 tests/test_training.py -k log_and_output
   names of packages for their versions => {package["Name"]: package["Version"] for => {package["Version"]: package["Name"] for
   the last values as the best ones => end |= {f"best_{tag.lower()}": run.best[tag] for tag in BEST if tag in val} => end |= {f"best_{tag.lower()}": val[tag] for tag in BEST if tag in val}

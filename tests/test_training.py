@@ -513,7 +513,7 @@ def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_p
     made.data = made.data._replace(steps=1, val=made.data.val._replace(target=np.zeros(4, int)))
     nd.train(made)
     best = torch.load(tmp_path / "run" / "model_best.pt", weights_only=True)
-    assert best["best_loss"] == made.best["Loss"] and best["waited"] == -1
+    assert best["best_loss"] == made.best["Loss"] and best["stale_epochs"] == -1
     newest = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert newest["epoch"] == 2 and ("trained" in best) == bool(made.ema)
 
@@ -549,7 +549,7 @@ def test_a_best_by_another_measure_is_not_carried_over(words, own, top1, monkeyp
     here.scaler.state_dict.return_value = {}
     here.stale_epochs, here.place, here.monitor = 0, nd.Place("cpu"), None
     saved = {"scaler": {}, "group": {}, "in_place": own, "monitor": "Top1", "best_acc1": 50}
-    nd.restore(here, saved | {"waited": 3}, None)
+    nd.restore(here, saved | {"stale_epochs": 3}, None)
     nd.judge(here, {"Top1": 10.0, "Top5": 20.0, "Loss": 2.0})
     assert here.best == {"Top1": top1 or 10, "Top5": 20, "Loss": 2}
     assert here.stale_epochs == (4 if top1 else 0)
