@@ -143,8 +143,8 @@ def train_step(
     accumulation_steps: int,
     args: Namespace,
 ) -> Tensor:
-    """Trains one step on this rank's `accumulation_steps` batches (inputs, target). Returns the
-    sums of what criterion() measured."""
+    """Trains one step on this rank's `accumulation_steps` batches (inputs, target). `objective` is
+    criterion() with the run's options. Returns the sums of what it measured."""
     sums = 0
     for inputs, target in micro_batches:
         with precision(args, inputs.device):
@@ -207,8 +207,9 @@ def full_state(run: Run) -> dict:
 
 
 def load_state(run: Run, state: dict | None) -> None:
-    """Loads what full_state() returned."""
-    make_state(run.optimizer)
+    """Loads what full_state() returned; an evaluation has no optimizer's state."""
+    if not run.args.evaluate:
+        make_optimizer_state(run.optimizer)
     for tensor, saved in state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):
         if saved is not None:
             tensor.copy_(saved)
@@ -228,7 +229,8 @@ def cleanup() -> None:
 # log. To resume, build_run() has loaded what save_checkpoint() saved: model, optimizer, loss scale,
 # averages, epoch and step, the best values, and the sums and the clock of an epoch that was
 # interrupted. Under --evaluate, validate() is called instead of train(): on --resume's checkpoint,
-# or else on the newest in --output-dir, not on its model_best.pt.
+# or else on the newest in --output-dir, not on its model_best.pt (unless no other file is intact).
+# If the checkpoint has averages of --ema, these are evaluated, whatever is typed.
 # Options that all scripts have, such as these and --seed, are in trainparts/run_options.py.
 #
 # Two rules hold everywhere:
@@ -264,7 +266,7 @@ class Run:
     options: dict  # those that define what is trained
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
-    no_more_steps: bool = False  # the run is over, or its budget: the steps left are skipped
+    no_more_steps: bool = False  # the run has ended or its budget is spent: no step is trained
     interrupted: bool = False  # a rank got a signal: the run saves, and its processes exit
     save_due: bool = False  # it is time for a checkpoint: the run saves, and continues
     model: nn.Module = dataclasses.field(init=False)  # this and the next two are prepare()'s
@@ -280,12 +282,12 @@ class Run:
     signals: list = dataclasses.field(default_factory=list)  # (name, time) of those that end it
     folder: Path | None = None  # for checkpoints and logs; only rank 0 writes there
     log: SummaryWriter | None = None  # on rank 0
-    logged: list = dataclasses.field(default_factory=list)  # epochs, from 1, before it was resumed
+    epochs_logged: list = dataclasses.field(default_factory=list)  # from 1, before it was resumed
     # {tag: the best value so far}, at first the worst that BEST lists.
     best: dict = dataclasses.field(default_factory=lambda: {tag: BEST[tag][1] for tag in BEST})
     monitor: str | None = None  # what selected model_best.pt before the run was resumed
     stale_epochs: int = 0  # since --best improved
-    saved: float = 0.0  # monotonic() when the last checkpoint was begun
+    saved_at: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
 
@@ -306,7 +308,7 @@ def train(run):
         save_checkpoint(run)
         val = validate(run)
         reason = judge(run, val)
-        if val[monitor] == run.best[monitor]:  # of equal epochs the last
+        if val[monitor] == run.best[monitor]:  # judge() has updated the best; equal epochs count
             save_best(run)
         if run.log:
             log_epoch(run, values, val, trained=run.step > began)
@@ -357,11 +359,13 @@ def train_one_epoch(run):
     title, total = f"{epoch + 1}/{args.epochs}", data.steps * data.global_batch
     # An epoch that resumes in its middle continues its sums and its clock.
     rank, device = run.place.rank, run.place.device
-    run.meter = progress_meter.Meter(title, total, ITEMS, rank, device, run.step, run.partial)
+    run.meter = progress_meter.Meter(
+        title, total, ITEMS, rank, device, steps=run.step, state=run.partial
+    )
     run.partial = None
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
-    # Ends the process, unless a step ends within --timeout and calls it again.
+    # This timer ends the process if no step within --timeout starts it again.
     endings.arm_timeout(args.timeout, args.compile)
     for step in range(run.step, data.steps):
         if run.no_more_steps:
@@ -466,9 +470,9 @@ def val_steps(place, data):
 @torch.no_grad()
 def validate(run):
     """Evaluates the model, under --ema its averages, on each item of val/ once; returns {tag:
-    value}."""
+    value}. Under --evaluate, load_checkpoint() has given the model the averages."""
     run.model.eval()
-    # The tensors that compute, whose dtype may be another than that of what is averaged.
+    # The forward pass reads these. trained_state() may have others, such as float32 masters.
     tensors = [*run.model.state_dict().values()] if run.ema else []
     trained = [tensor.clone() for tensor in tensors]  # kept while the model has the averages
     for tensor, average in zip(tensors, run.ema.values(), strict=True):
@@ -529,7 +533,7 @@ def queue_step(run, meter, sums):
     run.data_waits.clear()
     training = meter is run.meter
     stop = bool(run.signals)
-    save = training and 0 < 60 * run.args.checkpoint_minutes < time.monotonic() - run.saved
+    save = training and 0 < 60 * run.args.checkpoint_minutes < time.monotonic() - run.saved_at
     spent = time.perf_counter() > run.deadline
     flags = torch.tensor([waited, stop, save, spent], dtype=sums.dtype)
     flags = flags.to(sums.device, non_blocking=cuda)
@@ -594,13 +598,17 @@ def check_numbers(run, meter, loss, skipped):
 def count_queued_steps(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # no step since: so an epoch that resumes after its last one keeps its time
+    if not run.pending:  # an epoch that resumes after its last step keeps its time
         return
     while run.pending:
         count_oldest_step(run, meter)
     meter.read_clock()
-    # In validation everything is saved already.
-    if (run.interrupted or run.save_due) and meter is run.meter:
+    save_or_end(run, training=meter is run.meter)
+
+
+def save_or_end(run, training):
+    """Saves, and ends the run, as ranks want to; between two steps of `training` or validation."""
+    if (run.interrupted or run.save_due) and training:  # in validation everything is saved already
         save_checkpoint(run)
     run.save_due = False
     if run.interrupted:
@@ -608,8 +616,8 @@ def count_queued_steps(run, meter):
 
 
 def end_early(run):
-    """Ends the run because of a signal to any rank, after everything was saved. A second Ctrl-C
-    does not come here: on_signal() ends the process at once."""
+    """Ends the run because of a signal to any rank, after everything was saved. A Ctrl-C that comes
+    more than a second after a signal does not come here: on_signal() ends the process at once."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:
@@ -624,7 +632,7 @@ def end_early(run):
 
 def save_checkpoint(run):
     """Saves checkpoint.pt on rank 0. Every rank calls it."""
-    run.saved = time.monotonic()
+    run.saved_at = time.monotonic()
     checkpoint = make_checkpoint(run)
     if run.log:  # only after all ranks have given what they hold
         checkpointing.write_newest(run.folder, checkpoint, run.args.keep_every)
@@ -633,12 +641,13 @@ def save_checkpoint(run):
 def save_best(run):
     """Saves model_best.pt on rank 0: the checkpoint, with the averages as weights under --ema.
     Every rank calls it."""
-    # Made again, because to keep it through validation would take as much memory as the model and
-    # the optimizer, and to read it would depend on the disk.
+    # Made again, because keeping it through validation would take as much memory as the model and
+    # the optimizer, and reading it back would depend on the disk.
     saved = make_checkpoint(run)
     if run.log is None:
         return
-    # A run that resumes here judges this epoch again, which adds 1 to the stale epochs.
+    # A run that resumes from this file judges this epoch again. It is no better than itself, which
+    # adds 1 to the stale epochs: so 0 are left.
     saved["stale_epochs"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
@@ -671,11 +680,12 @@ def make_checkpoint(run):
 
 
 def restore(run, metadata, tensors):
-    """Loads a checkpoint's state on all ranks; weight decay and the like stay as typed. `metadata`
-    has what make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
+    """Loads a checkpoint's state on all ranks. What options say, such as the weight decay, stays as
+    typed: in --output-dir that is as before, or build_run() has ended the run. `metadata` has what
+    make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
     checkpoint is of this run; `path`; and `group`, the learning rate and timm's count of steps."""
-    # The scaler's state is read before load_state(), which may train steps on zeros. A checkpoint
-    # of another script may lack some of that state.
+    # Read before load_state(), which in some scripts trains steps on noise. Another script's state
+    # may lack some.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
@@ -700,12 +710,12 @@ def log_epoch(run, training, val, trained):
     was `trained`, since the run was resumed after its last one, the log may have it."""
     done = epochs_done(run)
     # Of training only: the learning rate, and what Meter.rates() has of waiting, skips and traffic.
-    once = (tag for tag in training if tag == "Lr" or "/" in tag)
-    values = {tag: training[tag] for tag in once if math.isfinite(training[tag])}
+    alone = (tag for tag in training if tag == "Lr" or "/" in tag)
+    values = {tag: training[tag] for tag in alone if math.isfinite(training[tag])}
     for tag in LOGGED:
         if tag in val:
             values |= {f"{tag}/train": training[tag], f"{tag}/val": val[tag]}
-    if trained or math.ceil(done) not in run.logged:
+    if trained or math.ceil(done) not in run.epochs_logged:
         for tag, value in values.items():
             run.log.add_scalar(tag, value, math.ceil(done))
         run.log.flush()
@@ -1531,8 +1541,8 @@ def add_optimization_options(parser):
         help="validate an average of the weights with this decay per 32 steps (Polyak 1992); "
         "0 = off",
     )
-    # Free as typed, since checkpointing compares what they come to: the global batch and the peak
-    # learning rate.
+    # Batch sizes and rates may be typed differently when a run resumes: what they come to, the
+    # global batch and the peak learning rate, is compared. Epochs may change.
     free = "accumulation base_lr batch_size epochs global_batch lr lr_scaling start_epoch"
     return free.split(), []
 
@@ -1587,7 +1597,7 @@ def layer_scales(args, model):
     return [shares.get(weight, 1.0) for weight in model.parameters()]  # frozen ones have no group
 
 
-def make_state(optimizer):
+def make_optimizer_state(optimizer):
     """Creates an optimizer's state of zeros by a step at rate 0 (PyTorch: _init_optim_state())."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for group in optimizer.param_groups:
@@ -1675,8 +1685,8 @@ def parse_args(argv=None):
 
 def make_parser():
     """Returns the parser. Most options define what is trained: a run is resumed only with the same.
-    Its `free` ones may change when it is; its `own` ones may change too, and differ between ranks.
-    """
+    The options in `parser.free` may change when it is resumed; those in `parser.own` may change,
+    too, and may differ between ranks."""
     parser = run_options.new_parser(__doc__)
     added = [
         add_task_options(parser),
@@ -1711,7 +1721,7 @@ def train_rank(args):
             advice = with_less_memory(run) or errors.first_line(error)
             raise errors.BadInput(f"no memory at -b {batch}: {advice}") from None
         leave_group(run.place)
-    except SystemExit as ended:  # the run was over: build_run() has left
+    except SystemExit as ended:  # nothing was left to train: build_run() has left the group
         status = int(ended.code or 0)
     except Exception as error:
         # Python frees `error` after this block, and with its traceback a half-made loader, which
@@ -1762,7 +1772,7 @@ def build_run(args):
     #    devices. load_checkpoint() checks the file (checksums; no code runs), and takes an older
     #    one if it is damaged; check_resumed() compares the options, check_model() the classes, and
     #    restore() names and shapes of all tensors. If options that define what is trained differ,
-    #    this run is not resumed; for another run, a line says how they differ.
+    #    this run ends with an error; a new run from --resume prints how they differ, and begins.
     endings.arm_timeout(args.timeout, args.compile)
     metadata = tensors = None
     if place.rank == 0:
@@ -1776,16 +1786,16 @@ def build_run(args):
             averages=bool(args.ema),
         )
     metadata = broadcast_object(metadata)
-    trains = metadata and not args.evaluate
-    whole = args.global_batch or (trains and metadata["global_batch"])
+    resumes = metadata is not None and not args.evaluate
+    global_batch = args.global_batch or (metadata["global_batch"] if resumes else None)
     sizes = batch_plan.split_batch(
         args.batch_size,
         place.data_ranks * place.devices,
         args.accumulation,
-        whole,
+        global_batch,
         device_multiple(args),
     )
-    if trains:
+    if resumes:
         changed = checkpointing.check_resumed(
             metadata,
             MUST_FIT,
@@ -1813,17 +1823,17 @@ def build_run(args):
             run.epoch, run.step = checkpointing.where_to_resume(
                 metadata, data.global_batch, data.steps
             )
-        if trains and not metadata["in_place"]:
+        if resumes and not metadata["in_place"]:
             checkpointing.check_epochs_left(metadata, args.epochs, epochs_done(run))
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
-        if trains and (why := run_messages.why_over(metadata, ends_by(args), **at)):
+        if resumes and (why := run_messages.why_over(metadata, ends_by(args), **at)):
             if place.rank == 0:
                 errors.print_line(f"{args.output_dir}: {why}: nothing is left to do")
             leave_group(place)
             sys.exit()
 
     # 5. Loader processes are forked before prepare(), which may call a collective: up to Python
-    #    3.11, a child hangs that is forked while a thread of one waits for the interpreter's lock.
+    #    3.11, a fork hangs if a collective's thread waits for the interpreter's lock meanwhile.
     endings.arm_timeout(args.timeout, args.compile)
     try:
         begin = run.epoch, run.step
@@ -1845,7 +1855,7 @@ def build_run(args):
     if metadata:
         restore(run, metadata, tensors)
     run.scale = run.scaler.get_scale()
-    run.saved = time.monotonic()
+    run.saved_at = time.monotonic()
     run.started = time.perf_counter() - (metadata["seconds"] if metadata else 0)
     run.deadline = run.started + 3600 * (args.budget_hours or math.inf)
 
@@ -1861,10 +1871,11 @@ def defining_options(args, place, sources):
     """Returns {name: value} of the options that define what is trained, with the precision and the
     data's digest, the same on all ranks."""
     parser = make_parser()
-    data, val_data = (source.digest() for source in sources)
+    digest, val_digest = (source.digest() for source in sources)
     endings.arm_timeout(args.timeout, args.compile)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
-    mine |= {"precision": place.precision or args.precision, "data": data, "val_data": val_data}
+    mine |= {"precision": place.precision or args.precision}
+    mine |= {"data": digest, "val_data": val_digest}
     options = {name: value for name, value in mine.items() if name not in parser.free}
     # Ranks that differ would silently train something else, or hang in a collective.
     mine |= {"device": place.device.type, "trainparts": package_digest.IDENTITY}
@@ -1885,12 +1896,14 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint, or everything if there is none, is logged again. The
-        # log drops all from one number on, which counts steps in Loss/step and epochs in other
-        # tags. So after a fall-back to an older checkpoint, the log has some epochs twice.
+        # What was logged after the checkpoint, or everything if there is none, is logged again, and
+        # TensorBoard drops it. It has one number for two counters: steps in Loss/step, epochs in
+        # other tags. So epochs that are trained again after a fall-back to an older checkpoint are
+        # in the log twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
-        run.logged = [epoch for epoch in metadata["logged"] if epoch < purge] if in_place else []
+        logged = metadata["logged"] if in_place else []
+        run.epochs_logged = [epoch for epoch in logged if epoch < purge]
         sizes = about_model(args, data) | data._asdict()
         about = event_log.describe(
             __file__,

@@ -146,7 +146,7 @@ def saving(args, scratch):
         folder = tempfile.mkdtemp(dir=args.disk or scratch)
         words = ["-a", arch, "--dummy", "-b", "1", "--no-accel", "--timeout", "0"]
         run = nd.build_run(nd.parse_args([*words, "--output-dir", f"{folder}/{arch}"]))
-        nd.make_state(run.optimizer)
+        nd.make_optimizer_state(run.optimizer)
         run.meter = progress_meter.Meter("", 1, nd.ITEMS, 0, run.place.device)
         nd.save_checkpoint(run)
         content = (run.folder / "checkpoint.pt").read_bytes()

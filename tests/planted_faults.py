@@ -134,7 +134,7 @@ tests/test_recipe.py -k "losses or best_in"
 tests/test_training.py -k counters
   partial sums not loaded => collections.Counter(self.state["sums"]) => collections.Counter()
   seconds of an epoch not loaded => time.perf_counter() - self.state["seconds"] => time.perf_counter() - 0
-  steps of an epoch not loaded => rank, device, run.step, run.partial) => rank, device, 0, run.partial)
+  steps of an epoch not loaded => steps=run.step, state=run.partial => steps=0, state=run.partial
   waits of a step, not of a second => "Data/wait": sums["waited"] / seconds, => "Data/wait": sums["waited"] / steps,
   best loss not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: worst if tag == "Loss" else metadata.get(name, worst) for tag, (name,
   seconds of a run not loaded => - (metadata["seconds"] if metadata else 0) => - 0
@@ -149,8 +149,8 @@ tests/test_training.py -k says
 tests/test_training.py -k "counters_go_on"
   best accuracies not loaded => {tag: metadata.get(name, worst) for tag, (name, => {tag: metadata.get(name, worst) if tag == "Loss" else worst for tag, (name,
 tests/test_folder.py -k other_data
-  another set of data is the same run => args.precision, "data": data, => args.precision, "data": "other",
-  other images are validated => "val_data": val_data} => "val_data": ""}
+  another set of data is the same run => {"data": digest, => {"data": "other",
+  other images are validated => "val_data": val_digest} => "val_data": ""}
 tests/test_best.py -k images
   statistics not synced => sync_statistics(run)\n    rank, device = => rank, device =
 tests/test_training.py -k flags
@@ -238,20 +238,22 @@ tests/test_text.py -k positions_are
 tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
   words of dev in the vocabulary => for row in tables[0]) => for row in tables[0] + tables[1])
   the rate of random weights for FOLDER => DEFAULTS["lr"] if value in ARCHS else FINE_TUNING => DEFAULTS["lr"]
+tests/test_training.py -k "makes_no_state"
+  an evaluation makes moments => if not run.args.evaluate: => if True:
 tests/test_training.py -k "averages or in_validation_saves or flushed or least_of or scale_of"
   resumed ema best trains on the averages => tensors |= {"ema": tensors["state_dict"], "state_dict": trained} => tensors |= {"ema": tensors["state_dict"]}
   own loss scale wins over the saved one => scaler = run.scaler.state_dict() | metadata["scaler"] => scaler = metadata["scaler"] | run.scaler.state_dict()
-  signal in validation saves the averages => if (run.interrupted or run.save_due) and meter is run.meter: => if run.interrupted or run.save_due:
+  signal in validation saves the averages => if (run.interrupted or run.save_due) and training: => if run.interrupted or run.save_due:
   no flush before fsync => file.flush() => pass
   worst mcc is 0 => "MCC": ("best_mcc", -1.0, max) => "MCC": ("best_mcc", 0.0, max)
 tests/test_training.py -k "counters_go_on or without_the_script or spent_budget or log_and_output"
   resumed epoch forgets its seconds => self.started = time.perf_counter() - self.state["seconds"] => self.started = time.perf_counter()
   rotation links in the wrong order => for older, newer in (third, second), (second, newest): => for older, newer in (second, newest), (third, second):
   spent budget skips a validation due => while run.epoch < args.epochs and (run.step or not run.no_more_steps): => while run.epoch < args.epochs and not run.no_more_steps:
-  model_best.pt holds the best of before => reason = judge(run, val)\n        if val[monitor] == run.best[monitor]:  # of equal epochs the last\n            save_best(run) => best = dict(run.best)\n        reason = judge(run, val)\n        if val[monitor] == run.best[monitor]:\n            now, run.best = run.best, best\n            save_best(run)\n            run.best = now
+  model_best.pt holds the best of before => reason = judge(run, val)\n        if val[monitor] == run.best[monitor]:  # judge() has updated the best; equal epochs count\n            save_best(run) => best = dict(run.best)\n        reason = judge(run, val)\n        if val[monitor] == run.best[monitor]:\n            now, run.best = run.best, best\n            save_best(run)\n            run.best = now
   end of the log has the last for the best => ": run.best[tag] for tag in BEST if tag in val} => ": val[tag] for tag in BEST if tag in val}
 tests/test_bad_input.py -k ranks_that_differ
-  validation data not compared over ranks => "val_data": val_data} => "val_data": broadcast_object(val_data)}
+  validation data not compared over ranks => "val_data": val_digest} => "val_data": broadcast_object(val_digest)}
 tests/test_launcher.py
   restart keeps the port first read => port = int(launchers.get("port")) if launchers else port => port = port or int(launchers.get("port"))
   srun: rank of all for rank on the node => "0" if alone else env["SLURM_LOCALID"] => "0" if alone else env["SLURM_PROCID"]
@@ -291,9 +293,9 @@ tests/test_training.py -k "flags_of or minutes_anew"
   a budget is not spent in validation => spent = time.perf_counter() > run.deadline => spent = training and time.perf_counter() > run.deadline
   a signal in validation is not heard => stop = bool(run.signals) => stop = training and bool(run.signals)
   saved again in validation => save = training and 0 < => save = 0 <
-  after the first save each step is saved => run.saved = time.monotonic()\n    checkpoint => checkpoint
+  after the first save each step is saved => run.saved_at = time.monotonic()\n    checkpoint => checkpoint
 tests/test_scripts.py -k apexs_default
-  saved at the first step => run.saved = time.monotonic()\n    run.started => run.started
+  saved at the first step => run.saved_at = time.monotonic()\n    run.started => run.started
 tests/test_launcher.py -k second_signal
   a second signal of any kind ends at once => if signals and signum == signal.SIGINT and time => if signals and time
   the launcher kills at a second signal => again = signum == signal.SIGINT and came[-1] => again = came[-1]
@@ -308,7 +310,7 @@ tests/test_folder.py -k "begins_and_resumes or over_until or restarts_need or be
   a run is over whatever would train it on => if end.get("until") == until and => if end and
   restarts without a folder begin from scratch => ("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT") => ("TORCHELASTIC_RESTART_COUNT",)
   evaluation under restarts needs a folder => and not (args.output_dir or args.evaluate):\n            needs => and not args.output_dir:\n            needs
-  --resume FILE splits as typed => args.global_batch or (trains and metadata["global_batch"]) => args.global_batch
+  --resume FILE splits as typed => args.global_batch or (metadata["global_batch"] if resumes else None) => args.global_batch
 tests/test_folder.py -k "other_options or defines_a_run or may_change or base_lr or going_back"
   other options are only printed => if found and metadata["in_place"]: => if False:
   the rate is not compared => rate: peak} => rate: metadata["peak_lr"]}
@@ -326,15 +328,15 @@ tests/test_folder.py -k "damaged or one_kind or moved_away or steps_alone or ano
   steps of a killed start stay in the log => if in_place else 0\n        run.log => if in_place else None\n        run.log
   folders above are made => each.mkdir(exist_ok=not => each.mkdir(parents=True, exist_ok=not
 tests/test_folder.py -k "holds_its_folder or not_read_once or test_evaluate"
-  evaluation needs the global batch => trains = metadata and not args.evaluate => trains = metadata
+  evaluation needs the global batch => resumes = metadata is not None and not args.evaluate => resumes = metadata is not None
   a folder is read before it is locked => may be saving.\n            run_folder.open_folder(folder) => may be saving.\n            pass
   evaluation takes the folder's lock => if not evaluate:\n            # Locked => if True:\n            # Locked
   evaluation prefers the run to --resume => if output_dir and not (evaluate and resume): => if output_dir:
 tests/test_folder.py -k "logged_once or one_step or replaces or its_best"
   a measure typed for a moment counts => "monitor": run.monitor or monitor_of(run.args) => "monitor": monitor_of(run.args)
   an epoch that is judged again counts => saved["stale_epochs"] = -1 => pass
-  an epoch is logged again => if trained or math.ceil(done) not in run.logged: => if True:
-  what TensorBoard drops is not logged again => for epoch in metadata["logged"] if epoch < purge] => for epoch in metadata["logged"]]
+  an epoch is logged again => if trained or math.ceil(done) not in run.epochs_logged: => if True:
+  what TensorBoard drops is not logged again => for epoch in logged if epoch < purge] => for epoch in logged]
   the best is replaced in silence => if run.monitor != monitor and run.place.rank == 0: => if False:
   the rate of a resumed epoch is the new schedule's => {"Lr": rate} => {"Lr": learning_rate(args, peak, epoch + (run.step - 0.5) / data.steps)}
 tests/test_storage.py -k "does_not_answer or cannot_be_listed or target_is_missing or was_typed or looked or no_damage"
@@ -599,7 +601,7 @@ tests/test_text_folders.py -k "weights or classifier_goes_on or nothing_left"
   weights of parallel training do not fit => .removeprefix("module.") => .removeprefix("none.")
   NaN is loaded => if not all(weight.isfinite().all() for weight in fitting.values()): => if False:
   a folder's weights are read for nothing => build_encoder(args, data, load and not args.weights), order) => build_encoder(args, data, load), order)
-  nothing is left to train, in silence => if trains and not metadata["in_place"]:\n            checkpointing.check_epochs_left => if False:\n            checkpointing.check_epochs_left
+  nothing is left to train, in silence => if resumes and not metadata["in_place"]:\n            checkpointing.check_epochs_left => if False:\n            checkpointing.check_epochs_left
 tests/test_text_folders.py -k "label or quotes"
   rows without a label are a mistake => elif row[label] == "-": => elif False:
   no count of rows without a label => if unlabeled: => if False:
@@ -838,7 +840,7 @@ tests/test_text_input.py -k "config_json_does_not or half_a_token or python_obje
 tests/test_text_folders.py -k old_mac
   a column named twice is the last => if counted[name] > 1] => if False]
 tests/test_folder.py -k other_data
-  other images are validated in a run => "val_data": val_data} => "val_data": "any"}
+  other images are validated in a run => "val_data": val_digest} => "val_data": "any"}
 tests/test_weights.py -k of_a_subset
   a link to all of train/ comes into train/ => ln -sfn {measured}/* {place}/" => ln -sfn {measured} {place}"
 tests/test_package.py -k "digest or goes_on or other_packages or log_has or look_for"

@@ -94,6 +94,22 @@ def launch_lines(name):
     return [shlex.split(line, comments=True) for line in lines if re.match(launcher, line)]
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_an_evaluation_trains_no_step_on_noise_or_zeros(name):
+    """Which would take the memory of a step at a batch that only validation may fit."""
+    tree = ast.parse((ROOT / name).read_text())
+    (load_state,) = (each for each in tree.body if getattr(each, "name", "") == "load_state")
+    (training,) = (
+        each
+        for each in load_state.body
+        if isinstance(each, ast.If) and ast.unparse(each.test) == "not run.args.evaluate"
+    )
+    for step in "_rehearse", "make_optimizer_state":
+        everywhere, here = (ast.unparse(each).count(f"{step}(") for each in (load_state, training))
+        assert everywhere == here
+    assert "make_optimizer_state(" in ast.unparse(training)
+
+
 DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
 
 

@@ -420,7 +420,7 @@ def test_flags_of_a_step(monkeypatch):
         args = nd.parse_args(["--checkpoint-minutes", "3", "--budget-hours", "0.05"])
         place = nd.Place(torch.device("cpu"), rank, ranks=4)
         here = types.SimpleNamespace(args=args, place=place, data_waits=[5.0, 3.0], signals=signals)
-        here.saved, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
+        here.saved_at, here.deadline, here.pending = now - age, time.perf_counter() + 180 - age, []
         here.interrupted, here.save_due, here.meter = False, False, object()
         here.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
         meter = here.meter if training else object()
@@ -641,7 +641,7 @@ def test_a_step_is_counted_when_the_next_one_is_queued(wish, monkeypatch):
     for number in range(1, 5):
         now = number == 2
         here.signals = [("SIGTERM", 0)] if now and wish == "stop" else []
-        here.saved = time.monotonic() - (100 if now and wish == "save" else 0)
+        here.saved_at = time.monotonic() - (100 if now and wish == "save" else 0)
         here.deadline = time.perf_counter() + 100
         sums = torch.zeros(len(nd.SUMS), dtype=torch.float64)
         sums[0], sums[-1] = number, 1
@@ -668,9 +668,9 @@ def test_a_save_begins_the_minutes_anew(monkeypatch):
     here.meter, here.scaler, here.options = mock.Mock(), mock.Mock(), {}
     here.best, here.stale_epochs, here.started = dict.fromkeys(nd.BEST, 0.0), 0, 0.0
     here.monitor = "Top1"
-    here.log, here.saved = None, time.monotonic() - 1000
+    here.log, here.saved_at = None, time.monotonic() - 1000
     nd.save_checkpoint(here)
-    assert time.monotonic() - here.saved < 500
+    assert time.monotonic() - here.saved_at < 500
 
 
 @pytest.mark.parametrize("number", [None, errno.EPERM, errno.EIO])
@@ -803,10 +803,10 @@ def test_cores_are_shared_by_the_ranks_of_a_node(monkeypatch):
 
 
 def test_moments_begin_at_zero_and_counts_go_on(monkeypatch):
-    """After make_state() the next step is a fresh optimizer's; restore() brings the number of steps
-    that timm's optimizers count in their groups, as what it is."""
+    """After make_optimizer_state(), the next step is a fresh optimizer's; restore() brings the
+    number of steps that timm's optimizers count in their groups, as what it is."""
     stepped = []
-    for prepare in nd.make_state, lambda optimizer: None:
+    for prepare in nd.make_optimizer_state, lambda optimizer: None:
         torch.manual_seed(0)
         layer = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(layer.parameters(), 0.1, weight_decay=0.3)
@@ -873,6 +873,23 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
         same = f"validation: top-1 {top1:.3f} %, top-5 {top5:.3f} %" in output
         assert same == what.endswith("37")
     assert {path.name for path in tmp_path.iterdir()} == {"theirs.pt"}, "no run is begun"
+
+
+def test_an_evaluation_makes_no_state_of_the_optimizer(tmp_path, monkeypatch):
+    """Gradients and moments would take the memory of three models."""
+    monkeypatch.setattr(endings, "arm_timeout", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+    words = "-a squeezenet1_1 --image-size 32 -b 4 --no-accel -j 0 --dummy --optimizer adamw"
+    words = [*words.split(), "--output-dir", "run"]
+    made = nd.build_run(nd.parse_args(words))
+    made.meter = types.SimpleNamespace(state={"sums": {}, "seconds": 0.0, "traffic": [0.0] * 4})
+    nd.save_checkpoint(made)
+    made.log.close()
+    seen = nd.build_run(nd.parse_args([*words, "--evaluate"]))
+    assert not any(seen.optimizer.state.values())
+    assert all(weight.grad is None for weight in seen.model.parameters())
+    saved = load(tmp_path / "run" / "checkpoint.pt")["state_dict"]
+    torch.testing.assert_close(dict(seen.model.state_dict()), dict(saved), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
