@@ -289,12 +289,17 @@ def cleanup() -> None:
 # train() alternates train_one_epoch() and validate() until the run ends. A Run is what lives from
 # step to step; its Place says which of the ranks this process is. Before train(), main() has read
 # the options, launch() has started the ranks, and build_run() has made data, model, optimizer and
-# log. To resume, build_run() has loaded what save_checkpoint() saved: model, optimizer, loss scale,
-# averages, epoch and step, the best values, and the sums and the clock of an epoch that was
-# interrupted. Under --evaluate, validate() is called instead of train(): on --resume's checkpoint,
-# or else on the newest in --output-dir, not on its model_best.pt (unless no other file is intact).
-# If the checkpoint has averages of --ema, these are evaluated, whatever is typed.
-# Options that all scripts have, such as these and --seed, are in trainparts/run_options.py.
+# log. Options that all scripts have, such as --output-dir and --seed, are in
+# trainparts/run_options.py.
+#
+# Rank 0 writes into the run's folder: checkpoint.pt, the two before it (checkpoint-1.pt and -2.pt),
+# model_best.pt, epoch-N.pt of --keep-every, TensorBoard's log, and PREEMPTED after a signal.
+# To resume, build_run() loads the newest intact checkpoint in --output-dir; if there is none, a new
+# run begins from --resume's. Both have what make_checkpoint() lists: model, optimizer, loss scale,
+# averages, epoch and step, the best values, and the sums and the clock of an interrupted epoch.
+# Under --evaluate, validate() is called instead of train(), and nothing is written: on --resume's
+# checkpoint, or else on the newest in --output-dir, not on its model_best.pt (unless no other file
+# is intact). If the checkpoint has averages of --ema, these are evaluated, whatever is typed.
 #
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
