@@ -111,8 +111,8 @@ def prepare(
     float32 masters, copied from the weights before these are rounded."""
     level, half = place.precision, _half(args, place.device)
     model = build_model(args, data).to(place.device)
-    # DDP waits for the gradients of all weights, unless it is to look in each step which ones have
-    # none. That takes time, so it is only done for a model that does not use all of its weights.
+    # DDP expects a gradient of each weight, and fails if one has none, unless it searches for those
+    # in each step. That takes time, so it is only done for a model that leaves some weights out.
     unused = not _uses_all(model, args, data, place)
     if args.sync_bn:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -348,8 +348,8 @@ def _rehearse(run):
     """Trains two steps on noise, at rate 0. After its first step, DDP builds its buckets of
     gradients again, and sums of other buckets differ in the last bit. So a resumed run has the
     buckets of a run that was never interrupted."""
-    # Weights stay as they are. load_state() then overwrites moments and statistics, and restore(),
-    # which has called it, the loss scale.
+    # At this rate the weights stay as they are. load_state() overwrites moments and statistics
+    # after it, and restore() the loss scale.
     for group in run.optimizer.param_groups:
         group["lr"] = 0.0
     data, args = run.data, run.args
@@ -365,7 +365,7 @@ def _uses_all(model, args, data, place):
     on noise."""
     kept = [buffer.clone() for buffer in model.buffers()]  # statistics, which training changes
     inputs, target = dummy_batch(args, data, data.device_batch, place.device)
-    # Compiled, it would be another graph than DDP's.
+    # Eager, because compiled it would make a graph that DDP's training never uses.
     with torch.compiler.set_stance("force_eager"), precision(args, place.device):
         loss, _ = criterion(model(inputs), target)
     loss.backward()
@@ -391,7 +391,7 @@ def cleanup() -> None:
 # trainparts/run_options.py.
 #
 # Rank 0 writes into the run's folder: checkpoint.pt, the two before it (checkpoint-1.pt and -2.pt),
-# model_best.pt, epoch-N.pt of --keep-every, TensorBoard's log, and PREEMPTED after a signal.
+# model_best.pt, epoch-N.pt of --keep-every, TensorBoard's log, PREEMPTED after a signal, and .lock.
 # To resume, build_run() loads the newest intact checkpoint in --output-dir; if there is none, a new
 # run begins from --resume's. Both have what make_checkpoint() lists: model, optimizer, loss scale,
 # averages, epoch and step, the best values, and the sums and the clock of an interrupted epoch.
@@ -454,7 +454,7 @@ class Run:
     monitor: str | None = None  # what selected model_best.pt before the run was resumed
     stale_epochs: int = 0  # since --best improved
     saved_at: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    started: float = 0.0  # perf_counter() at the start, minus the checkpoint's seconds
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
 
 
@@ -555,7 +555,7 @@ def train_one_epoch(run):
         queue_step(run, run.meter, sums)
     count_queued_steps(run, run.meter)
     run.meter.bar.close()
-    return values_of(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
+    return values_of(run.meter) | {"Lr": rate}  # of the last step that was trained
 
 
 @torch.no_grad()
@@ -674,8 +674,9 @@ def values_of(meter):
 def sync_statistics(run):
     """Gives all ranks BatchNorm's running statistics of data rank 0."""
     # Each rank has statistics of its own slices, which training never reads. Those of data rank 0
-    # are in the checkpoint, so a resumed run validates the same model as this one. They are sent as
-    # a sum with zeros, because any of the ranks that share a model may hold a buffer.
+    # are in the checkpoint, so a resumed run validates the same model as this one. They are sent by
+    # a sum to which other data ranks give zeros, not by a broadcast from rank 0: where ranks share
+    # a model, another of them may hold this buffer.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -764,7 +765,7 @@ def check_numbers(run, meter, loss, skipped):
 def count_queued_steps(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # an epoch that resumes after its last step keeps its time
+    if not run.pending:  # an epoch that resumes after its last step keeps the checkpoint's time
         return
     while run.pending:
         count_oldest_step(run, meter)
@@ -813,7 +814,7 @@ def save_best(run):
     if run.log is None:
         return
     # A run that resumes from this file judges this epoch again. It is no better than itself, which
-    # adds 1 to the stale epochs: so 0 are left.
+    # adds 1, and makes 0.
     saved["stale_epochs"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
@@ -824,7 +825,8 @@ def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
     endings.arm_timeout(run.args.timeout, run.args.compile)
-    # After an epoch's last step, this is step 0 of the next one.
+    # After an epoch's last step, this is step 0 of the next one. where_to_resume() takes that for
+    # all steps of this epoch, whose validation comes next.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
         **about_model(run.args, run.data),
@@ -849,9 +851,10 @@ def restore(run, metadata, tensors):
     """Loads a checkpoint's state on all ranks. What options say, such as the weight decay, stays as
     typed: in --output-dir that is as before, or build_run() has ended the run. `metadata` has what
     make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
-    checkpoint is of this run; `path`; and `group`, the learning rate and timm's count of steps."""
-    # Read before load_state(), which in some scripts trains steps on noise. Another script's state
-    # may lack some.
+    checkpoint is of this run; `path`; and `group`, the learning rate and the steps that some of
+    timm's optimizers count, which load_state() changes."""
+    # Read before load_state(), which may change the loss scale, too, by training steps on noise.
+    # Another script's scaler may lack some entries.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
@@ -872,8 +875,8 @@ def restore(run, metadata, tensors):
 
 
 def log_epoch(run, training, val, trained):
-    """Logs an epoch, or the part of it before the budget was spent, and prints its line. If no step
-    was `trained`, since the run was resumed after its last one, the log may have it."""
+    """Logs an epoch, or the part of it before the budget was spent, and prints its line. No step is
+    `trained` if the run was resumed after the epoch's last one: then the log may have it."""
     done = epochs_done(run)
     # Of training only: the learning rate, and what Meter.rates() has of waiting, skips and traffic.
     alone = (tag for tag in training if tag == "Lr" or "/" in tag)
@@ -939,9 +942,6 @@ def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     model = architectures.make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and not data.from_checkpoint and (args.pretrained or args.weights):
         what, saved = weight_files.read_weights(args.arch, args.weights, data.model_options)
-        if args.evaluate:
-            classes = data.train.classes
-            weight_files.check_outputs(model, saved, what, data.num_classes, classes, args.dir)
         weight_files.load_weights(model, saved, what, data.val_size if args.evaluate else None)
     if args.freeze:
         freeze_all_but_last(model)
@@ -1140,7 +1140,7 @@ def open_data(
     num_classes = args.num_classes or len(training.classes) or 1000
     if args.evaluate:
         training, validation, num_classes = class_names.name_outputs(
-            training, validation, about, args.num_classes, args.dir
+            training, validation, about, args.num_classes
         )
     preset = architectures.preset_of(args.arch)
     usual_size = preset.image_size
@@ -1276,18 +1276,19 @@ def crop_size(args, data, split, epoch):
     if split == "val":
         return data.val_size
     start = args.start_size or data.image_size
-    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))
+    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))  # of the growth, in steps of 16 pixels
     if thirds == 3:
         return data.image_size
     return start + (data.image_size - start) * thirds // 3 // 16 * 16
 
 
-# A crop is a generator, so that nothing else of a JPEG need be decoded. A loader process, or under
-# -j 0 this one, calls next(crop), which yields a function that chooses a region of an image of this
-# height and width: (top, left, height, width). load_images() decodes that region, by nvImageCodec;
-# where that is not installed, and for other formats, Pillow decodes the whole image. The pixels are
-# sent: `yield` returns uint8 (height, width, 3). The crop then writes its part of the batch, `out`,
-# which is uint8 (size, size, 3).
+# A crop is a generator, so that nothing else of a JPEG need be decoded. Images.load() of
+# image_loading, in a loader process or under -j 0 in this one,
+# 1. calls next(crop), which yields choose(H, W), and gets a region: (top, left, height, width);
+# 2. decodes that region by decoding.decode_regions(), which needs nvImageCodec, or the whole image
+#    by decode_by_pillow(), as for other formats than JPEG, and cuts the region out;
+# 3. sends the pixels: `yield` returns uint8 (height, width, 3), and the crop writes its part of the
+#    batch, `out`, which is uint8 (size, size, 3).
 
 
 def random_crop(args, data, policy, out, key, epoch):
@@ -1360,6 +1361,7 @@ def mix_groups(images, target, args, data, epoch, position):
     mixed = []
     for group in range(first // size, math.ceil(end / size)):  # of which this batch has images
         here = slice(max(0, group * size - first), (group + 1) * size - first)
+        # The first group has the seed of a step without --mix-group.
         seed = f"{args.seed} {epoch} {step}" + f" {group}" * bool(group)
         mixed.append(mix_pairs(images[here], target[here], args, seed))
     return torch.cat(mixed)
@@ -1899,10 +1901,11 @@ def build_run(args):
     options = defining_options(args, place, sources)
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
-    #    devices. load_checkpoint() checks the file (checksums; no code runs), and takes an older
-    #    one if it is damaged; check_resumed() compares the options, check_model() the classes, and
-    #    restore() names and shapes of all tensors. If options that define what is trained differ,
-    #    this run ends with an error; a new run from --resume prints how they differ, and begins.
+    #    devices. load_checkpoint() checks the file (the CRC of each of its parts; no code runs),
+    #    and takes an older one if it is damaged; check_resumed() compares the options,
+    #    check_model() the classes, and restore() names and shapes of all tensors. If options that
+    #    define what is trained differ, this run ends with an error; a new run from --resume prints
+    #    how they differ, and begins.
     endings.arm_timeout(args.timeout, args.compile)
     metadata = tensors = None
     if place.rank == 0:
@@ -2026,9 +2029,9 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint, or everything if there is none, is logged again, and
-        # TensorBoard drops it. It has one number for two counters: steps in Loss/step, epochs in
-        # other tags. So epochs that are trained again after a fall-back to an older checkpoint are
+        # TensorBoard drops what is logged from the number `purge` on; without a checkpoint, that is
+        # all. Steps are counted in Loss/step, epochs in other tags. So Loss/step ends where the run
+        # resumes, but epochs that are trained again, after a fall-back to an older checkpoint, are
         # in the log twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)

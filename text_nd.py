@@ -156,7 +156,7 @@ def broadcast_object(value: object) -> Any:
 
 
 def tell_others(line: str, status: int) -> None:
-    """Tells ranks that wait for rank 0's value why it ends. Here are no other ranks."""
+    """Tells ranks that wait for rank 0's value why rank 0 ends. Here are no other ranks."""
 
 
 def trained_state(run: Run) -> dict[str, Tensor]:
@@ -191,7 +191,7 @@ def cleanup() -> None:
 # trainparts/run_options.py.
 #
 # Rank 0 writes into the run's folder: checkpoint.pt, the two before it (checkpoint-1.pt and -2.pt),
-# model_best.pt, epoch-N.pt of --keep-every, TensorBoard's log, and PREEMPTED after a signal.
+# model_best.pt, epoch-N.pt of --keep-every, TensorBoard's log, PREEMPTED after a signal, and .lock.
 # To resume, build_run() loads the newest intact checkpoint in --output-dir; if there is none, a new
 # run begins from --resume's. Both have what make_checkpoint() lists: model, optimizer, loss scale,
 # averages, epoch and step, the best values, and the sums and the clock of an interrupted epoch.
@@ -254,7 +254,7 @@ class Run:
     monitor: str | None = None  # what selected model_best.pt before the run was resumed
     stale_epochs: int = 0  # since --best improved
     saved_at: float = 0.0  # monotonic() when the last checkpoint was begun
-    started: float = 0.0  # perf_counter() at the start, minus the seconds before --resume
+    started: float = 0.0  # perf_counter() at the start, minus the checkpoint's seconds
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
 
 
@@ -355,7 +355,7 @@ def train_one_epoch(run):
         queue_step(run, run.meter, sums)
     count_queued_steps(run, run.meter)
     run.meter.bar.close()
-    return values_of(run.meter) | {"Lr": rate}  # of the last step, whatever --epochs is since
+    return values_of(run.meter) | {"Lr": rate}  # of the last step that was trained
 
 
 @torch.no_grad()
@@ -474,8 +474,9 @@ def values_of(meter):
 def sync_statistics(run):
     """Gives all ranks BatchNorm's running statistics of data rank 0."""
     # Each rank has statistics of its own slices, which training never reads. Those of data rank 0
-    # are in the checkpoint, so a resumed run validates the same model as this one. They are sent as
-    # a sum with zeros, because any of the ranks that share a model may hold a buffer.
+    # are in the checkpoint, so a resumed run validates the same model as this one. They are sent by
+    # a sum to which other data ranks give zeros, not by a broadcast from rank 0: where ranks share
+    # a model, another of them may hold this buffer.
     for buffer in run.model.buffers():
         if buffer.is_floating_point():
             if run.place.data_rank:
@@ -564,7 +565,7 @@ def check_numbers(run, meter, loss, skipped):
 def count_queued_steps(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # an epoch that resumes after its last step keeps its time
+    if not run.pending:  # an epoch that resumes after its last step keeps the checkpoint's time
         return
     while run.pending:
         count_oldest_step(run, meter)
@@ -613,7 +614,7 @@ def save_best(run):
     if run.log is None:
         return
     # A run that resumes from this file judges this epoch again. It is no better than itself, which
-    # adds 1 to the stale epochs: so 0 are left.
+    # adds 1, and makes 0.
     saved["stale_epochs"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
@@ -624,7 +625,8 @@ def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
     endings.arm_timeout(run.args.timeout, run.args.compile)
-    # After an epoch's last step, this is step 0 of the next one.
+    # After an epoch's last step, this is step 0 of the next one. where_to_resume() takes that for
+    # all steps of this epoch, whose validation comes next.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
         **about_model(run.args, run.data),
@@ -649,9 +651,10 @@ def restore(run, metadata, tensors):
     """Loads a checkpoint's state on all ranks. What options say, such as the weight decay, stays as
     typed: in --output-dir that is as before, or build_run() has ended the run. `metadata` has what
     make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
-    checkpoint is of this run; `path`; and `group`, the learning rate and timm's count of steps."""
-    # Read before load_state(), which in some scripts trains steps on noise. Another script's state
-    # may lack some.
+    checkpoint is of this run; `path`; and `group`, the learning rate and the steps that some of
+    timm's optimizers count, which load_state() changes."""
+    # Read before load_state(), which may change the loss scale, too, by training steps on noise.
+    # Another script's scaler may lack some entries.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
@@ -672,8 +675,8 @@ def restore(run, metadata, tensors):
 
 
 def log_epoch(run, training, val, trained):
-    """Logs an epoch, or the part of it before the budget was spent, and prints its line. If no step
-    was `trained`, since the run was resumed after its last one, the log may have it."""
+    """Logs an epoch, or the part of it before the budget was spent, and prints its line. No step is
+    `trained` if the run was resumed after the epoch's last one: then the log may have it."""
     done = epochs_done(run)
     # Of training only: the learning rate, and what Meter.rates() has of waiting, skips and traffic.
     alone = (tag for tag in training if tag == "Lr" or "/" in tag)
@@ -1735,10 +1738,11 @@ def build_run(args):
     options = defining_options(args, place, sources)
 
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
-    #    devices. load_checkpoint() checks the file (checksums; no code runs), and takes an older
-    #    one if it is damaged; check_resumed() compares the options, check_model() the classes, and
-    #    restore() names and shapes of all tensors. If options that define what is trained differ,
-    #    this run ends with an error; a new run from --resume prints how they differ, and begins.
+    #    devices. load_checkpoint() checks the file (the CRC of each of its parts; no code runs),
+    #    and takes an older one if it is damaged; check_resumed() compares the options,
+    #    check_model() the classes, and restore() names and shapes of all tensors. If options that
+    #    define what is trained differ, this run ends with an error; a new run from --resume prints
+    #    how they differ, and begins.
     endings.arm_timeout(args.timeout, args.compile)
     metadata = tensors = None
     if place.rank == 0:
@@ -1862,9 +1866,9 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # What was logged after the checkpoint, or everything if there is none, is logged again, and
-        # TensorBoard drops it. It has one number for two counters: steps in Loss/step, epochs in
-        # other tags. So epochs that are trained again after a fall-back to an older checkpoint are
+        # TensorBoard drops what is logged from the number `purge` on; without a checkpoint, that is
+        # all. Steps are counted in Loss/step, epochs in other tags. So Loss/step ends where the run
+        # resumes, but epochs that are trained again, after a fall-back to an older checkpoint, are
         # in the log twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)

@@ -10,7 +10,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
 import zipfile
 from pathlib import Path
 from unittest import mock
@@ -36,7 +35,6 @@ IDS = class_names.IMAGENET
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SIZES = "--image-size 64 --val-resize 72 --no-accel -j 0 -b 5".split()
 ND = command("imagenet_nd.py")
-IN_FULL = r"to name ImageNet's 1,000: (.*); then NEW is the DIR"
 
 
 def draw(folder, counts, size=(80, 72)):
@@ -280,8 +278,7 @@ def test_a_published_file_says_its_preprocessing(images, tmp_path, monkeypatch):
         (tmp_path / "cache" / arch / name).symlink_to(tmp_path / "blob")
         assert weight_files.about_file(tmp_path / "cache" / arch / name, {}, arch) == about
         torch.save({}, tmp_path / name)
-        words = ["-a", arch, "--weights", tmp_path / name, "-e", images]
-        data = opened(words)
+        data = opened(["-a", arch, "--weights", tmp_path / name, "-e", "--dummy"])
         assert (data.val_size, data.val_resize, data.interpolation) == sizes
     # In training the sizes are the architecture's, since a resumed run does not read the file.
     data = opened(
@@ -599,10 +596,11 @@ def test_train_names_classes_alone(images, tmp_path, look):
         empty.rmdir()
     line = complaint([*ND, *SIZES, "-e", *words], tmp_path)
     assert (
-        f"{weights} has 3 outputs, and DIR names 2 classes: cat, dog; give train/ a folder" in line
+        f"{weights}: the model has 3 outputs, and DIR names 2 classes: cat, dog; give train/ a"
+        in line
     )
     (folder / "train").rmdir()
-    assert "has 3 outputs, and DIR names 2" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
+    assert "has 3 outputs, and DIR names 2 c" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
     (folder / "train").symlink_to("unmounted")
     assert "train: No such file" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
     (folder / "train").unlink()
@@ -610,22 +608,18 @@ def test_train_names_classes_alone(images, tmp_path, look):
     assert evaluate(*words, cwd=tmp_path)[0][0] == 30, "by val's"
 
 
-def test_as_many_outputs_as_are_typed(images, tmp_path):
-    """Or as a checkpoint has; of synthetic images the line says what to type, as it is typed."""
+def test_as_many_outputs_as_the_file_has(images, tmp_path):
+    """Or as a file has, also for synthetic images."""
     torch.save(says(1).state_dict(), tmp_path / "bare.pth")
     own = write(tmp_path / "own.pt", says(1), "squeezenet1_1")
     few = [*ND, *SIZES, *SAY, "-e", "--weights"]
     dummy = ["--dummy", "--steps-per-epoch", "1"]
-    line = complaint([*few, "bare.pth", *dummy], tmp_path, only=False)
-    advice = re.search(r"--weights bare.pth has 3 outputs: type (.*)$", line)[1]
-    for path, more in ("bare.pth", advice.split()), (own, []):
+    for path in "bare.pth", own:
         assert "5 validation images, 3 classes, all synthetic" in run(
-            [*few, path, *dummy, *more], tmp_path
+            [*few, path, *dummy], tmp_path
         )
-    line = complaint([*few, own, "--num-classes", "4", images], tmp_path)
-    assert line.endswith("own.pt has 3 outputs: omit --num-classes")
-    line = complaint([*few, "bare.pth", "--num-classes", "4", images], tmp_path)
-    assert "bare.pth has 4 outputs, and DIR names 3 classes" in line
+        line = complaint([*few, path, "--num-classes", "4", images], tmp_path)
+        assert line.endswith(f"{path}: the model has 3 outputs: omit --num-classes")
 
 
 def test_classes_of_a_shard_s_index(images, tmp_path, tool):
@@ -645,55 +639,42 @@ def test_classes_of_a_shard_s_index(images, tmp_path, tool):
         shutil.rmtree(tmp_path / "shards" / "train", ignore_errors=True)
 
 
-def test_published_weights_of_a_subset(tmp_path, look):
-    """As ImageNet-A's 200 folders, and as one's own: the line says how to name all 1,000, and what
-    it says is typed. Two ranks alike."""
+@pytest.mark.parametrize("own", [True, False])
+def test_weights_of_1000_outputs_on_some_of_imagenet_s_classes(own, tmp_path, look):
+    """As ImageNet-A's 200 folders, and as one's own three, in train/ too and with a word in their
+    names. Predictions are among all 1,000, as a plain loop has them; published weights or another
+    project's, by -e on one rank and two, and by look.py."""
     few = sorted(IDS[3:1000:5])
     assert len(few) == 200
-    own = tmp_path / "one's own"
-    draw(own / "train", dict.fromkeys(few[7:10], 1))
-    draw(own / "val", dict(zip(few[7:10], (4, 3, 3), strict=True)))
-    alone = tmp_path / "a"
-    draw(alone / "val", dict.fromkeys(few, 1))
+    folder = tmp_path / "one's own"
+    if own:
+        few = [f"{name}_word" for name in few[7:10]]
+        draw(folder / "train", dict.fromkeys(few, 1))
+    draw(folder / "val", dict(zip(few, (4, 3, 3) if own else (1,) * 200, strict=True)))
+    ids = {name[:9]: name for name in few}
+    outputs = [ids.get(name, name) for name in IDS]
     name = "squeezenet1_1-b8a52dc0.pth"
     hub = tmp_path / "hub" / "checkpoints"
     hub.mkdir(parents=True)
     model = make("squeezenet1_1", 1000)
     torch.save(model.state_dict(), hub / name)
-
-    def classes_of(*words, **options):
-        return look("classes", hub / name, *words, "-a", "squeezenet1_1", **options)
-
-    for folder, classes in (own, 3), (alone, 200):
-        words = [*SIZES, *SAY, "-e", "--pretrained"]
-        env = {"TORCH_HOME": str(tmp_path)}
-        told = f"has 1,000 outputs, and DIR names {classes} classes: n0"
-        ways = [ND, command("imagenet_ddp.py", 2)] if folder == own else [ND]
-        for way in ways:
-            line = complaint([*way, *words, folder], tmp_path, only=False, env=env)
-            assert f"error: --pretrained {told}" in line
-        weights = [*SIZES, *SAY, "-e", "--weights", hub / name]
-        assert f"{name} {told}" in complaint([*ND, *weights, folder], tmp_path, only=False)
-        if folder == own:
-            line = complaint([*ND, *words, "--num-classes", 1000, folder], tmp_path, env=env)
-            assert told in line
-        assert told in classes_of(folder, status=2)[1]
-        advice = re.search(IN_FULL, line)[1]
-        for _ in range(2):
-            subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
-        expected = plain(model, folder / "val", IDS)
-        output = run([*ND, *words, "NEW"], tmp_path, env=env)
-        assert measured(output) == near(expected)
-        assert f"val: {classes} of 1,000 classes have images; without: " in output
-        assert measured(run([*ND, *weights, "NEW"], tmp_path)) == near(expected)
-        shutil.rmtree(tmp_path / "NEW")
-    # Of its own training images, whose folder stays as it is.
-    line = classes_of(own, "--part", "train", status=2)[1]
-    for _ in range(2):
-        subprocess.run(re.search(IN_FULL, line)[1], shell=True, check=True, cwd=tmp_path)
-    found = classes_of(tmp_path / "NEW", "--part", "train")[0]
-    assert measured(found) == near(plain(model, own / "train", IDS, 224, 256), loss=1e-4)
-    assert sorted(os.listdir(own / "train")) == few[7:10]
+    torch.save(model.state_dict(), tmp_path / "theirs.pth")
+    expected = plain(model, folder / "val", outputs)
+    assert expected != near(plain(model, folder / "val", sorted(few)))
+    env = {"TORCH_HOME": str(tmp_path)}
+    for way, weights in (
+        (ND, ["--pretrained"]),
+        (ND, ["--pretrained", "--num-classes", 1000]),
+        (ND, ["--weights", hub / name]),
+        (ND, ["--weights", "theirs.pth"]),
+        *[(command("imagenet_ddp.py", 2), ["--pretrained"])] * own,
+    ):
+        output = run([*way, *SIZES, *SAY, "-e", *weights, folder], tmp_path, env=env)
+        assert measured(output) == near(expected), weights
+        assert f"val: {len(few)} of 1,000 classes have images; without: " in output
+    part = "train" if own else "val"
+    found = look("classes", hub / name, folder, "--part", part, "-a", "squeezenet1_1")[0]
+    assert measured(found) == near(plain(model, folder / part, outputs, 224, 256), loss=1e-4)
 
 
 def test_folders_of_numbers(tmp_path):
@@ -717,35 +698,55 @@ def test_folders_of_numbers(tmp_path):
     assert f"{text}0, 1, 10, ...\n" in output
 
 
-def test_published_weights_are_of_imagenet_s_classes():
-    """By their ids, which a word may follow, or their numbers; in no other order."""
-    about = {"published": True}
+def test_names_of_1000_outputs():
+    """They are ImageNet's if all folders are: by ids, which a word may follow, or, for published
+    weights, by numbers. What a file says counts before."""
+    published, theirs = ({"what": "W", "published": each} for each in (True, False))
     numbers = [str(number) for number in range(1000)]
     words = [f"{name}_word" for name in IDS]
-    others = [*IDS[:-1], "n15075142"], [str(n) for n in range(1, 1001)], sorted(words, key=hash)
-    for found in IDS, words, IDS[:200]:
-        assert class_names.order_classes(found, about) == found
-    assert class_names.order_classes(sorted(numbers), about) == numbers
+    for about in published, theirs:
+        for found in IDS, words, words[:200] + IDS[200:]:
+            assert class_names.order_classes(found, 1000, about) == found
+        assert class_names.order_classes(IDS[5:200:3], 1000, about) == IDS
+        assert class_names.order_classes(words[7:9], 1000, about) == [
+            *IDS[:7], *words[7:9], *IDS[9:]
+        ]  # fmt: skip
+        assert class_names.order_classes(words, 1000, about | {"classes": CLASSES}) == CLASSES
+        assert class_names.order_classes(CLASSES, 3, about) == CLASSES
+        assert class_names.order_classes(IDS[5:8], 3, about) == IDS[5:8], "a model of these"
+    assert class_names.order_classes(sorted(numbers), 1000, published) == numbers
+    assert class_names.order_classes(["11", "7"], 1000, published) == numbers
+    assert class_names.order_classes(sorted(numbers), 1000, theirs) == sorted(numbers)
+    two = [IDS[0], f"{IDS[0]}_again"]
+    others = [*IDS[:-1], "n15075142"], [str(n) for n in range(1, 1001)], ["7", "cat"], two
     for found in *others, sorted(models.ResNet18_Weights.DEFAULT.meta["categories"]):
-        with pytest.raises(errors.BadInput, match="ImageNet's 1,000 classes: their folders"):
-            class_names.order_classes(found, about)
-        assert class_names.order_classes(found, {"published": False}) == found
-        assert class_names.order_classes(found, about | {"classes": CLASSES}) == CLASSES
+        line = f"W: the model has 1,000 outputs, and DIR names {len(found):,} classes: "
+        with pytest.raises(errors.BadInput, match=f"^{line}.*by their WordNet ids, such as n0144"):
+            class_names.order_classes(found, 1000, published)
+        if len(found) == 1000:
+            assert class_names.order_classes(found, 1000, theirs) == found
+        else:
+            with pytest.raises(errors.BadInput, match=f"^{line}.*; give train/ a folder for each"):
+                class_names.order_classes(found, 1000, theirs)
+    for found in ["11", "7"], IDS[:2]:  # numbers may be sorted as numbers, or as text
+        with pytest.raises(
+            errors.BadInput, match="W: the model has 7 outputs, and DIR names 2 classes"
+        ):
+            class_names.order_classes(found, 7, published)
+    with pytest.raises(errors.BadInput, match="give train/ a folder for each output"):
+        class_names.order_classes(["11", "7"], 1000, theirs)
 
 
 def test_some_of_the_numbers(tmp_path):
-    """The advice names all of them, as numbers."""
+    """As ImageNetV2's folders."""
     folder = tmp_path / "it's"
     draw(folder / "val", {"7": 2, "11": 1, "999": 1})
     model = make("squeezenet1_1", 1000)
     name = "squeezenet1_1-b8a52dc0.pth"
     torch.save(model.state_dict(), tmp_path / name)
-    line = complaint([*ND, *SIZES, *SAY, "-e", "--weights", name, folder.name], tmp_path)
-    advice = re.search(IN_FULL, line)[1]
-    subprocess.run(advice, shell=True, check=True, cwd=tmp_path)
-    found, output = evaluate(*SAY, "--weights", name, "NEW", cwd=tmp_path)
+    found, output = evaluate(*SAY, "--weights", name, folder.name, cwd=tmp_path)
     assert found == near(plain(model, folder / "val", [str(n) for n in range(1000)]))
-    assert "sorted as numbers" in output
+    assert "sorted as numbers" in output and "val: 3 of 1,000 classes have images" in output
 
 
 @pytest.mark.parametrize("count", [10, 12])
@@ -1018,8 +1019,9 @@ def test_no_code_of_the_hub_s_cache_is_run(images, tmp_path, look):
     hub.mkdir(parents=True)
     path = hub / "squeezenet1_1-b8a52dc0.pth"
     torch.save({"a": Hostile(tmp_path / "ran")}, path)
-    for more in ["--epochs", "1"], ["-e"]:
-        words = [*ND, *SIZES, *SAY, "--pretrained", *more, images]
+    draw(tmp_path / "few" / "val", {IDS[0]: 1})
+    for more in ["--epochs", "1", images], ["-e", tmp_path / "few"]:
+        words = [*ND, *SIZES, *SAY, "--pretrained", *more]
         line = complaint(words, tmp_path, only=False, env={"TORCH_HOME": str(tmp_path)})
         assert f"--pretrained: cannot load squeezenet1_1 from {hub}: " in line
         assert line.endswith("the file there has Python objects, which could run code")

@@ -435,10 +435,8 @@ def open_part(args, trained):
     source = image_files.open_source(folder, allow_empty=True)
     # As in -e: the file says its classes, or DIR has a folder for each.
     named = image_files.name_classes(args.dir / "train") or source.classes
-    known = class_names.order_classes(named, trained.about)
-    if "classes" not in trained.about and len(known) != len(trained.classes):
-        outputs = len(trained.classes)
-        raise class_names.unnamed_outputs(args.checkpoint, outputs, known, args.dir, args.part)
+    about = trained.about | {"what": args.checkpoint}
+    known = class_names.order_classes(named, len(trained.classes), about)
     source = source.in_classes(known, args.checkpoint)
     for line in (*class_names.order_of_numbers(known), *source.gaps()):
         errors.print_line(line)

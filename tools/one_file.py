@@ -326,7 +326,6 @@ def put_constants(modules, folder, identity):
         "package_digest.hash_texts": "",
         "package_digest.TEXTS": "TEXTS = {}  # all is in this file\n",
         "package_digest.IDENTITY": f"IDENTITY = {identity!r}\n",
-        "images.class_names.IMAGENET_FILE": "IMAGENET_FILE = Path(__file__)\n",
         "images.class_names.IMAGENET": f'IMAGENET = """\n{ids.read_text()}""".split()\n',
     }
     for part in modules.values():

@@ -96,7 +96,7 @@ def profile_rank(first, train_rank, args):
         load_checkpoint, script, script.checkpointing.load_checkpoint
     )
     script.open_log = lambda run, metadata: None  # run.log and run.folder stay None
-    script.run_messages.how_to_resume = lambda output_dir, folder: "a profile saves nothing"
+    script.run_messages.about_folder = lambda *of_run: ["Logs: a profile saves nothing"]
     script.train = functools.partial(profile, script, first)
     train_rank(args)
 

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torchvision import models
 from torchvision.transforms import InterpolationMode
-from torchvision.transforms._presets import ImageClassification
 
 from trainparts import errors, option_types
 
@@ -112,28 +111,32 @@ class Preset(NamedTuple):
     interpolation: str
     mean: tuple[float, ...]  # of the pixels, from 0 to 1, by which they are normalised
     std: tuple[float, ...]
+    num_classes: int  # outputs of the published weights
     squash: bool = False  # both sides are resized to val_resize, whatever the shape
     fixed: bool = False  # timm's model takes images of another size only if it is built for it
 
     def about(self) -> About:
-        """Returns {name: value} of what a checkpoint says of images."""
+        """Returns {name: value} of what a checkpoint says of images and outputs."""
         return About(
             image_size=self.image_size,
             val_resize=self.val_resize,
             interpolation=self.interpolation,
             mean=[*self.mean],
             std=[*self.std],
+            num_classes=self.num_classes,
         )
 
 
-def preset_in(transforms: ImageClassification) -> Preset:
-    """Returns the Preset of torchvision's published weights, from their transforms()."""
+def preset_in(weights: models.WeightsEnum) -> Preset:
+    """Returns the Preset of weights that torchvision publishes, from their transforms()."""
+    transforms = weights.transforms()
     return Preset(
         transforms.crop_size[0],
         transforms.resize_size[0],
         transforms.interpolation.value,
         tuple(transforms.mean),
         tuple(transforms.std),
+        len(weights.meta["categories"]),
     )
 
 
@@ -142,7 +145,7 @@ def preset_of(arch: str, test: bool = False) -> Preset:
     """Returns the Preset that belongs to `arch`. For a `test` of timm's published weights, it has
     the sizes of timm's validate.py."""
     if not arch.startswith("timm/"):
-        return preset_in(next(iter(models.get_model_weights(arch))).transforms())
+        return preset_in(next(iter(models.get_model_weights(arch))))
     config = importlib.import_module("timm").get_pretrained_cfg(arch.removeprefix("timm/"))
     shape, share = config.input_size, config.crop_pct
     if test:
@@ -158,6 +161,7 @@ def preset_of(arch: str, test: bool = False) -> Preset:
         InterpolationMode(config.interpolation).value,
         tuple(config.mean),
         tuple(config.std),
+        config.num_classes,
         squash=config.crop_mode == "squash",
         fixed=config.fixed_input_size,
     )

@@ -6,8 +6,6 @@ why that number is not known.
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +14,7 @@ from trainparts.images import architectures, image_files
 
 # ILSVRC2012's ids, one in a line, in the order in which meta.mat of its devkit and Kaggle's
 # LOC_synset_mapping.txt have the classes: that of the ids as text.
-IMAGENET_FILE = Path(__file__).with_name("imagenet_classes.txt")
-IMAGENET = IMAGENET_FILE.read_text().split()
+IMAGENET = Path(__file__).with_name("imagenet_classes.txt").read_text().split()
 
 
 def name_outputs(
@@ -25,60 +22,47 @@ def name_outputs(
     val: image_files.Source,
     about: architectures.About,
     typed: int | None,
-    folder: str | None,
 ) -> tuple[image_files.Source, image_files.Source, int]:
     """Returns (train, val, number of outputs) for an evaluation, with outputs of the weights as
-    targets. Classes are matched by the names that the weights' file has, or, if it has none, by the
-    folders in DIR, `folder`, which must then be as many as the outputs. `typed` is --num-classes,
-    or None."""
-    outputs = typed or about.get("num_classes") or len(train.classes) or 1000
-    if outputs != about.get("num_classes", outputs):
+    targets, by order_classes() of the folders in DIR. `typed` is --num-classes, or None. Raises
+    BadInput if it is not the number of outputs of the weights."""
+    theirs = about.get("num_classes")  # 0 for a model that timm publishes without a classifier
+    outputs = typed or theirs or len(train.classes) or 1000
+    if theirs and outputs != theirs:
         raise errors.BadInput(
-            f"{about['what']} has {about['num_classes']} outputs: omit --num-classes"
+            f"{about['what']}: the model has {theirs} outputs: omit --num-classes"
         )
     if not train.classes:  # synthetic images
         return train, val, outputs
-    classes, whose = order_classes(train.classes, about), "train/"
-    if "classes" in about:
-        whose = about["what"]
-    elif outputs != len(classes):
-        raise unnamed_outputs(about["what"], outputs, classes, folder)
+    classes = order_classes(train.classes, outputs, about)
+    whose = about["what"] if "classes" in about else "train/"
     train, val = (each.in_classes(classes, whose) for each in (train, val))
     return train, val, outputs
 
 
-def order_classes(found: list[str], about: architectures.About) -> list[str]:
-    """Returns the classes in the order of a model's outputs: as its file says, in `about`, or as
-    the folders were `found`, in ImageFolder's order, which nearly all weights have. For published
-    weights of 1,000 classes, the folders must be ImageNet's: named by WordNet's ids, or from 0 to
-    999."""
-    if "classes" in about or not about["published"] or len(found) != 1000:
-        return about.get("classes", found)
-    numbers = [str(number) for number in range(1000)]
-    if sorted(numbers) == sorted(found):
-        return numbers
-    if [name[:9] for name in found] != IMAGENET:  # a word may follow
-        names = f"their folders are called as in {IMAGENET_FILE}, or 0 to 999"
-        raise errors.BadInput(f"published weights are of ImageNet's 1,000 classes: {names}")
+def order_classes(found: list[str], outputs: int, about: architectures.About) -> list[str]:
+    """Returns the names of a model's `outputs`, in their order. A file may say them, in `about`.
+    Otherwise, 1,000 outputs are ImageNet's classes if all folders that were `found` are: by
+    WordNet's ids, which a word may follow, or, for published weights, by numbers from 0 to 999.
+    Other outputs are the folders, in ImageFolder's order, which nearly all weights have. Raises
+    BadInput if there are not as many of them."""
+    if "classes" in about:
+        return about["classes"]
+    if outputs == 1000:
+        numbers = [str(number) for number in range(1000)]
+        if about["published"] and {*found} <= {*numbers}:
+            return numbers
+        folders = {name[:9]: name for name in found}
+        if len(folders) == len(found) and folders.keys() <= {*IMAGENET}:
+            return [folders.get(name, name) for name in IMAGENET]
+    named = f"{len(found):,} classes: {image_files.first_three(found)}"
+    line = f"{about['what']}: the model has {outputs:,} outputs, and DIR names {named}"
+    if outputs == 1000 and about["published"]:
+        ids = f"their WordNet ids, such as {IMAGENET[0]}, or 0 to 999"
+        raise errors.BadInput(f"{line}; ImageNet's folders are called by {ids}")
+    if outputs != len(found):
+        raise errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
     return found
-
-
-def unnamed_outputs(
-    what: str, outputs: int, classes: Sequence[str], folder: str | None, part: str = "val"
-) -> errors.BadInput:
-    """Returns the BadInput of weights that say no classes, and whose outputs DIR does not name."""
-    named = f"{len(classes):,} classes: {image_files.first_three(classes)}"
-    line = f"{what} has {outputs:,} outputs, and DIR names {named}"
-    if outputs != 1000:
-        return errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
-    measured = shlex.quote(os.path.abspath(os.path.join(folder or "demo_data", part)))
-    numbers = all(map(str.isdecimal, classes))
-    ids = f"grep -xE 'n[0-9]{{8}}' {shlex.quote(str(IMAGENET_FILE))}"
-    every = "seq 0 999" if numbers else ids
-    place = f"NEW/{shlex.quote(part)}"
-    make = f"mkdir -p NEW/train {place} && ln -sfn {measured}/* {place}/"
-    make += f" && {every} | (cd NEW/train && xargs mkdir -p)"
-    return errors.BadInput(f"{line}; to name ImageNet's 1,000: {make}; then NEW is the DIR")
 
 
 def about_images(train: image_files.Source, val: image_files.Source, num_classes: int) -> list[str]:

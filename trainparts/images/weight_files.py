@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +25,7 @@ from torch import nn
 from torchvision import models
 
 from trainparts import errors, option_types, safe_files
-from trainparts.images import architectures, class_names
+from trainparts.images import architectures
 
 Weights = dict[str, torch.Tensor]  # by name, a state dict
 
@@ -40,14 +40,16 @@ def read_about(
 ) -> architectures.About:
     """Returns about_file() of the weights that a run of `arch` begins with, and "what" they are:
     those of the checkpoint with this metadata, else of the file `path`, else the published ones if
-    it is `pretrained`, else random ones. Raises BadInput if they are to be evaluated and are of
-    another architecture."""
+    it is `pretrained`, else random ones. To `evaluate`, the number of a file's outputs is counted.
+    Raises BadInput if they are to be evaluated and are of another architecture."""
+    saved: safe_files.Content = metadata
     if metadata:
         what = f"{metadata['path']}, epoch {metadata['epoch']}"
-        about = about_file(metadata["path"], metadata, arch)
+        about = about_file(metadata["path"], saved, arch)
     elif path:
         what = path
-        about = about_file(path, safe_files.load_file(path), arch)
+        saved = safe_files.load_file(path)
+        about = about_file(path, saved, arch)
     else:
         what = "published weights" if pretrained else "random weights"
         about: architectures.About = {"published": pretrained}
@@ -60,6 +62,9 @@ def read_about(
         if "model_options" not in about and arch.startswith("timm/"):
             theirs = f"timm/{theirs.removeprefix('timm/')}"
         raise errors.BadInput(f"{what} has another architecture than -a {arch}: type -a {theirs}")
+    if path and evaluate and "num_classes" not in about:
+        if outputs := count_outputs(architectures.make_model(arch), saved, path):
+            about["num_classes"] = outputs
     about["what"] = what
     return about
 
@@ -99,7 +104,7 @@ def about_file(
         names = os.path.basename(path), os.path.basename(os.path.realpath(path))
         theirs = [files[name] for name in names if name in files]
         if theirs:
-            about.update(architectures.preset_in(theirs[0].transforms()).about())
+            about.update(architectures.preset_in(theirs[0]).about())
         about["published"] = bool(theirs)
         return about
     if "task" in saved:  # of text_*.py
@@ -217,24 +222,6 @@ def read_weights(
     if path:
         return f"--weights {path}", safe_files.load_file(path)
     return "--pretrained", published_weights(arch, options)
-
-
-def check_outputs(
-    model: nn.Module,
-    saved: safe_files.Content,
-    what: str,
-    outputs: int,
-    classes: Sequence[str],
-    folder: str | None,
-) -> None:
-    """Raises BadInput if the model in a file has another number of outputs than a model that is to
-    be evaluated with its weights; `classes` are those that DIR, `folder`, names."""
-    theirs = count_outputs(model, saved, what)
-    if theirs is None or theirs == outputs:
-        return
-    if not classes:  # of synthetic images
-        raise errors.BadInput(f"{what} has {theirs} outputs: type --num-classes {theirs}")
-    raise class_names.unnamed_outputs(what, theirs, classes, folder)
 
 
 def load_weights(
