@@ -482,9 +482,10 @@ def cleanup() -> None:
 # To resume, build_run() loads the newest intact checkpoint in --output-dir; if there is none, a new
 # run begins from --resume's. Both have what make_checkpoint() lists: model, optimizer, loss scale,
 # averages, epoch and step, the best values, and the sums and the clock of an interrupted epoch.
-# Under --evaluate, validate() is called instead of train(), and nothing is written: on --resume's
-# checkpoint, or else on the newest in --output-dir, not on its model_best.pt (unless no other file
-# is intact). If the checkpoint has averages of --ema, these are evaluated, whatever is typed.
+# Under --evaluate, no run is written: validate(), instead of train(), measures --resume's
+# checkpoint, or else the newest intact one in --output-dir. That is checkpoint.pt; it is
+# model_best.pt only if checkpoint.pt is damaged and no other file is newer. If the checkpoint has
+# averages of --ema, these are evaluated, whatever is typed.
 #
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
@@ -677,9 +678,9 @@ def schedule_batches(args, place, data, first_epoch, first_step, over):
     The order of an epoch is one permutation from (seed, epoch). Step k takes its positions [k *
     global_batch, (k + 1) * global_batch) with any number of ranks; an incomplete last batch is
     dropped. In validation every item is in one batch of one data rank: a sampler that pads, or
-    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item's
-    index, plus n times the number of items for its n-th repeat in a step. `position` is that of the
-    first key among all keys of the epoch.
+    drops the last batch, would measure another set with 3 ranks than with 2. A key is an item and
+    the number of its repeat in a step: key % items is the index of the item, key // items the
+    number. `position` is that of the first key among all keys of the epoch.
     """
     distinct = data.global_batch // data.repeats  # items in a step, of all ranks
     mine = data.global_batch // place.data_ranks  # keys of this data rank in a step
@@ -852,7 +853,7 @@ def check_numbers(run, meter, loss, skipped):
 def count_queued_steps(run, meter):
     """Counts all steps; model, optimizer and sums then belong to the same step on all ranks. Saves
     or stops, if a rank wants to."""
-    if not run.pending:  # an epoch that resumes after its last step keeps the checkpoint's time
+    if not run.pending:  # resumed after its last step, an epoch keeps the checkpoint's time
         return
     while run.pending:
         count_oldest_step(run, meter)
@@ -900,8 +901,8 @@ def save_best(run):
     saved = make_checkpoint(run)
     if run.log is None:
         return
-    # A run that resumes from this file judges this epoch again. It is no better than itself, which
-    # adds 1, and makes 0.
+    # A run that resumes from this file validates this epoch again. judge() then finds nothing
+    # better than the best, which is this epoch's own, and adds 1: from -1 that is 0, as here.
     saved["stale_epochs"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
@@ -912,8 +913,8 @@ def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
     endings.arm_timeout(run.args.timeout, run.args.compile)
-    # After an epoch's last step, this is step 0 of the next one. where_to_resume() takes that for
-    # all steps of this epoch, whose validation comes next.
+    # After an epoch's last step, this is step 0 of the next one. where_to_resume() turns that back
+    # into all steps of this epoch: so it trains none of them, and validates it.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
     return {
         **about_model(run.args, run.data),
@@ -937,11 +938,11 @@ def make_checkpoint(run):
 def restore(run, metadata, tensors):
     """Loads a checkpoint's state on all ranks. What options say, such as the weight decay, stays as
     typed: in --output-dir that is as before, or build_run() has ended the run. `metadata` has what
-    make_checkpoint() saved, and what load_checkpoint() added: `in_place`, whether the
-    checkpoint is of this run; `path`; and `group`, the learning rate and the steps that some of
-    timm's optimizers count, which load_state() changes."""
-    # Read before load_state(), which may change the loss scale, too, by training steps on noise.
-    # Another script's scaler may lack some entries.
+    make_checkpoint() saved, and load_checkpoint()'s additions: `path`; `in_place`, whether the file
+    is of this run; and `group`, the learning rate, and the count of steps that some of timm's
+    optimizers keep in their groups. load_state() changes both, so they are set again."""
+    # Read before load_state(), in which some scripts train steps on noise (their _rehearse()), which
+    # change the loss scale. Another script's checkpoint may lack some of the scaler's entries.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)
     for group in run.optimizer.param_groups:
@@ -972,9 +973,7 @@ def log_epoch(run, training, val, trained):
         if tag in val:
             values |= {f"{tag}/train": training[tag], f"{tag}/val": val[tag]}
     if trained or math.ceil(done) not in run.epochs_logged:
-        for tag, value in values.items():
-            run.log.add_scalar(tag, value, math.ceil(done))
-        run.log.flush()
+        event_log.log_epoch_values(run.log, values, math.ceil(done))
     seconds = (time.perf_counter() - run.started) / done
     left = datetime.timedelta(seconds=round(seconds * (run.args.epochs - done)))
     skipped = training["Steps/skipped"]
@@ -1363,18 +1362,19 @@ def crop_size(args, data, split, epoch):
     if split == "val":
         return data.val_size
     start = args.start_size or data.image_size
-    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))  # of the growth, in steps of 16 pixels
+    thirds = min(3, max(0, 5 * epoch // args.epochs - 1))  # of the growth
     if thirds == 3:
         return data.image_size
-    return start + (data.image_size - start) * thirds // 3 // 16 * 16
+    return start + (data.image_size - start) * thirds // 3 // 16 * 16  # by multiples of 16
 
 
 # A crop is a generator, so that nothing else of a JPEG need be decoded. Images.load() of
 # image_loading, in a loader process or under -j 0 in this one,
-# 1. calls next(crop), which yields choose(H, W), and gets a region: (top, left, height, width);
-# 2. decodes that region by decoding.decode_regions(), which needs nvImageCodec, or the whole image
-#    by decode_by_pillow(), as for other formats than JPEG, and cuts the region out;
-# 3. sends the pixels: `yield` returns uint8 (height, width, 3), and the crop writes its part of the
+# 1. calls next(crop), which yields a function,
+# 2. calls that with the image's height and width, and gets a region: (top, left, height, width),
+# 3. decodes the region by decoding.decode_regions(), on the CPU, if the image is a JPEG and
+#    nvImageCodec is installed; otherwise decode_by_pillow() decodes all of it, and cuts,
+# 4. sends the pixels: `yield` returns uint8 (height, width, 3), and the crop writes its part of the
 #    batch, `out`, which is uint8 (size, size, 3).
 
 
@@ -1871,7 +1871,7 @@ def warmup_epochs(args):
 # ==== start: from the options to a Run, and to the end of a process; equal in all scripts
 
 ITEMS = SUMS[-1]  # the name of what is counted
-# Of train and val, once per epoch, if measured. "Time" is last: read_log() looks for it.
+# Of train and val, once per epoch, if measured.
 LOGGED = (*BEST, "Throughput", "Time")
 
 
@@ -1944,7 +1944,7 @@ def train_rank(args):
         status = int(ended.code or 0)
     except Exception as error:
         # Python frees `error` after this block, and with its traceback a half-made loader, which
-        # would wait for its workers. This name keeps both.
+        # would wait for its workers. The name `failed` keeps them until the process ends.
         failed = error
         status = errors.report_error(failed, tell_others)
     endings.end_process(status)
@@ -2116,10 +2116,10 @@ def open_log(run, metadata):
     if place.rank == 0:
         typed = args.output_dir and Path(args.output_dir)
         run.folder = typed or run_folder.new_folder(name_of(run))
-        # TensorBoard drops what is logged from the number `purge` on; without a checkpoint, that is
-        # all. Steps are counted in Loss/step, epochs in other tags. So Loss/step ends where the run
-        # resumes, but epochs that are trained again, after a fall-back to an older checkpoint, are
-        # in the log twice.
+        # TensorBoard drops what was logged from the number `purge` on; in a new run, all. Loss/step
+        # has the number of a step: so what it had beyond the resumed step is dropped, and logged
+        # again. Other tags have that of an epoch, mostly below `purge`: so epochs that are trained
+        # again, after a fall-back to an older checkpoint, are in the log twice.
         purge = max(run.epoch + 1, run.epoch * data.steps + run.step) if in_place else 0
         run.log = event_log.start_log(run.folder, purge)
         logged = metadata["logged"] if in_place else []

@@ -238,6 +238,9 @@ tests/test_text.py -k positions_are
 tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
   words of dev in the vocabulary => for row in tables[0]) => for row in tables[0] + tables[1])
   the rate of random weights for FOLDER => DEFAULTS["lr"] if value in ARCHS else FINE_TUNING => DEFAULTS["lr"]
+tests/test_parts.py -k all_values_of_an_epoch
+  an epoch is several records => log.file_writer.add_summary(Summary(value=scalars), epoch) => [log.file_writer.add_summary(Summary(value=[each]), epoch) for each in scalars]
+  an epoch is not flushed => log.file_writer.add_summary(Summary(value=scalars), epoch)\n    log.flush() => log.file_writer.add_summary(Summary(value=scalars), epoch)
 tests/test_training.py -k "makes_no_state"
   an evaluation makes moments => if not run.args.evaluate: => if True:
 tests/test_training.py -k "averages or in_validation_saves or flushed or least_of or scale_of"

@@ -11,11 +11,13 @@ from unittest import mock
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from torch.utils.tensorboard import SummaryWriter
 
 import imagenet_nd as nd
 import imagenet_pipeline as pipeline
 from trainparts import endings, errors, progress_meter, run_options
-from trainparts.runs import checkpointing, run_messages
+from trainparts.runs import checkpointing, event_log, run_messages
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -29,6 +31,23 @@ def test_rank_0_has_a_bar_that_goes_on_at_the_items(rank, monkeypatch):
     if not rank:
         assert (bar.n, bar.total) == (48, 64)
     bar.close()
+
+
+def test_a_kill_leaves_all_values_of_an_epoch_in_the_log_or_none(tmp_path):
+    """Killed between two of them, a run would log the others twice."""
+    values = {"Lr": 0.5, "Data/wait": 0.25, "Time/val": 2.0}
+    with SummaryWriter(tmp_path) as log:
+        for epoch in 1, 2:
+            event_log.log_epoch_values(log, values, epoch)
+            (path,) = tmp_path.glob("*tfevents*")
+            (event,) = (each for each in EventFileLoader(str(path)).Load() if each.step == epoch)
+            found = {each.tag: each.tensor.float_val[0] for each in event.summary.value}
+            assert found == values and event_log.read_log(tmp_path)[0] == [1, 2][:epoch]
+    whole = path.read_bytes()
+    for end in 1, 20, 60:
+        path.write_bytes(whole[:-end])
+        epochs, _, tags = event_log.read_log(tmp_path)
+        assert epochs == [1] and tags == values.keys()
 
 
 def test_a_compilation_has_an_hour_more(monkeypatch):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import devices, errors, option_types, package_digest
@@ -54,6 +55,15 @@ def log_program(
     log.add_custom_scalars({"train and val": charts})
 
 
+def log_epoch_values(log: SummaryWriter, values: Mapping[str, float], epoch: int) -> None:
+    """Logs an epoch's values, {tag: value}, and returns when they are in the file. They are one
+    record, which is read as a whole or, if a kill cuts it off, not at all: add_scalar() would write
+    one for each."""
+    scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    log.file_writer.add_summary(Summary(value=scalars), epoch)
+    log.flush()
+
+
 def wait_for_clock(folder: Path) -> None:
     """Waits until the clock is past the last start of a log. TensorBoard reads logs in the order of
     their names, which have the second, and drops what a later one logs again. Raises Fault if that
@@ -74,8 +84,8 @@ def print_exception_of_thread(failed: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(failed)
 
 
-# The tag that a run logs last of an epoch.
-LAST = "Time/val"
+# A tag that each epoch has.
+OF_EPOCHS = "Time/val"
 
 
 def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], set[str]]:
@@ -95,8 +105,8 @@ def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], se
         raise errors.storage_error(f"the log in {folder} cannot be read", error) from None
     tags: dict[str, list[str]] = log.Tags()  # pyrefly: ignore[bad-assignment]  # of what it reads
     end = {}
-    # A kill may have come between an epoch's tags.
-    epochs = [event.step for event in log.Scalars(LAST)] if LAST in tags["scalars"] else []
+    each_epoch = log.Scalars(OF_EPOCHS) if OF_EPOCHS in tags["scalars"] else []
+    epochs = [event.step for event in each_epoch]
     if "end/text_summary" in tags["tensors"]:
         text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
         with contextlib.suppress(ValueError):  # another program's
