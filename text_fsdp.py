@@ -752,7 +752,7 @@ def restore(run, metadata, tensors):
     make_checkpoint() saved, and load_checkpoint()'s additions: `path`; `in_place`, whether the file
     is of this run; and `group`, the learning rate, and the count of steps that some of timm's
     optimizers keep in their groups. load_state() changes both, so they are set again."""
-    # Read before load_state(), in which some scripts train steps on noise (their _rehearse()), which
+    # Read before load_state(): there, _rehearse() in some scripts trains steps on noise, which
     # change the loss scale. Another script's checkpoint may lack some of the scaler's entries.
     scaler = run.scaler.state_dict() | metadata["scaler"]
     load_state(run, tensors)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary  # pyrefly: ignore  # has no types
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import devices, errors, option_types, package_digest
@@ -60,6 +60,7 @@ def log_epoch_values(log: SummaryWriter, values: Mapping[str, float], epoch: int
     record, which is read as a whole or, if a kill cuts it off, not at all: add_scalar() would write
     one for each."""
     scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    # pyrefly: ignore[missing-attribute]  # it is None in a closed writer alone
     log.file_writer.add_summary(Summary(value=scalars), epoch)
     log.flush()
 
