@@ -238,6 +238,10 @@ tests/test_text.py -k positions_are
 tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
   words of dev in the vocabulary => for row in tables[0]) => for row in tables[0] + tables[1])
   the rate of random weights for FOLDER => DEFAULTS["lr"] if value in ARCHS else FINE_TUNING => DEFAULTS["lr"]
+tests/test_parts.py -k another_program_s
+  an end that is no table is taken => end = found if isinstance(found, dict) else {} => end = found
+  an end that is no JSON is a traceback => with contextlib.suppress(ValueError, IndexError, RecursionError): => with contextlib.suppress(IndexError, RecursionError):
+  an empty end is a traceback => with contextlib.suppress(ValueError, IndexError, RecursionError): => with contextlib.suppress(ValueError, RecursionError):
 tests/test_parts.py -k all_values_of_an_epoch
   an epoch is several records => log.file_writer.add_summary(Summary(value=scalars), epoch) => [log.file_writer.add_summary(Summary(value=[each]), epoch) for each in scalars]
   an epoch is not flushed => log.file_writer.add_summary(Summary(value=scalars), epoch)\n    log.flush() => log.file_writer.add_summary(Summary(value=scalars), epoch)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard import summary as torch_summary
 
 import imagenet_nd as nd
 import imagenet_pipeline as pipeline
@@ -48,6 +49,22 @@ def test_a_kill_leaves_all_values_of_an_epoch_in_the_log_or_none(tmp_path):
         path.write_bytes(whole[:-end])
         epochs, _, tags = event_log.read_log(tmp_path)
         assert epochs == [1] and tags == values.keys()
+
+
+ENDS = [b"42", b"[1]", b"null", b"", b"{", b"\xff", b'"end"', b"[" * 200_000, b"a text", None]
+
+
+@pytest.mark.parametrize("content", ENDS, ids=[repr(each)[:12] for each in ENDS])
+def test_an_end_that_is_another_program_s_is_none(content, tmp_path):
+    """Of which a run that is resumed knows nothing."""
+    with SummaryWriter(tmp_path) as log:
+        summary = torch_summary.text("end", "")
+        tensor = summary.value[0].tensor
+        tensor.string_val[:] = [content] * (content is not None)
+        tensor.tensor_shape.dim[0].size = len(tensor.string_val)
+        log.file_writer.add_summary(summary, 0)
+        event_log.log_epoch_values(log, {"Time/val": 2.0}, 1)
+    assert event_log.read_log(tmp_path)[:2] == ([1], {})
 
 
 def test_a_compilation_has_an_hour_more(monkeypatch):

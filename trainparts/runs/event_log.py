@@ -109,9 +109,11 @@ def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], se
     each_epoch = log.Scalars(OF_EPOCHS) if OF_EPOCHS in tags["scalars"] else []
     epochs = [event.step for event in each_epoch]
     if "end/text_summary" in tags["tensors"]:
-        text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
-        with contextlib.suppress(ValueError):  # another program's
-            end = json.loads(text.strip("`json\n"))
+        # Another program's may be anything.
+        with contextlib.suppress(ValueError, IndexError, RecursionError):
+            text = log.Tensors("end/text_summary")[-1].tensor_proto.string_val[0].decode()
+            found = json.loads(text.strip("`json\n"))
+            end = found if isinstance(found, dict) else {}
     texts = {f"{name}/text_summary" for name in ("about", "script", "end")}
     first = texts | {"Loss/step", "custom_scalars__config__"}
     return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
