@@ -131,9 +131,8 @@ def prepare(
         setattr(model.get_submodule(module), leaf, kept)
     model.pipeline = _schedule(pipeline, model, stages, args, place)
     optimizer = build_optimizer(args, model)
-    make_optimizer_state(
-        optimizer
-    )  # also for weights on the meta device: all ranks have the same names
+    # Also for weights on the meta device, so that all ranks have the same names.
+    make_optimizer_state(optimizer)
     # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     scaler.scale(torch.zeros(1, device=place.device))  # or only the last stage would have a scale

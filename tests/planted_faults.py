@@ -238,6 +238,8 @@ tests/test_text.py -k positions_are
 tests/test_text_input.py -k "words_of_dev or rate_of_its_own"
   words of dev in the vocabulary => for row in tables[0]) => for row in tables[0] + tables[1])
   the rate of random weights for FOLDER => DEFAULTS["lr"] if value in ARCHS else FINE_TUNING => DEFAULTS["lr"]
+tests/test_reference.py -k clipped
+  a scaled loss is validated in float32 => with precision(args, inputs.device):\n        return objective => if True:\n        return objective
 tests/test_parts.py -k another_program_s
   an end that is no table is taken => end = found if isinstance(found, dict) else {} => end = found
   an end that is no JSON is a traceback => with contextlib.suppress(ValueError, IndexError, RecursionError): => with contextlib.suppress(IndexError, RecursionError):

@@ -126,6 +126,32 @@ def test_same_loss_curve_mixed_by_groups(way, curve):
     assert found[1] == pytest.approx(found[0], rel=1e-5)
 
 
+# float16 scales the loss: so gradients are clipped after they are unscaled.
+CLIPPED = ["--amp", "float16", "--clip-grad", "0.5", "-j", 0, "--steps-per-epoch", 8]
+IN_HALF = {
+    "dp": ("imagenet_dp.py", 1, ["-b", 16]),
+    "ddp, 2 ranks": ("imagenet_ddp.py", 2, ["-b", 4, "--accumulation", 2]),
+    "exchange, 2 ranks": ("imagenet_exchange.py", 2, ["-b", 4, "--accumulation", 2]),
+    "fsdp, 2 ranks": ("imagenet_fsdp.py", 2, ["-b", 4, "--accumulation", 2]),
+    "horovod, 2 ranks": ("imagenet_horovod.py", 2, ["-b", 4, "--accumulation", 2]),
+    "pipeline, 2 stages": ("imagenet_pipeline.py", 2, ["-b", 16, "--microbatches", 2]),
+}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=[needs_horovod] * ("horovod" in way)) for way in IN_HALF],
+)
+def test_same_loss_curve_in_float16_clipped(way, curve):
+    """Up to the rounding of float16, of which test_reference.py has one device's to the bit."""
+    expected, _ = curve("imagenet_nd.py", 1, *CLIPPED, "-b", 16)
+    script, ranks, words = IN_HALF[way]
+    losses, _ = curve(script, ranks, *CLIPPED, *words)
+    assert list(losses) == list(expected) == list(range(8))
+    assert losses == pytest.approx(expected, rel=2e-3)
+    assert min(expected.values()) < 0.99 * expected[0], "it must learn, or equality says little"
+
+
 def test_another_seed_gives_another_curve(curve):
     other, _ = curve(*sized(("imagenet_nd.py", 1, 1, 0, ["--seed", "4"]), 8))
     assert other[7] != pytest.approx(curve(*sized(REFERENCE, 8))[0][7], rel=1e-3)

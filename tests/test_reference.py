@@ -32,6 +32,7 @@ DEFAULTS = {
     **{"wd": 1e-4, "norm_wd": None, "clip_grad": None, "loss": "ce", "label_smoothing": 0},
     **{"ema": 0, "best": "top1", "mix_group": None, "bce_threshold": None, "layer_decay": 1},
     **{"mean": MEAN, "std": STD, "interpolation": BILINEAR},  # the architecture's
+    **{"amp": "float32"},
 }
 
 
@@ -190,6 +191,11 @@ def means(sums):
     return {"Loss": loss, "Top1": 100 * top1, "Top5": 100 * top5}
 
 
+def half(args):
+    """Returns the context of the forward pass and the loss."""
+    return torch.autocast("cpu", getattr(torch, args.amp), enabled=args.amp != "float32")
+
+
 @torch.no_grad()
 def validate(args, model, val):
     model.eval()
@@ -197,8 +203,9 @@ def validate(args, model, val):
     for first in range(0, len(val), args.batch_size):
         keys = range(first, min(first + args.batch_size, len(val)))
         images, classes = load(args, val, keys, functools.partial(validation_image, args))
-        output = model(images)
-        loss = nn.functional.cross_entropy(output, classes, reduction="sum")
+        with half(args):
+            output = model(images)
+            loss = nn.functional.cross_entropy(output, classes, reduction="sum")
         sums += measure(output, classes, loss)
     return means(sums)
 
@@ -210,6 +217,7 @@ def train(folder, build, ranks=1, **options):
     torch.manual_seed(args.seed)
     model = build(1 + max(label for _, label in train))
     optimizer, average = make_optimizer(args, model), None
+    scale = 2.0**16 if args.amp == "float16" else 1.0  # it grows after 2,000 steps
     global_batch = args.batch_size * args.accumulation * ranks
     steps, distinct = len(train) // global_batch, global_batch // args.repeated_aug
     found = SimpleNamespace(steps=[], rates=[], train=[], val=[])
@@ -231,16 +239,19 @@ def train(folder, build, ranks=1, **options):
                 rank, turn = divmod(turn, args.accumulation)
                 if turn == 0:
                     torch.manual_seed(seed_from(args.seed, epoch, step, rank))
-                output = model(images[some])
-                loss = loss_of(args, output, classes[some], others[some], share[some])
-                (loss / global_batch).backward()
+                with half(args):
+                    output = model(images[some])
+                    loss = loss_of(args, output, classes[some], others[some], share[some])
+                (loss / global_batch * scale).backward()
                 sums += measure(output, classes[some], loss.detach())
                 if rank == 0:  # whose running statistics are the model's
                     statistics = [buffer.clone() for buffer in model.buffers()]
             for buffer, own in zip(model.buffers(), statistics, strict=True):
                 buffer.copy_(own)
+            gradients = [weight.grad for weight in model.parameters()]
+            for each in gradients:
+                each /= scale
             if args.clip_grad:
-                gradients = [weight.grad for weight in model.parameters()]
                 norm = torch.cat([each.double().flatten() for each in gradients]).norm().item()
                 for each in gradients:
                     each *= min(1, args.clip_grad / norm)
@@ -323,6 +334,10 @@ CASES = {
         **{"arch": "timm/test_resnet", "image_size": 32, "batch_size": 8, "epochs": 3, "lr": 1.0},
         **{"layer_decay": 0.5, "norm_wd": 0, "wd": 0.1, "val_resize": 40, "warmup_epochs": 0},
         **{"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+    },
+    "float16, clipped": {
+        **{"arch": "vit_b_16", "image_size": 32, "batch_size": 4, "accumulation": 2, "epochs": 3},
+        **{"amp": "float16", "clip_grad": 0.5, "lr": 2.0, "warmup_epochs": 0, "ema": 0.5},
     },
     "two ranks": {
         **{"ranks": 2, "arch": "mobilenet_v3_small", "image_size": 32, "batch_size": 4},
