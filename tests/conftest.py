@@ -129,6 +129,16 @@ def environment(**more):
     return {**env, "PYTHONPATH": SMALL, **more}
 
 
+def losses_in_float64(words, cwd, file):
+    """Runs a script that computes in float64 where it would in float32 (tests/small_models);
+    returns {step: loss}, all digits of them, by way of a file that is not there yet."""
+    run(words, cwd, env={"FLOAT64": str(file)})
+    lines = [line.split() for line in file.read_text().splitlines()]
+    losses = {int(step): float(loss) for step, loss in lines}
+    assert len(losses) == len(lines), "one process writes"
+    return losses
+
+
 def run(words, cwd, status=0, env=(), timeout=300):
     """Runs a command; returns its output, having checked its exit status (None = any)."""
     words, env = [str(word) for word in words], environment(**dict(env))

@@ -5,7 +5,9 @@ event: it begins to train or to validate, or has read the sums of a step.
 $STORAGE="read EIO checkpoint.pt 2" has reading fail with this error, of files whose path has this
 in it, from the third time on that one is opened; or "open", also of folders, or "write".
 $NO_FLOCK=ENOSYS has locking fail with this error.
-$ONLY_FROM=FOLDER has reading the code of any trainparts/ fail that is not in this folder."""
+$ONLY_FROM=FOLDER has reading the code of any trainparts/ fail that is not in this folder.
+$FLOAT64=FILE has float64 computed where a script computes in float32, and writes the step and the
+loss of each line of the log into this file, all digits of them."""
 
 import builtins
 import errno
@@ -153,6 +155,26 @@ def only_from(folder):
     sys.addaudithook(refuse)
 
 
+def in_float64(path):
+    """Has float64 take the place of float32, except in checkpoints."""
+    import torch
+    from torch.utils.tensorboard import SummaryWriter
+
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    add_scalar = SummaryWriter.add_scalar  # which keeps 24 bits of a value
+
+    def add(log, tag, value, step):
+        if tag == "Loss/step":
+            with open(path, "a") as file:
+                file.write(f"{step} {value!r}\n")
+        add_scalar(log, tag, value, step)
+
+    SummaryWriter.add_scalar = add
+
+
+if "FLOAT64" in os.environ:
+    in_float64(os.environ["FLOAT64"])
 if "ONLY_FROM" in os.environ:
     only_from(os.environ["ONLY_FROM"])
 if "NO_FLOCK" in os.environ:
