@@ -559,7 +559,8 @@ def test_moments_that_a_file_lacks_begin_at_zero_and_anothers_are_left_out():
     """As of a run without momentum, or of another optimizer."""
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    here = types.SimpleNamespace(model=model, optimizer=optimizer, ema={})
+    args = nd.parse_args([])
+    here = types.SimpleNamespace(args=args, model=model, optimizer=optimizer, ema={})
     first = {"momentum_buffer": torch.full((2, 3), 5.0), "exp_avg": torch.ones(2, 3)}
     weights = {"weight": torch.full((2, 3), 7.0), "bias": torch.full((2,), 7.0)}
     nd.load_state(here, {"state_dict": weights, "ema": None, "optimizer": {"state": {0: first}}})
