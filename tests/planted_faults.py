@@ -504,9 +504,9 @@ tests/test_weights.py -k "by_name or alone or as_many or index or of_1000 or fol
   outputs of a file are not counted => about["num_classes"] = outputs => pass
   other outputs than a file's are typed => if theirs and outputs != theirs: => if False:
   outputs of a file are not believed => outputs = typed or theirs or len(train.classes) or 1000 => outputs = typed or len(train.classes) or 1000
-  numbers are text for published weights => if about["published"] and {*found} <= {*numbers}: => if False:
-  numbers are ImageNet's for all weights => if about["published"] and {*found} <= {*numbers}: => if {*found} <= {*numbers}:
-  published classes of any name => if outputs == 1000 and about["published"]: => if False:
+  numbers are text for published weights => if {*found} <= {*numbers}: => if False:
+  ImageNet's classes are those of all weights => if outputs == 1000 and about["published"]:\n        numbers => if outputs == 1000:\n        numbers
+  published classes of any name => if outputs == 1000 and about["published"]:\n        ids => if False:\n        ids
   no line on the order of numbers => if not all(map(str.isdecimal, classes)) or => if True or
   ids of some are outputs of their own => folders.keys() <= {*IMAGENET}: => folders.keys() == {*IMAGENET}:
   some classes are counted from the first => return [folders.get(name, name) for name in IMAGENET] => return found + IMAGENET[len(found) :]

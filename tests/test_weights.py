@@ -642,8 +642,8 @@ def test_classes_of_a_shard_s_index(images, tmp_path, tool):
 @pytest.mark.parametrize("own", [True, False])
 def test_weights_of_1000_outputs_on_some_of_imagenet_s_classes(own, tmp_path, look):
     """As ImageNet-A's 200 folders, and as one's own three, in train/ too and with a word in their
-    names. Predictions are among all 1,000, as a plain loop has them; published weights or another
-    project's, by -e on one rank and two, and by look.py."""
+    names. Predictions are among all 1,000, as a plain loop has them; published weights by
+    -e on one rank and two, and by look.py."""
     few = sorted(IDS[3:1000:5])
     assert len(few) == 200
     folder = tmp_path / "one's own"
@@ -658,7 +658,6 @@ def test_weights_of_1000_outputs_on_some_of_imagenet_s_classes(own, tmp_path, lo
     hub.mkdir(parents=True)
     model = make("squeezenet1_1", 1000)
     torch.save(model.state_dict(), hub / name)
-    torch.save(model.state_dict(), tmp_path / "theirs.pth")
     expected = plain(model, folder / "val", outputs)
     assert expected != near(plain(model, folder / "val", sorted(few)))
     env = {"TORCH_HOME": str(tmp_path)}
@@ -666,7 +665,6 @@ def test_weights_of_1000_outputs_on_some_of_imagenet_s_classes(own, tmp_path, lo
         (ND, ["--pretrained"]),
         (ND, ["--pretrained", "--num-classes", 1000]),
         (ND, ["--weights", hub / name]),
-        (ND, ["--weights", "theirs.pth"]),
         *[(command("imagenet_ddp.py", 2), ["--pretrained"])] * own,
     ):
         output = run([*way, *SIZES, *SAY, "-e", *weights, folder], tmp_path, env=env)
@@ -699,21 +697,20 @@ def test_folders_of_numbers(tmp_path):
 
 
 def test_names_of_1000_outputs():
-    """They are ImageNet's if all folders are: by ids, which a word may follow, or, for published
-    weights, by numbers. What a file says counts before."""
+    """Of published weights they are ImageNet's, if all folders are: by ids, which a word may
+    follow, or by numbers. Of others they are as many folders. What a file says counts before."""
     published, theirs = ({"what": "W", "published": each} for each in (True, False))
     numbers = [str(number) for number in range(1000)]
     words = [f"{name}_word" for name in IDS]
     for about in published, theirs:
         for found in IDS, words, words[:200] + IDS[200:]:
             assert class_names.order_classes(found, 1000, about) == found
-        assert class_names.order_classes(IDS[5:200:3], 1000, about) == IDS
-        assert class_names.order_classes(words[7:9], 1000, about) == [
-            *IDS[:7], *words[7:9], *IDS[9:]
-        ]  # fmt: skip
         assert class_names.order_classes(words, 1000, about | {"classes": CLASSES}) == CLASSES
         assert class_names.order_classes(CLASSES, 3, about) == CLASSES
         assert class_names.order_classes(IDS[5:8], 3, about) == IDS[5:8], "a model of these"
+    some = class_names.order_classes(words[7:9], 1000, published)
+    assert some == [*IDS[:7], *words[7:9], *IDS[9:]]
+    assert class_names.order_classes(IDS[5:200:3], 1000, published) == IDS
     assert class_names.order_classes(sorted(numbers), 1000, published) == numbers
     assert class_names.order_classes(["11", "7"], 1000, published) == numbers
     assert class_names.order_classes(sorted(numbers), 1000, theirs) == sorted(numbers)
@@ -733,8 +730,10 @@ def test_names_of_1000_outputs():
             errors.BadInput, match="W: the model has 7 outputs, and DIR names 2 classes"
         ):
             class_names.order_classes(found, 7, published)
-    with pytest.raises(errors.BadInput, match="give train/ a folder for each output"):
-        class_names.order_classes(["11", "7"], 1000, theirs)
+    # A model of 1,000 outputs that was trained on these three has them first.
+    for found in ["11", "7"], IDS[5:8]:
+        with pytest.raises(errors.BadInput, match="give train/ a folder for each output"):
+            class_names.order_classes(found, 1000, theirs)
 
 
 def test_some_of_the_numbers(tmp_path):

@@ -42,15 +42,16 @@ def name_outputs(
 
 def order_classes(found: list[str], outputs: int, about: architectures.About) -> list[str]:
     """Returns the names of a model's `outputs`, in their order. A file may say them, in `about`.
-    Otherwise, 1,000 outputs are ImageNet's classes if all folders that were `found` are: by
-    WordNet's ids, which a word may follow, or, for published weights, by numbers from 0 to 999.
-    Other outputs are the folders, in ImageFolder's order, which nearly all weights have. Raises
-    BadInput if there are not as many of them."""
+    Otherwise, 1,000 outputs of published weights are ImageNet's classes, if all folders that were
+    `found` are: by WordNet's ids, which a word may follow, or by numbers from 0 to 999. Outputs of
+    other weights are the folders, in ImageFolder's order, which nearly all weights have: of some
+    of ImageNet's folders nobody knows whether they are the first outputs of a model trained on
+    them. Raises BadInput if there are not as many folders as outputs."""
     if "classes" in about:
         return about["classes"]
-    if outputs == 1000:
+    if outputs == 1000 and about["published"]:
         numbers = [str(number) for number in range(1000)]
-        if about["published"] and {*found} <= {*numbers}:
+        if {*found} <= {*numbers}:
             return numbers
         folders = {name[:9]: name for name in found}
         if len(folders) == len(found) and folders.keys() <= {*IMAGENET}:
