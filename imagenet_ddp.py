@@ -267,8 +267,8 @@ def cleanup() -> None:
 # averages, epoch and step, the best values, and the sums and the clock of an interrupted epoch.
 # Under --evaluate, no run is written: validate(), instead of train(), measures --resume's
 # checkpoint, or else the newest intact one in --output-dir. That is checkpoint.pt; it is
-# model_best.pt only if checkpoint.pt is damaged and no other file is newer. If the checkpoint has
-# averages of --ema, these are evaluated, whatever is typed.
+# model_best.pt only if checkpoint.pt is damaged or missing and no other file is newer. If the
+# checkpoint has averages of --ema, these are evaluated, whatever is typed.
 #
 # Two rules hold everywhere:
 # - What must not depend on the number of ranks is a function of seed, epoch and step: the order of
@@ -1773,9 +1773,9 @@ def build_run(args):
     # 3. The checkpoint before the batch is split: a run keeps its global batch, on any number of
     #    devices. load_checkpoint() checks the file (the CRC of each of its parts; no code runs),
     #    and takes an older one if it is damaged; check_resumed() compares the options,
-    #    check_model() the classes, and restore() names and shapes of all tensors. If options that
-    #    define what is trained differ, this run ends with an error; a new run from --resume prints
-    #    how they differ, and begins.
+    #    check_model() what MUST_FIT lists, and restore() names and shapes of all tensors. If
+    #    options that define what is trained differ, the run in --output-dir ends with an error; a
+    #    new run from --resume prints how they differ, and begins.
     endings.arm_timeout(args.timeout, args.compile)
     metadata = tensors = None
     if place.rank == 0:

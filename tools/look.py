@@ -433,7 +433,7 @@ def open_part(args, trained):
     if not folder.is_dir():
         raise errors.BadInput(f"{folder} is no folder: DIR holds {args.part}/<class>/")
     source = image_files.open_source(folder, allow_empty=True)
-    # As in -e: the file says its classes, or DIR has a folder for each.
+    # As in -e: the file says its classes, or DIR's folders do.
     named = image_files.name_classes(args.dir / "train") or source.classes
     about = trained.about | {"what": args.checkpoint}
     known = class_names.order_classes(named, len(trained.classes), about)

@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 Policy = Callable[[PIL.Image.Image], PIL.Image.Image]
 
-# torchvision's policies, by the names of its reference scripts.
+# torchvision's policies. Its reference scripts call some by other names (docs/recipes.md).
 TORCHVISIONS = {
     "trivial": v2.TrivialAugmentWide,
     "rand": v2.RandAugment,
