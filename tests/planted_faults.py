@@ -493,7 +493,7 @@ tests/test_weights.py -k "taken_as_they or odd_names or earlier or missing or an
   weights of another shape are loaded => if not safe_files.weight_fits(weights[each], own[each])} => if False}
   outputs are rows of any layer => reversed([*architectures.classifier(model).modules()]) => reversed([*model.modules()][:5])
   a size is asked of training, too => data.val_size if args.evaluate else None) => data.val_size)
-tests/test_weights.py -k "by_name or alone or as_many or index or of_1000 or folders_of or another_order"
+tests/test_weights.py -k "by_name or alone or as_many or index or of_1000 or folders_of or another_order or outputs_of_a"
   classes of the file are not believed => if "classes" in about:\n        return about["classes"] => if False:\n        return about["classes"]
   train lists its images in an evaluation => train = val._replace(**nothing, not_read="") => train = val._replace(not_read="")
   train names no class in an evaluation => train = train._replace(folder=str(folder / "train"), classes=names) => pass
@@ -504,13 +504,25 @@ tests/test_weights.py -k "by_name or alone or as_many or index or of_1000 or fol
   outputs of a file are not counted => about["num_classes"] = outputs => pass
   other outputs than a file's are typed => if theirs and outputs != theirs: => if False:
   outputs of a file are not believed => outputs = typed or theirs or len(train.classes) or 1000 => outputs = typed or len(train.classes) or 1000
-  numbers are text for published weights => if {*found} <= {*numbers}: => if False:
-  ImageNet's classes are those of all weights => if outputs == 1000 and about["published"]:\n        numbers => if outputs == 1000:\n        numbers
-  published classes of any name => if outputs == 1000 and about["published"]:\n        ids => if False:\n        ids
+  numbers are text for published weights => if {*found} == {*numbers}: => if False:
+  some numbers are ImageNet's => if {*found} == {*numbers}: => if {*found} <= {*numbers}:
+  ImageNet's classes are those of all weights => if outputs == 1000 and about["published"]: => if outputs == 1000:
+  published classes of any name => if name[:9] in folders or name[:9] not in IMAGENET: => if name[:9] in folders:
+  ids of some are outputs of their own => return [folders.get(name, name) for name in IMAGENET] => return found
+  two folders of a class => if name[:9] in folders or name[:9] not in IMAGENET: => if name[:9] not in IMAGENET:
+  a word follows an underscore alone => folders[name[:9]] = name => folders[name.partition("_")[0]] = name
+  files that say their architecture are not counted => if path and evaluate and "num_classes" not in about: => if path and evaluate and "arch" not in about:
+  a published name has 1,000 outputs => del about["num_classes"]  # => pass  #
+  a scalar has outputs => if weight is not None and weight.ndim: => if weight is not None:
+  a model without classifier has 0 outputs => outputs = typed or theirs or len(train.classes) or 1000 => outputs = typed or (theirs if theirs is not None else len(train.classes) or 1000)
+  timm's models have 1,000 outputs => config.num_classes,\n => 1000,\n
   no line on the order of numbers => if not all(map(str.isdecimal, classes)) or => if True or
-  ids of some are outputs of their own => folders.keys() <= {*IMAGENET}: => folders.keys() == {*IMAGENET}:
   some classes are counted from the first => return [folders.get(name, name) for name in IMAGENET] => return found + IMAGENET[len(found) :]
   other classes are fine-tuned in silence => elif not args.dummy and about.get("classes", data.train.classes) != data.train.classes: => elif False:
+tests/test_torchvision.py -k mean_colour
+  timm's policies fill with their own grey => {"img_mean": mean_colour} => {}
+tests/test_text.py -k float64
+  text's losses summed in float32 => losses.sum(dtype=dtype) => losses.sum().to(dtype)
 tests/test_weights.py -k "averages or wrappers or program or hub or to_type or other_weights or entry or finite"
   averages of others are left => AVERAGES = ("ema", "state_dict_ema", "model_ema") => AVERAGES = ("ema",)
   averages are taken in silence => if name in AVERAGES and "model_options" not in saved: => if False:

@@ -129,9 +129,9 @@ def test_without_a_folder_a_line_says_how_to_resume(way, trained, typed, tmp_pat
     """Where the folder is named, and where it was saved."""
     output = typed(way=way, status=143, env=EARLY)
     name = r"runs/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\S+_vit_b_16_gpux\d_b\d+_cpu0_optfloat32"
-    how = "to resume the run, add this folder to the command as --output-dir"
-    (header,) = re.findall(rf"^Logs and checkpoints: ({name}); {how}$", output, re.MULTILINE)
-    assert f", saved; to resume it, add to the command: --output-dir {header}\n" in output
+    how = f"; to resume it, add to the command: --output-dir ({name})\n"
+    (header,) = re.findall(f"^Logs and checkpoints of this run{how}", output, re.MULTILINE)
+    assert re.findall(f", saved{how}", output) == [header]
     again = typed(way=way)
     assert "Resuming" not in again and len([*(tmp_path / "runs").iterdir()]) == 2, "a new run"
     typed("--output-dir", header, way=way)
@@ -393,7 +393,7 @@ def test_resume_alone_begins_in_a_new_folder(typed, one, tmp_path):
     words = ["--resume", "one", "--epochs", "4"]
     output = typed(*words, "-b", "8")
     assert "The same command again begins from one again, in another folder\n" in output
-    (folder,) = re.findall(r"Logs and checkpoints: (\S+); to resume the run, add ", output)
+    (folder,) = re.findall(f"Logs and checkpoints of this run; .*: {TO_TYPE}\n", output)
     assert "8 x 1 x 2 = global batch 16, the checkpoint's; " in output
     assert "model_best.pt: top-1 99.5" not in output, "its best is its own"
     assert kept(one) == before

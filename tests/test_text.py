@@ -283,6 +283,13 @@ def test_measures_are_those_of_torchmetrics(classes, seed):
         assert sums.dtype == torch.float64 and sums[-1] == len(of_some)
 
 
+def test_losses_are_summed_in_float64():
+    """In float32 a loss of 0.7 is lost beside one of 2**24."""
+    output = torch.tensor([[0, 2.0**24], [0, 0]])
+    total = nd.criterion(output, torch.tensor([0, 0]))[1][0].item()
+    assert total - 2.0**24 == pytest.approx(math.log(2), rel=1e-6)
+
+
 def test_perplexity_is_that_of_torchmetrics():
     """Of sequences whose last is cut short: -1 counts nowhere."""
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import PIL.Image
 import pytest
 import scipy.stats
 import torch
@@ -18,7 +19,7 @@ from torchvision.ops._utils import split_normalization_params
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
-from trainparts.images import image_loading
+from trainparts.images import augmentation_policies, image_loading
 
 # Of a rectangle.
 MEASURES = {
@@ -136,6 +137,16 @@ def test_images_get_every_operation_of_timms_equally_often():
     assert as_often([name for name, *_ in drawn], 15)
     shear = [abs(level) for name, *levels in drawn if name == "ShearX" for level in levels]
     assert alike(shear, scipy.stats.norm(0.3 * 0.6, 0.3 * 0.05).cdf)
+
+
+def test_timms_policies_fill_with_the_mean_colour():
+    """As timm's transforms do; torchvision's fill with black."""
+    pytest.importorskip("timm")
+    colour, white = (10, 200, 30), np.full((64, 64, 3), 255, np.uint8)
+    policy = augmentation_policies.make_policy("rand-m9-p1", "bicubic", colour)
+    rotate = next(op for op in policy.ops if op.name == "Rotate")
+    corner = np.asarray(rotate(PIL.Image.fromarray(white)))[0, 0]
+    assert corner.tolist() == [*colour]
 
 
 @pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "rand-m0"])

@@ -596,11 +596,11 @@ def test_train_names_classes_alone(images, tmp_path, look):
         empty.rmdir()
     line = complaint([*ND, *SIZES, "-e", *words], tmp_path)
     assert (
-        f"{weights}: the model has 3 outputs, and DIR names 2 classes: cat, dog; give train/ a"
+        f"{weights}: its number of outputs is 3, that of DIR's classes is 2 (cat, dog): give train/"
         in line
     )
     (folder / "train").rmdir()
-    assert "has 3 outputs, and DIR names 2 c" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
+    assert "is 3, that of DIR's classes is 2 (" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
     (folder / "train").symlink_to("unmounted")
     assert "train: No such file" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
     (folder / "train").unlink()
@@ -609,17 +609,35 @@ def test_train_names_classes_alone(images, tmp_path, look):
 
 
 def test_as_many_outputs_as_the_file_has(images, tmp_path):
-    """Or as a file has, also for synthetic images."""
-    torch.save(says(1).state_dict(), tmp_path / "bare.pth")
+    """Counted whatever else the file says, and whatever it is called; for synthetic images, too."""
+    torch.save(weights := says(1).state_dict(), tmp_path / "bare.pth")
+    torch.save(weights, tmp_path / "squeezenet1_1-b8a52dc0.pth")  # a published name
+    torch.save({"arch": "squeezenet1_1", "state_dict": weights}, tmp_path / "wrapped.pth")
     own = write(tmp_path / "own.pt", says(1), "squeezenet1_1")
     few = [*ND, *SIZES, *SAY, "-e", "--weights"]
     dummy = ["--dummy", "--steps-per-epoch", "1"]
-    for path in "bare.pth", own:
+    for path in "bare.pth", "squeezenet1_1-b8a52dc0.pth", "wrapped.pth", own:
         assert "5 validation images, 3 classes, all synthetic" in run(
             [*few, path, *dummy], tmp_path
         )
         line = complaint([*few, path, "--num-classes", "4", images], tmp_path)
-        assert line.endswith(f"{path}: the model has 3 outputs: omit --num-classes")
+        assert line.endswith(f"{path}: its number of outputs is 3: omit --num-classes")
+
+
+def test_outputs_of_a_file_and_of_a_library():
+    """A scalar in place of the last layer has none. timm says 0 of a model without a classifier."""
+    weights = says(1).state_dict()
+    assert weight_files.count_outputs(make("squeezenet1_1", 1000), weights, "W") == 3
+    weights["classifier.1.weight"] = torch.tensor(3.0)
+    assert weight_files.count_outputs(make("squeezenet1_1", 1000), weights, "W") is None
+    for name, outputs in ("resnet50.a1_in1k", 1000), ("tf_efficientnetv2_s.in21k", 21843):
+        assert architectures.preset_of(f"timm/{name}", test=True).num_classes == outputs
+    clip = architectures.preset_of("timm/vit_base_patch16_clip_224.openai")
+    assert clip.num_classes == 512, "of its projection"
+    dino = architectures.preset_of("timm/vit_small_patch14_dinov2.lvd142m").about()
+    source = image_files.synthetic_source(4)._replace(classes=["a", "b"])
+    about = {**dino, "what": "W", "published": True}
+    assert (dino["num_classes"], class_names.name_outputs(source, source, about, None)[2]) == (0, 2)
 
 
 def test_classes_of_a_shard_s_index(images, tmp_path, tool):
@@ -698,10 +716,10 @@ def test_folders_of_numbers(tmp_path):
 
 def test_names_of_1000_outputs():
     """Of published weights they are ImageNet's, if all folders are: by ids, which a word may
-    follow, or by numbers. Of others they are as many folders. What a file says counts before."""
+    follow, or by all numbers. Of others they are as many folders. What a file says goes first."""
     published, theirs = ({"what": "W", "published": each} for each in (True, False))
     numbers = [str(number) for number in range(1000)]
-    words = [f"{name}_word" for name in IDS]
+    words = [f"{name}{'_ -'[label % 3]}word" for label, name in enumerate(IDS)]
     for about in published, theirs:
         for found in IDS, words, words[:200] + IDS[200:]:
             assert class_names.order_classes(found, 1000, about) == found
@@ -712,38 +730,48 @@ def test_names_of_1000_outputs():
     assert some == [*IDS[:7], *words[7:9], *IDS[9:]]
     assert class_names.order_classes(IDS[5:200:3], 1000, published) == IDS
     assert class_names.order_classes(sorted(numbers), 1000, published) == numbers
-    assert class_names.order_classes(["11", "7"], 1000, published) == numbers
     assert class_names.order_classes(sorted(numbers), 1000, theirs) == sorted(numbers)
-    two = [IDS[0], f"{IDS[0]}_again"]
-    others = [*IDS[:-1], "n15075142"], [str(n) for n in range(1, 1001)], ["7", "cat"], two
-    for found in *others, sorted(models.ResNet18_Weights.DEFAULT.meta["categories"]):
-        line = f"W: the model has 1,000 outputs, and DIR names {len(found):,} classes: "
-        with pytest.raises(errors.BadInput, match=f"^{line}.*by their WordNet ids, such as n0144"):
+    twice, none = (f"and DIR's folder {{}} is {how}: call" for how in ("a second one", "none"))
+    categories = sorted(models.ResNet18_Weights.DEFAULT.meta["categories"])
+    for found, what, name in [
+        ([IDS[0], f"{IDS[0]}_again"], twice, f"{IDS[0]}_again"),
+        ([*IDS[:-1], "n15075142"], none, "n15075142"),
+        ([*IDS[:-1], IDS[-1].upper()], none, IDS[-1].upper()),
+        ([f"{IDS[0]}5"[1:]], none, f"{IDS[0]}5"[1:]),
+        (["0", "1"], none, "0"),  # fewer numbers are those of any data set
+        ([str(n) for n in range(1, 1001)], none, "1"),
+        ([*map(str, range(999)), "0999"], none, "0"),
+        ([IDS[7], "cat"], none, "cat"),
+        (categories, none, categories[0]),
+    ]:
+        line = f"W: its outputs are ImageNet's 1,000 classes, {what.format(name)}"
+        with pytest.raises(errors.BadInput, match=f"^{re.escape(line)}.* WordNet id, such as n01"):
             class_names.order_classes(found, 1000, published)
-        if len(found) == 1000:
-            assert class_names.order_classes(found, 1000, theirs) == found
-        else:
-            with pytest.raises(errors.BadInput, match=f"^{line}.*; give train/ a folder for each"):
-                class_names.order_classes(found, 1000, theirs)
-    for found in ["11", "7"], IDS[:2]:  # numbers may be sorted as numbers, or as text
-        with pytest.raises(
-            errors.BadInput, match="W: the model has 7 outputs, and DIR names 2 classes"
-        ):
-            class_names.order_classes(found, 7, published)
-    # A model of 1,000 outputs that was trained on these three has them first.
-    for found in ["11", "7"], IDS[5:8]:
-        with pytest.raises(errors.BadInput, match="give train/ a folder for each output"):
-            class_names.order_classes(found, 1000, theirs)
+    assert class_names.order_classes(categories, 1000, theirs) == categories
+    # Numbers may be sorted as numbers, or as text. A model of 1,000 outputs that was trained on
+    # three classes has them first.
+    for found, outputs, about in itertools.product(
+        (["11", "7"], IDS[5:8]), (7, 1000), (published, theirs)
+    ):
+        if (outputs, about) == (1000, published):
+            continue
+        line = f"W: its number of outputs is {outputs:,}, that of DIR's classes is {len(found)} ("
+        with pytest.raises(errors.BadInput, match=f"^{re.escape(line)}.*: give train/ a folder"):
+            class_names.order_classes(found, outputs, about)
 
 
 def test_some_of_the_numbers(tmp_path):
-    """As ImageNetV2's folders."""
+    """As ImageNetV2's folders; all of them must be there."""
     folder = tmp_path / "it's"
     draw(folder / "val", {"7": 2, "11": 1, "999": 1})
     model = make("squeezenet1_1", 1000)
     name = "squeezenet1_1-b8a52dc0.pth"
     torch.save(model.state_dict(), tmp_path / name)
-    found, output = evaluate(*SAY, "--weights", name, folder.name, cwd=tmp_path)
+    words = [*SAY, "--weights", name, folder.name]
+    assert "folder 11 is none: call" in complaint([*ND, *SIZES, "-e", *words], tmp_path)
+    for number in range(1000):
+        (folder / "val" / str(number)).mkdir(exist_ok=True)
+    found, output = evaluate(*words, cwd=tmp_path)
     assert found == near(plain(model, folder / "val", [str(n) for n in range(1000)]))
     assert "sorted as numbers" in output and "val: 3 of 1,000 classes have images" in output
 

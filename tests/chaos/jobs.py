@@ -20,7 +20,7 @@ from conftest import BIN, ROOT, copy_script, free_port, write_images
 
 # BatchNorm, dropout, float32 masters and a loss scale that moves: all that a checkpoint must hold.
 NET = "-a mobilenet_v3_small --image-size 32 --no-accel -j 1 -b 8 -p 1".split()
-GREETING = "Logs and checkpoints: "  # the last line before training
+GREETING = "Logs and checkpoints"  # the last line before training
 WAYS = {  # to start, and a script of each
     "plain": "imagenet_nd.py",
     "own spawn": "imagenet_ddp.py",

@@ -30,40 +30,53 @@ def name_outputs(
     outputs = typed or theirs or len(train.classes) or 1000
     if theirs and outputs != theirs:
         raise errors.BadInput(
-            f"{about['what']}: the model has {theirs} outputs: omit --num-classes"
+            f"{about['what']}: its number of outputs is {theirs:,}: omit --num-classes"
         )
     if not train.classes:  # synthetic images
         return train, val, outputs
     classes = order_classes(train.classes, outputs, about)
-    whose = about["what"] if "classes" in about else "train/"
+    whose = "train/" if classes == train.classes else about["what"]
     train, val = (each.in_classes(classes, whose) for each in (train, val))
     return train, val, outputs
 
 
 def order_classes(found: list[str], outputs: int, about: architectures.About) -> list[str]:
     """Returns the names of a model's `outputs`, in their order. A file may say them, in `about`.
-    Otherwise, 1,000 outputs of published weights are ImageNet's classes, if all folders that were
-    `found` are: by WordNet's ids, which a word may follow, or by numbers from 0 to 999. Outputs of
-    other weights are the folders, in ImageFolder's order, which nearly all weights have: of some
-    of ImageNet's folders nobody knows whether they are the first outputs of a model trained on
-    them. Raises BadInput if there are not as many folders as outputs."""
+    Otherwise, 1,000 outputs of published weights are ImageNet's, by name_imagenet(). Outputs of
+    other weights are the folders that were `found`, in ImageFolder's order, which nearly all
+    weights have: of some of ImageNet's folders nobody knows whether they are the first outputs of a
+    model trained on them. Raises BadInput if there are not as many folders as outputs."""
     if "classes" in about:
         return about["classes"]
     if outputs == 1000 and about["published"]:
-        numbers = [str(number) for number in range(1000)]
-        if {*found} <= {*numbers}:
-            return numbers
-        folders = {name[:9]: name for name in found}
-        if len(folders) == len(found) and folders.keys() <= {*IMAGENET}:
-            return [folders.get(name, name) for name in IMAGENET]
-    named = f"{len(found):,} classes: {image_files.first_three(found)}"
-    line = f"{about['what']}: the model has {outputs:,} outputs, and DIR names {named}"
-    if outputs == 1000 and about["published"]:
-        ids = f"their WordNet ids, such as {IMAGENET[0]}, or 0 to 999"
-        raise errors.BadInput(f"{line}; ImageNet's folders are called by {ids}")
+        return name_imagenet(found, about["what"])
     if outputs != len(found):
-        raise errors.BadInput(f"{line}; give train/ a folder for each output, which may be empty")
+        raise errors.BadInput(
+            f"{about['what']}: its number of outputs is {outputs:,}, that of DIR's classes is "
+            f"{len(found):,} ({image_files.first_three(found)}): give train/ a folder for each "
+            "output, which may be empty"
+        )
     return found
+
+
+def name_imagenet(found: list[str], what: str) -> list[str]:
+    """Returns the names of ImageNet's 1,000 classes, in the order of published weights, as folders
+    are called. Folders called by WordNet's ids, which a word may follow, may be some of them.
+    Folders called by numbers must be all, from 0 to 999: fewer are those of any data set. Raises
+    BadInput, which says that `what` was to be evaluated."""
+    numbers = [str(number) for number in range(1000)]
+    if {*found} == {*numbers}:
+        return numbers
+    folders: dict[str, str] = {}
+    for name in found:
+        if name[:9] in folders or name[:9] not in IMAGENET:
+            how = "is a second one" if name[:9] in folders else "is none"
+            raise errors.BadInput(
+                f"{what}: its outputs are ImageNet's 1,000 classes, and DIR's folder {name} {how}: "
+                f"call each by its WordNet id, such as {IMAGENET[0]}, or call all by 0 to 999"
+            )
+        folders[name[:9]] = name
+    return [folders.get(name, name) for name in IMAGENET]
 
 
 def about_images(train: image_files.Source, val: image_files.Source, num_classes: int) -> list[str]:

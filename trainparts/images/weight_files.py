@@ -105,6 +105,7 @@ def about_file(
         theirs = [files[name] for name in names if name in files]
         if theirs:
             about.update(architectures.preset_in(theirs[0]).about())
+            del about["num_classes"]  # count_outputs() knows it, whatever the file's name
         about["published"] = bool(theirs)
         return about
     if "task" in saved:  # of text_*.py
@@ -202,8 +203,9 @@ def count_outputs(model: nn.Module, saved: safe_files.Content, what: str) -> int
     weights = named_as_in(model, weights_in(saved)[1], what)
     names = {module: name for name, module in model.named_modules()}
     for layer in reversed([*architectures.classifier(model).modules()]):
-        if f"{names.get(layer)}.weight" in weights:
-            return len(weights[f"{names[layer]}.weight"])
+        weight = weights.get(f"{names.get(layer)}.weight")
+        if weight is not None and weight.ndim:
+            return len(weight)
     return None
 
 

@@ -79,8 +79,8 @@ def wait_for_clock(folder: Path) -> None:
 
 
 def print_exception_of_thread(failed: threading.ExceptHookArgs) -> None:
-    """Prints a thread's traceback, except for a thread of TensorBoard's: add_scalar() raises its
-    exception again, and that becomes one line."""
+    """Prints a thread's traceback, except for a thread of TensorBoard's: the next call that adds
+    to the log raises its exception again, and that becomes one line."""
     if type(failed.thread).__name__ != "_AsyncWriterThread":
         threading.__excepthook__(failed)
 

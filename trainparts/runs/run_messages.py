@@ -43,11 +43,9 @@ def about_resuming(
 def about_folder(folder: Path, output_dir: str | None, resume: str | None) -> list[str]:
     """Returns lines, as a run begins, on its folder and on how to resume it; `output_dir` and
     `resume` are the options as they were typed, or None."""
-    if output_dir:
-        return [f"Logs and checkpoints: {folder}; the same command again resumes it"]
-    how = "to resume the run, add this folder to the command as --output-dir"
-    lines = [f"Logs and checkpoints: {folder}; {how}"]
-    if resume:
+    which = f": {folder}" if output_dir else " of this run"
+    lines = [f"Logs and checkpoints{which}; {how_to_resume(output_dir, folder)}"]
+    if resume and not output_dir:
         lines.insert(0, f"The same command again begins from {resume} again, in another folder")
     return lines
 
