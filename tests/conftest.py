@@ -508,3 +508,27 @@ def typed(demo, tmp_path):
 def refused(output):
     """Returns the one line behind which there is nothing."""
     return the_line(output, only=False)
+
+
+# ------------------------------------------------------------------------ the decoders of images
+
+
+@pytest.fixture
+def own_decoder():
+    """Each test, and each loader worker that it forks, makes its own decoder."""
+    decoding.region_decoder.cache_clear()
+    yield
+    decoding.region_decoder.cache_clear()
+
+
+@pytest.fixture(params=["nvImageCodec", "Pillow"])
+def decoder(request, own_decoder, monkeypatch):
+    """Runs a test with each of the decoders."""
+    if request.param == "Pillow":
+        monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
+        assert decoding.region_decoder() is None
+    elif sys.platform == "linux":
+        assert decoding.region_decoder(), "nvImageCodec is missing: pip install ."
+    else:
+        pytest.skip("pyproject.toml has nvImageCodec for Linux alone")
+    return request.param

@@ -7,11 +7,8 @@ import itertools
 import os
 import pickle
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import time
 import zipfile
 
 import pytest
@@ -24,7 +21,6 @@ from conftest import (
     checkpoint,
     command,
     complaint,
-    environment,
     free_port,
     run,
     start,
@@ -34,7 +30,7 @@ from conftest import (
 )
 
 import imagenet_nd as nd
-from trainparts import batch_plan, errors
+from trainparts import errors
 from trainparts.runs import checkpointing
 
 # SqueezeNet has few weights, and no BatchNorm.
@@ -175,19 +171,12 @@ def test_options(script, options, words, images, complaint_here):
     ("options", "words"),
     [
         ("--zero-init", "zero_init_residual"),
-        ("-a vit_b_16 --image-size 100", "Input shape indivisible by patch size!"),
-        (
-            "-a vit_b_16 --start-size 48 --epochs 9 --dummy --steps-per-epoch 1",
-            "Wrong image height! Expected 32 but got 48!",
-        ),
-        ("-a alexnet", "Output size is too small"),
-        ("-a inception_v3 --image-size 64", "Kernel size can't be greater than actual input size"),
         ("-a resnet18 -b 1", "Expected more than 1 value per channel when training"),
         ("--num-classes 1", "Target 1 is out of bounds"),
     ],
 )
 def test_a_model_that_does_not_fit(options, words, images, complaint_here):
-    """The images, the batch or the classes: as the library says it, in one line."""
+    """As it is built, or in the first step: as the library says it, in one line."""
     assert words in complaint_here(ND, *TINY, *options.split(), images, only=False, begun=True)
 
 
@@ -281,12 +270,8 @@ def test_folder(fault, tmp_path, complaint_here):
     assert [each for each in words if each.format(folder) not in line] == []
 
 
-def test_dir_that_is_not_there_and_not_utf8(tmp_path):
-    words = [os.fsencode(each) for each in [*command(ND), *TINY]]
-    words.append(os.fsencode(tmp_path) + b"/caf\xe9")
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, timeout=300)
-    assert done.returncode == 2
-    line = the_line((done.stdout + done.stderr).decode())  # what is printed is UTF-8
+def test_dir_that_is_not_there_and_not_utf8(tmp_path, complaint_here):
+    line = complaint_here(ND, *TINY, os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     assert "caf" in line and "No such file" in line
 
 
@@ -502,32 +487,11 @@ def test_port_in_use(script, images, complaint_here):
         assert port in complaint_here(script, *TINY, images, status=1, **env)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"MASTER_ADDR": "no.such.host.invalid"}, "no.such.host.invalid port 1: [Errno -"),
-        ({}, "127.0.0.1 port 1: [Errno 111] Connection refused"),
-    ],
-)
-def test_a_peer_that_does_not_come(change, words, images, complaint_here):
+def test_a_peer_that_does_not_come(images, complaint_here):
     """It is asked for again until --timeout; then one line of status 1, and no stack of C++."""
-    env = LAUNCHER | {"RANK": "1"} | change
-    assert words in complaint_here(APEX, *TINY, "--timeout", "2", images, status=1, **env)
-
-
-def test_a_node_whose_first_does_not_come(images, tmp_path):
-    url = ["--dist-url", "tcp://no.such.host.invalid:9876", "--world-size", "2", "--rank", "1"]
-    train = [*command(DDP), *TINY, *url, "--timeout", "2", images]
-    assert "no.such.host.invalid port 9876" in complaint(train, tmp_path, status=1)
-
-
-def test_ranks_that_do_not_come_are_named(images, tmp_path):
-    """On all ranks that came."""
-    words = [*TINY, "--timeout", "8", images]
-    for rank in start_ranks(DDP, tmp_path, words, words, missing=2):
-        printed = rank.communicate(timeout=300)[0]
-        assert "rank 2, rank 3 did not come within --timeout" in the_line(printed)
-        assert rank.returncode == 1
+    words = "127.0.0.1 port 1: [Errno 111] Connection refused"
+    env = LAUNCHER | {"RANK": "1"}
+    assert words in complaint_here(APEX, *TINY, "--timeout", "1", images, status=1, **env)
 
 
 def test_ranks_that_differ(images, tmp_path):
@@ -552,17 +516,10 @@ def test_all_ranks_end_as_rank_0_does(images, tmp_path):
     store that is gone, with its stack of C++, would be below the line."""
     (tmp_path / "no.pt").write_text("no checkpoint")
     words = [*TINY, "--resume", "no.pt", images]
-    ranks = start_ranks(DDP, tmp_path, words, words, words)
+    ranks = start_ranks(DDP, tmp_path, words, words)
     lines = {the_line(rank.communicate(timeout=300)[0]) for rank in ranks}
     assert len(lines) == 1 and "no.pt cannot be loaded: no checkpoint" in lines.pop()
-    assert [rank.returncode for rank in ranks] == [2, 2, 2]
-
-
-def test_global_batch_that_does_not_divide_names_the_counts_that_fit():
-    with pytest.raises(
-        errors.BadInput, match="2 devices cannot share a global batch of 9.*: 1, 3, 9$"
-    ):
-        batch_plan.split_batch(256, devices=2, global_batch=9)
+    assert [rank.returncode for rank in ranks] == [2, 2]
 
 
 @pytest.mark.slow
@@ -580,51 +537,8 @@ def test_nodes_of_different_world_sizes(images, tmp_path):
     assert "rank 1 expects 3 ranks" in line and "rank 0 2 ranks" in line
 
 
-def test_without_horovod(images, tmp_path):
+def test_without_horovod(images, complaint_here, monkeypatch):
     """One line says how to install it."""
-    hidden = tmp_path / "hidden" / "horovod"
-    hidden.mkdir(parents=True)
-    (hidden / "__init__.py").write_text("raise ImportError('hidden by a test')")
-    words, env = command("imagenet_horovod.py"), {"PYTHONPATH": str(hidden.parent)}
-    assert "tools/install_horovod.sh" in complaint([*words, *TINY, images], tmp_path, env=env)
-
-
-@pytest.mark.parametrize("why", ["Failed to recv, got 0 bytes", "Connection was likely closed"])
-def test_a_rank_that_died_in_set_up_is_one_line(why, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [ND])
-    assert errors.report_error(torch.distributed.DistNetworkError(why)) == 1
-    assert "another rank is gone" in the_line(capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("rank", "error", "told"),
-    [
-        ("0", errors.BadInput("no \n such file"), [("no \n such file", 2)]),
-        ("0", errors.Fault("no answer"), [("no answer", 1)]),
-        (
-            "0",
-            torch.OutOfMemoryError("of 2 GiB"),
-            [("rank 0: no memory: lower -b or -j (of 2 GiB)", 2)],
-        ),
-        ("0", LookupError("a bug"), [("rank 0: a bug", 1)]),
-        ("1", errors.BadInput("of rank 1 alone"), []),
-    ],
-)
-def test_what_rank_0_tells_the_others(rank, error, told, capsys, monkeypatch):
-    """Its line without the script's name, which they print before it; of a bug, what it is."""
-    sent = []
-    monkeypatch.setattr(sys, "argv", [ND])
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(signal, "signal", lambda *words: None)
-    monkeypatch.setattr(nd, "tell_others", lambda *words: sent.append(words))
-    errors.report_error(error, nd.tell_others)
-    assert sent == told, capsys.readouterr().err
-
-
-def test_a_gpu_without_memory_left_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [ND])
-    why = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.11 GiB in all. Of it, ..."
-    assert errors.report_error(torch.OutOfMemoryError(why)) == 2
-    line = the_line(capsys.readouterr().err)
-    assert "no memory: lower -b" in line and "2.00 GiB" in line
+    monkeypatch.setattr(importlib.import_module("imagenet_horovod"), "hvd", None)
+    line = complaint_here("imagenet_horovod.py", *TINY, images)
+    assert "tools/install_horovod.sh" in line

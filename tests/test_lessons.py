@@ -4,13 +4,16 @@
 import importlib
 import re
 import subprocess
+from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import HOROVOD, ROOT, environment, run
 
-from reporting import figures
+from reporting import figures, lessons
 
 TEXT = (ROOT / "docs" / "lessons.md").read_text()
 PARTS = re.findall(r"^## (\d+) (.*?)(?=^## \d|\Z)", TEXT, re.S | re.M)
@@ -110,3 +113,26 @@ def test_the_ring_that_is_drawn_is_the_script_s(monkeypatch):
     notes = [panel["notes"] for panel in figures.ring(None)]
     arrow = "\N{DOWNWARDS ARROW}"
     assert [{(-y, x) for x, y, text in panel if arrow in text} for panel in notes] == sent[:4]
+
+
+def test_losses_are_counted_from_the_first_step_and_compared_with_the_first_run_s():
+    """As relative differences, of which less than 1e-6 is the digits that are shown."""
+
+    def logged(*losses):
+        steps = range(len(losses))  # as scripts log them
+        frame = pd.DataFrame({"step": steps, "value": losses}).iloc[::-1].reset_index()
+        return SimpleNamespace(
+            series={"Loss/step": frame}, values=lambda tag: np.array(losses, float)
+        )
+
+    runs = [logged(4.0, 2.0, 1.0), logged(5.0, 2.0, 1.0), logged(4.0, 1.0, 1.0)]
+    assert [lessons.loss(runs[1], step) for step in (1, 2, 3)] == [5, 2, 1]
+    assert lessons.apart(runs) == 0.5 and lessons.apart(runs[:2]) == 0.25
+    assert lessons.apart(runs[1::-1]) == 0.2, "of another first run"
+    assert lessons.apart(runs[:1] * 2) == lessons.apart([runs[0], logged(4 + 1e-8, 2, 1)]) == 1e-6
+
+
+def test_a_row_of_a_benchmark_is_found_by_its_whole_name():
+    names = "nd", "nd, 2 ranks", "2 ranks"
+    benchmark = {"rows": [{"name": name, "values": [n]} for n, name in enumerate(names)]}
+    assert [lessons.row(benchmark, name)["values"] for name in names] == [[0], [1], [2]]

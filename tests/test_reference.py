@@ -4,8 +4,10 @@ in all scripts may be wrong in all. It is also a short account of what they comp
 
 import copy
 import functools
+import itertools
 import math
 import random
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +15,7 @@ import PIL.Image
 import pytest
 import timm
 import torch
+from allpairspy import AllPairs
 from conftest import checkpoint, command, events, run, the_run
 from timm.optim import param_groups_layer_decay
 from torch import nn
@@ -234,7 +237,7 @@ def train(folder, build, ranks=1, **options):
             if args.mixup or args.cutmix:
                 images, others, share = mix(args, images, classes, epoch, step)
             model.train()
-            sums = 0
+            sums, of_ranks = 0, []
             for turn, some in enumerate(torch.arange(global_batch).split(args.batch_size)):
                 rank, turn = divmod(turn, args.accumulation)
                 if turn == 0:
@@ -242,23 +245,31 @@ def train(folder, build, ranks=1, **options):
                 with half(args):
                     output = model(images[some])
                     loss = loss_of(args, output, classes[some], others[some], share[some])
-                (loss / global_batch * scale).backward()
+                # In float16, what is too large for it depends on the factor: a rank's mean.
+                (loss / (global_batch // ranks) * scale).backward()
                 sums += measure(output, classes[some], loss.detach())
+                if turn == args.accumulation - 1:  # ranks add up their sums
+                    of_ranks.append([weight.grad for weight in model.parameters()])
+                    optimizer.zero_grad()
                 if rank == 0:  # whose running statistics are the model's
                     statistics = [buffer.clone() for buffer in model.buffers()]
             for buffer, own in zip(model.buffers(), statistics, strict=True):
                 buffer.copy_(own)
-            gradients = [weight.grad for weight in model.parameters()]
-            for each in gradients:
-                each /= scale
-            if args.clip_grad:
+            gradients = [sum(each) / (scale * ranks) for each in zip(*of_ranks, strict=True)]
+            for weight, gradient in zip(model.parameters(), gradients, strict=True):
+                weight.grad = gradient
+            finite = all(each.isfinite().all() for each in gradients)
+            if args.clip_grad and finite:
                 norm = torch.cat([each.double().flatten() for each in gradients]).norm().item()
                 for each in gradients:
                     each *= min(1, args.clip_grad / norm)
             rate = rate_at(args, global_batch, epoch + (step + 0.5) / steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get("lr_scale", 1)
-            optimizer.step()
+            if finite:
+                optimizer.step()
+            else:
+                scale /= 2
             optimizer.zero_grad()
             found.steps.append(means(sums)["Loss"])
             epoch_sums += sums
@@ -358,15 +369,68 @@ def build(options, classes):
     return models.get_model(options["arch"], num_classes=classes)
 
 
+# Pairs of these are tried with each other: a mistake that one option makes in what another does.
+PAIRED = {
+    "arch": ["vit_b_16", "timm/test_resnet"],  # without BatchNorm, and with it
+    "ranks": [1, 2],
+    "amp": ["float32", "float16"],
+    "clip_grad": [None, 0.3],
+    "accumulation": [1, 2],
+    "ema": [0, 0.5],
+    "mixed": [{}, {"mixup": 0.4}, {"cutmix": 1, "mix_group": 4}],
+    "loss": ["ce", "bce"],
+    "label_smoothing": [0, 0.1],
+    "optimizer": ["sgd", "nesterov", "adamw"],
+    "lr_schedule": ["step", "cosine", "linear"],
+    "lr_scaling": ["linear", "sqrt"],
+    "warmup_epochs": [0, 1],
+    "norm_wd": [None, 0],
+    "repeated_aug": [1, 2],
+    "random_erase": [0, 0.5],
+    "flip": ["random", "alternate"],
+    "best": ["top1", "loss"],
+}
+PAIRS = [
+    {"image_size": 32, "val_resize": 40, "batch_size": 4, "epochs": 2, "wd": 0.05}
+    | {name: value for name, value in case._asdict().items() if name != "mixed"}
+    | case.mixed
+    | {"lr": 0.003 if case.optimizer == "adamw" else 0.5}
+    | ({"mean": (0.5,) * 3, "std": (0.5,) * 3} if "timm/" in case.arch else {})
+    for case in AllPairs(OrderedDict(PAIRED))
+]
+
+
+def test_each_pair_of_options_is_tried():
+    for (one, values), (two, others) in itertools.combinations(PAIRED.items(), 2):
+        if "mixed" not in (one, two):
+            tried = {(case[one], case[two]) for case in PAIRS}
+            assert tried == {*itertools.product(values, others)}, (one, two)
+
+
+@pytest.mark.parametrize("case", range(len(PAIRS)))
+def test_pairs_of_options(case, folder, tmp_path):
+    trains_as_the_reference(PAIRS[case], folder, tmp_path, rel=1e-5)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_trains_as_the_reference(case, folder, tmp_path):
-    options = CASES[case].copy()
+    expected = trains_as_the_reference(CASES[case], folder, tmp_path)
+    assert min(each["Top5"] for each in expected.train + expected.val) < 100, "or equal is little"
+    assert len({each["Loss"] for each in expected.val}) > 1
+    if CASES[case].get("ranks", 1) == 1:
+        assert len({each["Top1"] for each in expected.val}) > 1, "images must be felt in validation"
+
+
+def trains_as_the_reference(options, folder, tmp_path, rel=1e-6):
+    """Compares a run with these options with train(), whose findings it returns; `rel` is the
+    relative difference of losses that is left to rounding."""
+    options = options.copy()
     ranks = options.pop("ranks", 1)
     script = "imagenet_nd.py" if ranks == 1 else "imagenet_ddp.py"
     words = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in options.items()
-        if name not in ("mean", "std", "interpolation")
+        if name not in ("mean", "std", "interpolation") and value not in (None, "float32")
     ]
     more = ["--no-accel", "-j", "0", "-p", "1"]
     run([*command(script, ranks), *words, *more, folder], tmp_path)
@@ -376,12 +440,12 @@ def test_the_script_trains_as_the_reference(case, folder, tmp_path):
     def logged(tag):
         return [event.value for event in log.Scalars(tag)]
 
-    assert logged("Loss/step") == pytest.approx(expected.steps, rel=1e-6)
-    assert logged("Lr") == pytest.approx(expected.rates, rel=1e-6)
+    assert logged("Loss/step") == pytest.approx(expected.steps, rel=rel)
+    assert logged("Lr") == pytest.approx(expected.rates, rel=rel)
     for split in "train", "val":
         for tag in "Loss", "Top1", "Top5":
             values = [each[tag] for each in getattr(expected, split)]
-            assert logged(f"{tag}/{split}") == pytest.approx(values, rel=1e-6), f"{tag}/{split}"
+            assert logged(f"{tag}/{split}") == pytest.approx(values, rel=rel), f"{tag}/{split}"
     images = options["batch_size"] * options.get("accumulation", 1) * ranks
     for speed, seconds in zip(logged("Throughput/train"), logged("Time/train"), strict=True):
         assert speed * seconds == pytest.approx(images, rel=1e-4)
@@ -391,23 +455,24 @@ def test_the_script_trains_as_the_reference(case, folder, tmp_path):
         for name, tensor in getattr(expected, which).items():
             if which == "ema" and not tensor.is_floating_point():  # averages of counts mean nothing
                 continue
-            assert torch.allclose(saved[which][name], tensor, 1e-5, 1e-7), f"{which}: {name}"
+            assert torch.allclose(saved[which][name], tensor, 10 * rel, rel / 10), (
+                f"{which}: {name}"
+            )
     momenta = saved["optimizer"]["state"]
     assert momenta.keys() == expected.optimizer["state"].keys()
     for number, state in expected.optimizer["state"].items():
         for name, tensor in state.items():
-            assert torch.allclose(momenta[number][name], tensor, 1e-5, 1e-9), f"{name} of {number}"
+            assert torch.allclose(momenta[number][name], tensor, 10 * rel, rel / 1000), (
+                f"{name} of {number}"
+            )
     losses, top1, top5 = ([each[tag] for each in expected.val] for tag in ("Loss", "Top1", "Top5"))
-    values = [each["Top5"] for each in expected.train + expected.val]
-    assert min(values) < 100 and len(set(losses)) > 1, "or equality says little"
-    if ranks == 1:
-        assert len(set(top1)) > 1, "images must be felt in validation"
     best = losses.index(min(losses))
     if options.get("best") != "loss":
         best = max(range(len(top1)), key=lambda epoch: (top1[epoch], epoch))  # the last of equals
     model = torch.load(checkpoint(tmp_path / "runs", "model_best.pt"), weights_only=True)
     assert model["epoch"] == best + 1
     until = slice(best + 1)  # it is of its epoch
-    assert model["best_loss"] == pytest.approx(min(losses[until]), rel=1e-6)
+    assert model["best_loss"] == pytest.approx(min(losses[until]), rel=rel)
     tops = max(top1[until]), max(top5[until])
     assert (model["best_acc1"], model["best_acc5"]) == pytest.approx(tops)
+    return expected

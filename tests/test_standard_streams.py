@@ -8,6 +8,7 @@ import io
 import os
 import pty
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -69,6 +70,22 @@ def read_all(descriptor):
     return b"".join(parts).decode()
 
 
+def filled(pipe, count):
+    """Waits until so many bytes are in a pipe."""
+    until = time.monotonic() + 60
+    while standard_streams.unread_bytes(pipe) < count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def exists(path):
+    """Waits until a program has made a file."""
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 LINES = """
 for n in range({count}):
     print(f"line {{n:05}} " + 50 * "x", file=sys.stderr if n % 3 == 0 else sys.stdout, flush=True)
@@ -79,7 +96,8 @@ for n in range({count}):
 def test_nobody_reads(pipe, begin):
     """The program goes on, and ends; a quarter of the pipe stays free for others."""
     reading, writing = pipe()
-    process = begin(LINES.format(count=9000) + "standard_streams.deliver(1); os._exit(7)", writing)
+    code = LINES.format(count=3000) + "standard_streams.deliver(0.2); os._exit(7)"
+    process = begin(code, writing)
     assert process.wait(60) == 7
     room = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
     assert 0.6 < standard_streams.unread_bytes(reading) / room <= 0.75
@@ -93,24 +111,30 @@ def test_nobody_reads(pipe, begin):
 def test_a_slow_reader_gets_all(end, begin):
     """In order, of both streams; but for a process that ends at once, all by the end."""
     reading, writing = os.pipe()
-    process = begin(LINES.format(count=5000) + end, writing)
+    process = begin(LINES.format(count=2000) + end, writing)
     os.close(writing)
-    time.sleep(3)
+    filled(reading, 40_000)
+    if "os." in end:
+        process.wait(60)
     lines = read_all(reading).splitlines()
-    wanted = [f"line {n:05}" for n in range(5000)]
+    wanted = [f"line {n:05}" for n in range(2000)]
     assert [each[:10] for each in lines] == (wanted[: len(lines)] if "os." in end else wanted)
     assert process.wait(60) == 0
 
 
-def test_what_was_left_out_is_said(begin):
+def test_what_was_left_out_is_said(begin, tmp_path):
     """Of more than is kept, whole lines are missing, and only these."""
     reading, writing = os.pipe()
+    printed, read = tmp_path / "printed", tmp_path / "read"
     code = f"standard_streams.KEPT = 10_000{LINES.format(count=5000)}"
-    code += "time.sleep(3); print('again', flush=True)"
-    process = begin(code, writing)
+    code += f"open({str(printed)!r}, 'w')\n"
+    code += f"while not os.path.exists({str(read)!r}): time.sleep(0.01)"
+    process = begin(f"{code}\nprint('again', flush=True)", writing)
     os.close(writing)
-    time.sleep(1.5)
-    lines = read_all(reading).splitlines()
+    exists(printed)
+    first = os.read(reading, standard_streams.unread_bytes(reading)).decode()
+    read.touch()
+    lines = (first + read_all(reading)).splitlines()
     assert process.wait(60) == 0
     gap = next(n for n, line in enumerate(lines) if not line.startswith("line"))
     missing = int(
@@ -129,16 +153,17 @@ def test_a_terminal_that_is_stopped(begin, tmp_path):
     os.write(master, b"\x13")
     code = LINES.format(count=200) + "print(os.isatty(1), sys.stderr.isatty())"
     process = begin(f"{code}; open({str(tmp_path / 'printed')!r}, 'w')", slave)
-    time.sleep(3)
-    assert (tmp_path / "printed").exists() and process.poll() is None, "it waits as it ends"
+    exists(tmp_path / "printed")
+    assert process.poll() is None, "it waits as it ends"
     os.write(master, b"\x11")
-    lines = []
-    with open(master, "rb", buffering=0) as file:
-        while len(lines) < 201:
-            lines += [line for line in file.read(65536).decode().split("\r\n") if line]
-            lines = "\n".join(lines).splitlines()
-        assert process.wait(30) == 0
-    assert lines[-1] == "True True" and lines[0].startswith("line 00000")
+    text = b""
+    while not text.endswith(b"True True\r\n"):
+        assert select.select([master], [], [], 60)[0], text[-200:]
+        text += os.read(master, 65536)
+    assert process.wait(30) == 0
+    lines = text.decode().splitlines()
+    assert [line[:10] for line in lines[:-1]] == [f"line {n:05}" for n in range(200)]
+    os.close(master)
     os.close(slave)
 
 
@@ -146,7 +171,8 @@ def test_a_socket_that_nobody_reads(begin):
     """As journald's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        process = begin(LINES.format(count=9000) + "standard_streams.deliver(1)", theirs)
+        code = LINES.format(count=5000) + "standard_streams.deliver(0.2); os._exit(0)"
+        process = begin(code, theirs)
         assert process.wait(60) == 0
         assert ours.recv(10).decode() == "line 00000"
         process = begin("print('more', flush=True)", theirs)
@@ -199,19 +225,20 @@ def test_a_closed_pipe_ends_nothing(begin):
     assert begin(code, writing).wait(60) == 7
 
 
-def test_a_fork_writes_nothing_twice(begin):
+def test_a_fork_writes_nothing_twice(begin, tmp_path):
     reading, writing = small_pipe()
     code = LINES.format(count=100)
-    code += """
+    code += f"""
 if not os.fork():
     print("the child", flush=True)
+    open({str(tmp_path / "printed")!r}, "w")
     standard_streams.deliver()
     os._exit(0)
 os.wait()
 """
     process = begin(code, writing)
     os.close(writing)
-    time.sleep(2)
+    exists(tmp_path / "printed")
     text = read_all(reading)
     assert process.wait(60) == 0
     assert sorted({*text.splitlines()}) == sorted(text.splitlines())
@@ -221,9 +248,10 @@ os.wait()
 def test_lines_of_two_processes_do_not_mix(begin):
     reading, writing = small_pipe()
     code = "for n in range(500): print({!r} * 300, flush=True)\nstandard_streams.deliver(60)"
-    processes = [begin(code.format(letter), writing) for letter in "ab"]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}  # or a line is written as two
+    processes = [begin(code.format(letter), writing, env=env) for letter in "ab"]
     os.close(writing)
-    time.sleep(1)
+    filled(reading, 2_000)
     lines = read_all(reading).splitlines()
     assert [process.wait(60) for process in processes] == [0, 0]
     assert sorted(lines) == ["a" * 300] * 500 + ["b" * 300] * 500
@@ -233,12 +261,12 @@ def test_the_timer_ends_a_process_whose_stderr_is_full(begin):
     """Python prints where it hangs before it ends the process."""
     reading, writing = small_pipe()
     os.write(writing, b"x" * 4096)
-    code = "endings.start_timer(1, 0)\nsys.stdin = None\ntime.sleep(600)"
+    code = "endings.start_timer(0.3, 0)\nsys.stdin = None\ntime.sleep(600)"
     assert begin(code, writing).wait(60) == 1
     reading, writing = os.pipe()
     assert begin(code, writing).wait(60) == 1
     os.close(writing)
-    assert "Timeout (0:00:01)!" in read_all(reading), "where it is read, it says so"
+    assert "Timeout (0:00:00.300000)!" in read_all(reading), "where it is read, it says so"
 
 
 def test_streams_in_memory_stay(monkeypatch):
@@ -250,6 +278,108 @@ def test_streams_in_memory_stay(monkeypatch):
     assert sys.stdout is found and sys.stderr.name == os.devnull
     standard_streams.deliver(0)
     sys.stderr.close()
+
+
+def test_a_daemon_without_stderr_prints_nothing_and_goes_on(tmp_path):
+    code = "sys.stderr.write('x'); errors.print_line('y', sys.stderr); print(sys.stderr.name)"
+    words = ["bash", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c"]
+    words.append(PROGRAM.format(root=str(ROOT), code=code))
+    assert subprocess.check_output(words, text=True, cwd=tmp_path) == f"{os.devnull}\n"
+
+
+def test_what_has_been_replaced_is_not_again(begin):
+    reading, writing = os.pipe()
+    code = "kept = sys.stdout, sys.stderr; standard_streams.never_wait()\n"
+    code += "print(kept == (sys.stdout, sys.stderr), sys.stdout is sys.__stdout__)"
+    assert begin(code, writing).wait(60) == 0
+    os.close(writing)
+    assert read_all(reading) == "True False\n"
+
+
+@pytest.fixture
+def pipe():
+    """(reading, writing end, Reader) of a pipe of 4 kB, 3 kB of which are filled at most."""
+    reading, writing = small_pipe()
+    yield reading, writing, standard_streams.Reader(writing)
+    for descriptor in reading, writing:
+        os.close(descriptor)
+
+
+def test_what_a_pipe_does_not_take_is_kept_and_written_later(pipe):
+    reading, _, reader = pipe
+    lines = [b"%02d " % n + b"x" * 96 + b"\n" for n in range(45)]
+    for line in lines:
+        reader.take(line)
+    assert standard_streams.unread_bytes(reading) == 3000 and reader.kept == b"".join(lines[30:])
+    assert os.read(reading, 10_000) == b"".join(lines[:30])
+    reader.write()
+    assert os.read(reading, 10_000) == b"".join(lines[30:]) and not reader.kept
+
+
+def test_lines_that_are_left_out_are_counted(pipe, monkeypatch):
+    """What a line begins that is too long for what is kept, and all until the reader is back."""
+    reading, _, reader = pipe
+    reader.take(b"x" * 3000 + b"\n")
+    monkeypatch.setattr(standard_streams, "KEPT", 100)
+    reader.take(b"y" * 99 + b"\n")
+    for written in b"lost, too\n", b"one\ntwo\n", b"more":
+        reader.take(written)
+    assert reader.kept == b"y" * 99 + b"\n"
+    assert os.read(reading, 10_000) == b"x" * 3000 + b"\n"
+    reader.take(b"again\n")
+    said = b"(3 lines were left out here: nobody read them)\n"
+    assert os.read(reading, 10_000) == b"y" * 99 + b"\n" + said + b"again\n"
+    reader.take(b"once\n")
+    assert os.read(reading, 10_000) == b"once\n"
+
+
+def test_one_write_may_be_longer_than_what_is_kept(pipe, monkeypatch):
+    reading, _, reader = pipe
+    monkeypatch.setattr(standard_streams, "KEPT", 100)
+    for _ in range(2):
+        reader.take(b"x" * 1000 + b"\n")
+        assert os.read(reading, 10_000) == b"x" * 1000 + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("kept", "piece"),
+    [
+        (b"", b""),
+        (b"one\ntwo\nthr", b"one\ntwo\n"),
+        (b"part", b"part"),
+        (b"x" * 4095 + b"\n" + b"y\n", b"x" * 4095 + b"\n"),
+        (b"x\n" + b"y" * 4094 + b"\n", b"x\n"),
+        (b"x" * 5000 + b"\n", b"x" * 4096),
+    ],
+)
+def test_a_piece_is_as_many_whole_lines_as_a_pipe_takes_at_once(kept, piece, pipe):
+    """4,096 bytes on Linux."""
+    pipe[2].kept[:] = kept
+    assert pipe[2].piece() == piece
+
+
+def test_c_code_has_a_descriptor_that_does_not_wait(begin):
+    """But for a socket, or a file, whose own it has."""
+    reading, writing = os.pipe()
+    code = "given = standard_streams.descriptor_that_does_not_wait()\n"
+    code += "print(given <= 2, os.get_blocking(given), os.get_blocking(2))"
+    assert begin(code, writing).wait(60) == 0
+    os.close(writing)
+    assert read_all(reading) == "False False True\n"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert begin(code, theirs).wait(60) == 0
+        theirs.close()
+        assert read_all(ours.fileno()) == "True True True\n"
+
+
+def test_a_file_needs_no_reader(tmp_path, monkeypatch):
+    with open(tmp_path / "file", "w") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        standard_streams.never_wait()
+        assert sys.stderr is file
+        assert standard_streams.descriptor_that_does_not_wait() == file.fileno()
 
 
 # ------------------------------------------------------------------------------------ the scripts

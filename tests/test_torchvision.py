@@ -7,7 +7,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
-import PIL.Image
 import pytest
 import scipy.stats
 import torch
@@ -19,7 +18,7 @@ from torchvision.ops._utils import split_normalization_params
 from torchvision.transforms import v2
 
 import imagenet_nd as nd
-from trainparts.images import augmentation_policies, image_loading
+from trainparts.images import image_loading
 
 # Of a rectangle.
 MEASURES = {
@@ -137,32 +136,6 @@ def test_images_get_every_operation_of_timms_equally_often():
     assert as_often([name for name, *_ in drawn], 15)
     shear = [abs(level) for name, *levels in drawn if name == "ShearX" for level in levels]
     assert alike(shear, scipy.stats.norm(0.3 * 0.6, 0.3 * 0.05).cdf)
-
-
-def test_timms_policies_fill_with_the_mean_colour():
-    """As timm's transforms do; torchvision's fill with black."""
-    pytest.importorskip("timm")
-    colour, white = (10, 200, 30), np.full((64, 64, 3), 255, np.uint8)
-    policy = augmentation_policies.make_policy("rand-m9-p1", "bicubic", colour)
-    rotate = next(op for op in policy.ops if op.name == "Rotate")
-    corner = np.asarray(rotate(PIL.Image.fromarray(white)))[0, 0]
-    assert corner.tolist() == [*colour]
-
-
-@pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "rand-m0"])
-def test_a_bit_is_kept_however_large_the_magnitude(policy):
-    """Pillow posterizes to one bit at least."""
-    pytest.importorskip("timm")
-    loader = Loader(nd.parse_args(["--auto-augment", policy]), DATA)
-    drawn = []
-    for each in loader.policy.ops:
-        if each.name.startswith("Posterize"):
-            keep = each.aug_fn
-            each.aug_fn = lambda image, bits, keep=keep, **_: (
-                drawn.append(bits) or keep(image, bits)
-            )
-    list(augmented(loader, 8, images=600))
-    assert 20 < len(drawn) and min(drawn) == 1
 
 
 def test_erased_rectangles_are_torchvisions():

@@ -109,9 +109,11 @@ def storage_error(
     what: str | os.PathLike[str], error: BaseException, typed: bool = False, advice: str = ""
 ) -> BadInput | Fault:
     """Returns the BadInput or Fault to raise for an error of reading or writing. An OSError becomes
-    one or the other by these lists; any other exception is about what is in a file, and becomes a
-    BadInput. `typed`: the path is one that the user has typed. `advice`, for the user, is added to
-    a BadInput."""
+    one or the other by these lists; a Fault stays what it is; any other exception is about what is
+    in a file, and becomes a BadInput. `typed`: the path is one that the user has typed. `advice`,
+    for the user, is added to a BadInput."""
+    if isinstance(error, Fault):
+        return error
     why = getattr(error, "strerror", None) or first_line(error)[:300]
     path = os.fsdecode(getattr(error, "filename", None) or "")
     if path not in str(what):

@@ -126,7 +126,8 @@ class Reader:
         if self.full and not self.kept:
             self.kept += b"(%d lines were left out here: nobody read them)\n" % self.left_out
             self.full, self.left_out = False, 0
-        self.full = self.full or len(self.kept) + len(written) > KEPT
+        if self.kept and len(self.kept) + len(written) > KEPT:
+            self.full = True
         if self.full:
             self.left_out += written.count(b"\n")
         else:

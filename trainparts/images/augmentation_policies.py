@@ -35,12 +35,14 @@ def is_known(name: str) -> bool:
 
 def make_policy(name: str, interpolation: str, mean_colour: tuple[int, int, int]) -> Policy | None:
     """Returns the policy of this name, or None for "off". torchvision's policies resample as
-    `interpolation` says, like its reference scripts; timm's fill with `mean_colour`, (R, G, B) from
-    0 to 255. Raises ImportError if timm is needed and not installed."""
+    `interpolation` says, like its reference scripts, but AugMix bilinearly: torchvision computes it
+    on tensors, which it does not resample bicubically. timm's policies fill with `mean_colour`,
+    (R, G, B) from 0 to 255. Raises ImportError if timm is needed and not installed."""
     if name == "off":
         return None
     if name in TORCHVISIONS:
-        return TORCHVISIONS[name](interpolation=InterpolationMode(interpolation))
+        mode = "bilinear" if name == "augmix" else interpolation
+        return TORCHVISIONS[name](interpolation=InterpolationMode(mode))
     theirs = importlib.import_module("timm.data.auto_augment")
     policy = theirs.rand_augment_transform(name, {"img_mean": mean_colour})
     for op in policy.ops:  # Pillow refuses 0 bits, so 1 is used

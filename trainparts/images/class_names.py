@@ -100,4 +100,4 @@ def order_of_numbers(classes: Sequence[str]) -> list[str]:
     how = "numbers"
     if classes == sorted(classes):
         how = "text, as torchvision does, where timm sorts them as numbers"
-    return [f"Classes are sorted as {how}: {', '.join(classes[:3])}, ..."]
+    return [f"Classes are sorted as {how}: {image_files.first_three(classes)}"]
