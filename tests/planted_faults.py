@@ -3,6 +3,8 @@
     python tests/planted_faults.py                  # all: an hour
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
+    python tests/planted_faults.py --of save_checkpoint         # those in a function or class
+    python tests/planted_faults.py --of save_checkpoint --list  # which tests see them
 
 Each is planted in all imagenet_*.py, all text_*.py or both, in a module of trainparts/, or in a
 program beside them, wherever its text stands, of a copy of this repository, where its tests pass
@@ -97,7 +99,6 @@ tests/test_reference.py -k linear
   sum over classes => wanted, reduction="none").mean(dim=1) => wanted, reduction="none").sum(dim=1)
   targets rounded up at a higher share => (wanted > threshold) => (wanted > 2 * threshold)
   repeats mixed alike => mix_group = args.mix_group or global_batch // args.repeated_aug => mix_group = args.mix_group or global_batch
-  policies by the nearest pixel => (interpolation=InterpolationMode(mode)) => ()
   repeats are one crop => [items + len(order) * n for n in => [items for n in
   sides alternate by three => != bool(epoch % 2) => != bool(epoch % 3)
   erased too often => if rng.random() < args.random_erase => if rng.random() < 1.2 * args.random_erase
@@ -588,6 +589,7 @@ tests/images/test_architectures.py
   a size that is not square => or shape[1] != shape[2] or config.crop_mode => or config.crop_mode
   images that would be padded are cut => config.crop_mode not in ("center", "squash"): => config.crop_mode not in ("center", "squash", "border"):
 tests/images/test_augmentation_policies.py
+  policies by the nearest pixel => (interpolation=InterpolationMode(mode)) => ()
   augmenting moves dropout's generator => with torch.random.fork_rng(devices=[]): => with torch.enable_grad():
   timm's policies fill with their own grey => {"img_mean": mean_colour} => {}
   numpy's generator is not seeded => np.random.seed(seed % 2**32) => pass
@@ -952,7 +954,6 @@ tests/text/test_text_corpus.py
 tests/text/test_text_weights.py
   the line names nothing of a text's file => holds = ", ".join(map(str, [*(weights or content or ())][:4])) => holds = ""
   averages come last => WEIGHT_NAMES = ("ema", "state_dict", "model", "model_state_dict") => WEIGHT_NAMES = ("state_dict", "ema", "model", "model_state_dict")
-  the last positions are taken => weights[name] = weights[name][: len(own[name])] => weights[name] = weights[name][-len(own[name]) :]
   weights that are left out are measured => if left and evaluate:\n        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without => if False:\n        raise errors.BadInput(f"{line}: {', '.join(left[:4])}; without
   weights of parallel training do not fit => .removeprefix("module.") => .removeprefix("none.")
   NaN is loaded => if not all(weight.isfinite().all() for weight in fitting.values()): => if False:
@@ -974,6 +975,235 @@ tests/text/test_tokenizing.py
   the rest of a text is lost => yield before, text\n\n => yield before, ""\n\n
   words in lower case => " <eos> ").split() => " <eos> ").lower().split()
   one sentence is a second one => row.index(1) if 1 in row else len(row) for row => row.index(1) if 1 in row else 0 for row
+tests/test_results.py -k "bars_stand or curves_have or spans_notes or one_axis or ticks_of or asked_of_axes or seen_on_white or two_by_two or caption_of_any or its_fingerprint or left_over"
+  the lightest curve is invisible => np.linspace(0, 0.85, max(2, count)) => np.linspace(0, 1, max(2, count))
+  a fingerprint without names => [(name, text(each)) for name, each in value.items()] => [text(each) for each in value.values()]
+  another's PNG without a description ends it => image.info.get("Description") => image.info["Description"]
+  the caption of the first panel alone => for each in panels if each.get("caption")), "") => for each in panels[:1] if each.get("caption")), "")
+  the first bar at the bottom => ylim=(len(names) - 0.5, -0.5) => ylim=(-0.5, len(names) - 0.5)
+  a single epoch is a line of no length => "o" if len(each) == 1 and style == "-" else style => style
+  ticks below 1 are 0 => f"{x:,.0f}" if x >= 1 else f"{x:g}" => f"{x:,.0f}"
+  half a step on an axis => if panel["xlabel"] in ("epoch", "step"): => if panel["xlabel"] == "epoch":
+tests/test_results.py -k "names_its_curves or each_curve_is or counters_of or figure_of_a or one_global or a_cluster_s or told_apart"
+  a figure's minutes are seconds => series.seconds / unit if unit else series.step => series.seconds if unit else series.step
+  a study's curves are named by what all share => if len({each[place] for each in words}) > 1] => if len({each[place] for each in words}) >= 1]
+  losses of --dummy are drawn => if each[1].learns or tag.startswith(("Data", "IO")) => if True
+  a bar has the colour of another run => "colors": [each[2] for each in fast]} => "colors": shades(len(fast))}
+  a missing minute hides the most read => f"{np.nanmax(read) / 1e9:.1f} GB/s => f"{np.max(read) / 1e9:.1f} GB/s
+  ideal scaling begins at one device => ideal, errors = y[0] * x / x[0], => ideal, errors = y[0] * x,
+  too high is called low => 'high' if errors[-1] > 0 else 'low' => 'low' if errors[-1] > 0 else 'high'
+  a band of one spare run => if model.spare > 1: => if model.spare >= 1:
+  a run cut short is the quickest => first, last = whole[0], whole[-1] => first, last = cluster[0], cluster[-1]
+  training's curve is called validation's => (("train", "training"), ("val", "validation")) => (("val", "training"), ("train", "validation"))
+  it is not said which run was cut short => for run in cluster if run not in whole] => for run in cluster if run in whole]
+tests/test_results.py -k "the_figure_of or exchanging or drawn_has_sums or figure_compares"
+  BatchNorm's differences in the title => [row["largest"] for row in rows if not row["batchnorm"]] => [row["largest"] for row in rows]
+  gains by the best seed => key=lambda added: np.mean(gains[added])) => key=lambda added: np.max(gains[added]))
+  the plain run is always the highest => highest = max(shown.values(), key=final) => highest = next(iter(shown.values()))
+  most images a class in the title => least, colours = min(transfer.few), => least, colours = max(transfer.few),
+  smaller images beside full-size ones => if re.search("pixels|raw", row["name"]): => if re.search("pixels", row["name"]):
+  float32 is said of bfloat16 => precision = "" if "bfloat16" in row["name"] => precision = "" if "bfloat16" not in row["name"]
+  the slow end is the median => rows.slow, rows.fast, [WAY_COLOURS[way]] => rows.speed, rows.fast, [WAY_COLOURS[way]]
+  the last sum of a ring lacks its own share => if turn < ranks - 1 else [] => if turn < ranks - 2 else []
+  the bubble of a stage too many => idle = 100 * (stages - 1) / (x + stages - 1) => idle = 100 * (stages - 1) / (x + stages)
+tests/test_results.py -k "sandbox or cores_are or of_the_peak or lowest_loss or with_most_gpus or parity_are or learning_rates or ways_of_transfer or trained_most or five_rounds or largest_difference or not_tried or exchanging"
+  the highest of final accuracies => return float(np.mean([final(run) for run in runs])) => return float(np.max([final(run) for run in runs]))
+  Firecracker is no sandbox => re.search(r"-fc-|^Linux-4\.4\.0-" => re.search(r"^Linux-4\.4\.0-"
+  cores of the fewest loader processes => key=lambda row: int(row["name"].rpartition(" ")[2])): => key=lambda row: row["name"].rpartition(" ")[2]):
+  the last loss is the best => return float(run.values("Loss/val").min()) => return float(run.values("Loss/val")[-1])
+  sequences counted as tokens => return peaks.share_of_peak(run.rate * length, => return peaks.share_of_peak(run.rate,
+  most runs are the largest cluster => if len(each) > 2), key=max, => if len(each) > 2), key=len,
+  differences relative to the other run => (losses - reference).abs() / reference.abs() => (losses - reference).abs() / losses.abs()
+  a pipeline's stages share no batch => (ranks * place["devices"] if ranks else run.devices) * batch => run.devices * batch
+  the worst learning rate counts => key=lambda each: mean_final(each[1])): => key=lambda each: -mean_final(each[1])):
+  frozen is called fine-tuned => way = 2 if run.options.get("freeze") else 1 if => way = 1 if run.options.get("freeze") else 2 if
+  runs with --dummy are claimed => and run.measure and run.learns => and run.measure
+  four rounds of five are ahead => scipy.special.bdtrc(wins - 1, len(signs), 0.5) < 0.05 => scipy.special.bdtrc(wins, len(signs), 0.5) < 0.05
+  5 % in one direction alone => if abs(ratio - 1) <= 0.05 and not ahead: => if ratio - 1 <= 0.05 and not ahead:
+  below a formula is no error => max(100 * abs(row["median"] / row["by formula, MB"] - 1) for => max(100 * (row["median"] / row["by formula, MB"] - 1) for
+  a trial that was not tried failed => [row[2] for row in rows if row[2] is not None] => [row[2] for row in rows]
+  tried for passed => f"{held} of {tried}" => f"{tried} of {held}"
+  slow is fast => slow=alone / ways["values"].map(max), fast=alone / ways["values"].map(min) => slow=alone / ways["values"].map(min), fast=alone / ways["values"].map(max)
+  part of a name is a card => if re.fullmatch(name, device)), None) => if re.match(name, device)), None)
+  the embedding is multiplied with twice => 12 * layers * width**2 + vocabulary * width => 12 * layers * width**2 + 2 * vocabulary * width
+tests/test_lessons.py -k counted_from
+  a lesson's losses counted from 0 => .value[step - 1] => .value[step]
+  differences relative to the last lesson => np.ptp(losses, axis=0) / losses[0])) => np.ptp(losses, axis=0) / losses[-1]))
+tests/test_results.py -k "is_visible or as_large_as or folders_show or half_precision or first_epoch_is or by_their_folder or logged_twice or has_ended or same_names or of_their_numbers or is_a_fact or rows_have or minute_missing or separators"
+  JSON's lists are not made visible => return [clean(value) for value in each] => return each
+  a run in two folders of LOGS counts twice => (real := os.path.realpath(root / name)) not in seen => (real := root / name) not in seen
+  half precision of a CPU is float16 => ("bfloat16" if self.on_cpu else "float16") => "float16"
+  a single epoch has no images/s => rates[1:] if len(rates) > 1 else rates => rates[1:]
+  a table of text is named by its file => path.suffix in (".tsv", ".txt", ".bin") => path.suffix in (".txt", ".bin")
+  the first of a step's values counts => each[np.append(each[1:, 0] != each[:-1, 0], True)] => each[np.append(True, each[1:, 0] != each[:-1, 0])]
+  a pause counts as training => before = np.fmax(np.append(np.nan, np.maximum.accumulate(wall)[:-1]), began) => before = np.append(began[:1], np.maximum.accumulate(wall)[:-1])
+  a resumed run has ended => end = content if tag == "end" else {} => end = content if tag == "end" else end
+  test.json of text ends the run => for name in ("top1", "top5", "loss")} => for name in ("top1", "top5")}
+  two runs of one name => if names[run.name] > 1} => if names[run.name] > 2}
+  a number in study.json is refused => type(facts[name]) not in (str, int)] => type(facts[name]) is not str]
+  a median of infinity => all(abs(value) < LARGEST_VALUE for value in row["values"]) => all(value < LARGEST_VALUE for value in row["values"])
+  a time without reads ends it => frame.read.replace(["", "null", "undefined"], None) => frame.read.replace(["", "null"], None)
+tests/test_results.py -k "rows_follow or like_names or several_precisions or file_name or terms or made_of or two_thirds or what_may_be"
+  rows of a table with blank lines between => (?m)^(?!([|-] ) => (?m)^(?!([|] )
+  two studies share a figure => while files[name] in drawn: => if False:
+  a study of one precision is one of precisions => if len({run.arch for run in same}) == 1 < len({run.precision for run in same}) => if len({run.arch for run in same}) == 1
+  a figure's text is markup => return escape(value) if isinstance(value, str) else value => return value
+  a file's name is too long => .encode()[:140].decode(errors="ignore") => [:140]
+  volume and latency swapped => np.stack([images + 0 * devices, hops / devices, hops], axis=1) => np.stack([images + 0 * devices, hops, hops / devices], axis=1)
+  half of the sizes are fitted => sizes[math.ceil(2 * len(sizes) / 3) - 1] => sizes[math.ceil(len(sizes) / 2) - 1]
+  runs that share cores are fitted => and run.global_batch and not run.crowded] => and run.global_batch]
+  efficiency against the slowest => key=lambda each: (each.devices, -each.rate)) => key=lambda each: (each.devices, each.rate))
+  errors of what was measured => return rates / [run.rate for run in runs] - 1 => return 1 - rates / [run.rate for run in runs]
+tests/test_results.py -k "shown_as_text or three_digits or called_what or table_and_grid or in_full or what_may_be or tables_of"
+  a line that begins as a list is one => return Markdown(re.sub(r"^(\d*)([-+=.)])(?=\s|[-=\s]*$)", r"\1\\\2", text)) => return Markdown(text)
+  11 ranks have no plural => plural = r"(?<![\w.,-])1 (core| => plural = r"1 (core|
+  a process is a GPU => "process" if True in kinds else "GPU" => "process" if False in kinds else "GPU"
+  items of a sort => kinds.pop() if len(kinds) == 1 else 'items' => kinds.pop()
+  a range of one value => if values[1:] else "–" => if values else "–"
+  the ratio upside down => digits(median and base and median / base, 2) => digits(median and base and base / median, 2)
+  a grid of other parts of a name => ", ".join(parts[:-columns]), ", ".join(parts[-columns:]) => ", ".join(parts[:columns]), ", ".join(parts[columns:])
+  the highest perplexity is the best => "Accuracy": max, "Perplexity": min} => "Accuracy": max, "Perplexity": max}
+  a term that is nothing is shown => known if limit < vars(each)[name] else "not identified" => known if limit > vars(each)[name] else "not identified"
+  a NaN is shown => .map("{:.6g}".format).replace("nan", "–") => .map("{:.6g}".format)
+tests/test_results.py -k "up_to_1 or page_again or left_over or in_docstrings or cannot_be_written or is_one_line"
+  an accuracy of 0 is taken => not 0 < args.desired_acc <= 1: => not 0 <= args.desired_acc <= 1:
+  warnings of benchmarks are lost => for warning in warnings + more] => for warning in warnings]
+  a script that claims twice => if there != wanted: => if there[:1] != wanted:
+  figures that nobody has any more stay => for path in left_over:\n            path.unlink() => for path in []:\n            path.unlink()
+  another's PNG is deleted => .glob("*.png") if read_fingerprint(path)] => .glob("*.png")]
+  results of other logs are overwritten => if before and not args.out and code(command) not in before: => if before and args.out and code(command) not in before:
+  a left-over figure is not stale => for path in [*stale, *left_over]]: => for path in [*stale]]:
+  a full disk is a traceback => except OSError as error:\n        parser.error(f"--out => except ValueError as error:\n        parser.error(f"--out
+tests/test_look.py -k "a_file_does_not_say"
+  a crop of another size is cut from the usual resize => resize = round(size * usual["val_resize"] / usual["image_size"]) => resize = max(size, usual["val_resize"])
+  a crop as large as the resize is refused => if resize < size:\n            raise ValueError(f"its images => if resize <= size:\n            raise ValueError(f"its images
+  some names are enough for all classes => [str(each) for each in range(len(classes), count)] => [str(each) for each in range(count - len(classes))]
+  a file's own interpolation is passed over => about.get("interpolation", usual["interpolation"]) => usual["interpolation"]
+  mean and deviation of what is written are swapped => {"mean": [*data.mean], "std": [*data.std]} => {"mean": [*data.std], "std": [*data.mean]}
+tests/test_look.py -k "words_beside or five_likeliest or no_table_takes or not_finite_are"
+  words of ImageNet for its classes by any number => named = len(trained.classes) == 1000 and re.fullmatch => named = re.fullmatch
+  a picture in capitals is replaced by a table => if path.suffix.lower() in (*CHECKPOINTS, *IMAGES): => if path.suffix in (*CHECKPOINTS, *IMAGES):
+  outputs without bound are predictions => if not logits.isfinite().all(): => if logits.isnan().any():
+  the four likeliest classes => chances.topk(min(5, len(chances))) => chances.topk(min(4, len(chances)))
+tests/test_look.py -k "of_test_alone or go_with_a_table or labels_of_a_part"
+  outputs without a table are probabilities => if args.outputs and not args.csv: => if False:
+  accuracy of the validation part is saved => if args.save and args.part != "test": => if args.save and args.part == "val":
+  classes of a part for those of train/ => image_files.name_classes(args.dir / "train") or source.classes => source.classes
+tests/test_look.py -k "confused_most"
+  nine pairs confused => kind="stable")[:10]: => kind="stable")[:9]:
+  of the images of the class it was taken for => {number} of {images[label]}" => {number} of {images[other]}"
+tests/test_look.py -k "drawn_of_a_matrix or numbers_while"
+  numbers of dark cells in black => colour = "white" if share > 50 else "black" => colour = "black" if share > 50 else "white"
+  no names of fifty classes => if len(there) <= 50: => if len(there) < 50:
+  no numbers of twenty classes => if len(there) <= 20: => if len(there) < 20:
+  names of the first classes for those that have images => labels = [names[label] for label in there] => labels = names[: len(there)]
+  axes of the matrix with each other's name => axes.set(xlabel="taken for", ylabel="class") => axes.set(xlabel="class", ylabel="taken for")
+  the strongest share is the darkest whatever it is => cmap="Blues", vmin=0, vmax=100, interpolation => cmap="Blues", interpolation
+tests/test_look.py -k "drawn_over"
+  columns by the last folder alone => names = [shown(str(path.absolute().relative_to(above))) => names = [shown(str(path.absolute().relative_to(path.absolute().parent.parent)))
+  a picture under its class in place of its name => first.set_title(path.name, fontsize=9) => first.set_title(row[0][1], fontsize=9)
+  the map lies below the picture => axes.imshow(of_class, cmap="inferno", alpha=0.55) => axes.imshow(of_class, cmap="inferno", alpha=0.55, zorder=-1)
+tests/test_look.py -k "program_says"
+  what answers nothing finite passes => if not error < 1e-4: => if error >= 1e-4:
+  mean and deviation of the line are swapped => (RGB / 255 - {[*trained.data.mean]}) / {[*trained.data.std]}" => (RGB / 255 - {[*trained.data.std]}) / {[*trained.data.mean]}"
+tests/test_look.py -k "compared_with"
+  the first two alone are compared => for other in others:\n        mine, theirs => for other in others[:1]:\n        mine, theirs
+tests/test_look.py -k "xyz"
+  maps in a format that nothing draws => if args.way in (classes, cam) and out.suffix[1:] not in PICTURES: => if args.way is classes and out.suffix[1:] not in PICTURES:
+tests/test_tools.py -k "never_larger or quality_that"
+  small images are enlarged => if side > size:\n => if side != size:\n
+  JPEGs of Pillow's own quality => .save(file, "JPEG", quality=quality) => .save(file, "JPEG")
+tests/test_tools.py -k "below_a_million or id_is_a_word"
+  a class of seven digits => rb"0*\d{1,6}" => rb"0*\d{1,7}"
+  a class with zeros before it => rb"0*\d{1,6}" => rb"\d{1,6}"
+  ids of nine digits => (?<![A-Za-z0-9])n\d{8}(?!\d) => (?<![A-Za-z0-9])n\d{8}
+tests/test_tools.py -k "ids_are_at or has_all_classes"
+  a thousand classes of other ids are ImageNet's => if count == len(imagenet) and all(imagenet[label] == name for label, name in pairs): => if count == len(imagenet):
+  the other part has fewer classes => if len(names) < count or names != known and any( => if names != known and any(
+tests/test_tools.py -k "names_may_be_more or look_as_if or says_what_it_compared or bad_images_have"
+  as many names as classes alone => len(set(classes)) < len(classes) or len(classes) < count or => len(set(classes)) < len(classes) or len(classes) != count or
+  an empty tar file has class 0 => tar["target"].min(initial=MOST_CLASSES), path) => tar["target"].min(initial=0), path)
+  classes from 2 are said to count from 1 => if lowest == 1 else "" => if lowest else ""
+  a check without checksums says that it compared them => return "sizes and checksums" if len(sums) else => return "sizes and checksums" if True else
+  bad images are numbered from their share's beginning => image {first + index} cannot => image {index} cannot
+tests/test_tools.py -k "packed_by"
+  zstd is unpacked by xz => b"\x28\xb5\x2f\xfd": "unzstd" => b"\x28\xb5\x2f\xfd": "unxz"
+tests/test_tools.py -k "index_of_bad_tars or odd_and_does_not"
+  any link is refused => if (member.issym() or member.islnk()) and matters(member.name): => if member.issym() or member.islnk():
+  a tar that is cut off is whole => if tar.fileobj.read(512) != bytes(512): => if tar.fileobj.read(512).strip(b"\0"):
+  folders are tar files => if path.is_file() and path.name[0] != ".") => if path.name[0] != ".")
+tests/test_prepare.py -k "table_s_classes or imagenet_whole"
+  further classes are accepted => if odd := sorted(made ^ classes): => if odd := sorted(classes - made):
+  more images than ImageNet's are whole => if classes == CLASSES and count != IMAGES[part]: => if classes == CLASSES and count < IMAGES[part]:
+tests/test_prepare.py -k "found_from_each or tells_its_form or come_before"
+  ILSVRC/Data is not looked into => for below in "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC", ".": => for below in "ILSVRC/Data/CLS-LOC", "CLS-LOC", ".":
+  a part's folder before the names => return sorted(path for path in tars if re.search(word, path.stem)) or sorted(below) => return sorted(below) or sorted(path for path in tars if re.search(word, path.stem))
+  a val alone is not image-net.org's => for name in (TRAIN, VAL, DEVKIT)): => for name in (TRAIN, DEVKIT)):
+tests/test_prepare.py -k "any_width or keys_and_suffixes or its_place_in"
+  bytes of large columns are none => bytes: (large_)?binary(_view)?[,>] => bytes: binary(_view)?[,>]
+  labels without a sign are no numbers => not re.match("u?int", label) => not re.match("int", label)
+  a row counted over all files => f"{path}: row {number - first} has no image => f"{path}: row {number} has no image
+  an empty image is copied => if not (known and image and image["bytes"]): => if not (known and image and image["bytes"] is not None):
+  suffixes of parquet in capitals are .jpg => suffix = name.suffix.lower() => suffix = name.suffix
+tests/test_prepare.py -k "each_once or file_to_file or another_parquet"
+  keys begin again with each parquet file => first += count => pass
+  one parquet file too many is accepted => if int(count) <= len(paths): => if int(count) < len(paths):
+  a shard of another parquet file is kept => if len(about["target"]) != count: => if len(about["target"]) < count:
+  the first class twice => classes {made.classes[0]} to {made.classes[-1]}" => classes {made.classes[0]} to {made.classes[0]}"
+tests/test_prepare.py -k "links_that_were or names_the_folder"
+  links that were there go with those that fail => links += [] if (folder / part / tar.name).exists() else [folder / part / tar.name] => links += [folder / part / tar.name]
+  a full disk has no folder => error.filename is None  # such as a full disk => False  # such as a full disk
+tests/test_prepare.py -k "bad_input_ends and kaggle"
+  two classes for all images => has two classes for {len(pairs) - len(images)} images => has two classes for {len(pairs)} images
+  the table two folders above alone => above = [data, *data.resolve().parents[:3]] => above = [data, *data.resolve().parents[:2]]
+tests/test_prepare.py -k "has_emptied"
+  a file of another size is whole => if not path.exists() or path.stat().st_size != member.size: => if not path.exists():
+  an empty image of val is whole => if all(path.exists() and path.stat().st_size for path in made): => if all(path.exists() for path in made):
+tests/test_prepare.py -k "interrupted_unpacking"
+  validation images are counted from 0 => for at, n in enumerate(truth, 1)} => for at, n in enumerate(truth)}
+tests/test_text_tools.py -k "before_valid or line_of_its_own"
+  a mark of byte order is text => raw[3 * raw[:3].tobytes().startswith(codecs.BOM_UTF8) :] => raw
+  val.txt gives way to valid.txt => val = next(filter(Path.exists, vals), vals[0]) => val = next(filter(Path.exists, vals[::-1]), vals[0])
+  each file has two ends of line => if raw[-1:].tobytes() != b => if True or raw[-1:].tobytes() != b
+tests/test_text_tools.py -k "the_checkpoint_s or of_256"
+  a tokenizer of another digest is taken => other = saved.get("tokenizer") not in (None, tokenizing.digest_of(tokenizer)) => other = False
+  a model of any size takes bytes => if size != 256:\n => if size < 256:\n
+tests/test_text_tools.py -k "alone_are_drawn or before_it_at_most"
+  as many likeliest as the vocabulary at least => logits.topk(min(args.top_k, len(logits))) => logits.topk(args.top_k)
+  a high temperature is sharp => torch.softmax(logits / args.temperature, dim=0) => torch.softmax(logits * args.temperature, dim=0)
+tests/test_text_tools.py -k "terminal_no_commands"
+  a text commands the terminal => print(text[len(before) :].translate(CONTROL), end="", flush=True) => print(text[len(before) :], end="", flush=True)
+  the rest of a text commands the terminal => print(decode(seen[shown:])[len(decode(seen[shown:read])) :].translate(CONTROL)) => print(decode(seen[shown:])[len(decode(seen[shown:read])) :])
+tests/test_text_tools.py -k "bad_parquet or stays_in_its_cell"
+  the last shard is not looked for => for number in range(int(last))] => for number in range(int(last) - 1)]
+  each changed sentence counts => changed += clean != texts => changed += sum(a != b for a, b in zip(clean, texts, strict=True))
+tests/test_benchmarks.py -k "tenth_is or to_warm_up or steps_of_the_epoch"
+  what is loaded ahead is measured => work(run, WARM_UP + 2 * run.data.workers) => work(run, WARM_UP)
+  images of the last step alone => return steps * run.data.global_batch / ( => return run.data.global_batch / (
+  no loader process divides by zero => each = loader / min(max(1, workers), cores) => each = loader / min(workers, cores)
+  a loader barely faster is enough => if loader > 1.1 * model: => if loader > model:
+  as many processes as cores are too many => if enough <= cores:\n => if enough < cores:\n
+  loaded steps are not counted => run.step += steps => pass
+tests/test_benchmarks.py -k "long_enough or a_step_at_least"
+  loader and both are swapped => both, loader = (images_per_second => loader, both = (images_per_second
+  an epoch of as many steps as are needed is refused => if there < needed: => if there <= needed:
+  no --steps at all => if args.steps < 1: => if args.steps < 0:
+tests/test_tools.py -k "after_the_first_of or known_by_their"
+  a profile at the end of a run's last epoch => left = run.data.steps - begun if epoch < run.args.epochs else 0 => left = run.data.steps - begun
+  epochs' checkpoints are none => r"epoch-\d+\.pt"]) => r"epoch-\d\.pt"])
+tests/test_tools.py -k "a_terminal_a_command or one_line_whatever"
+  a carriage return is sent to the terminal => *range(11, 32), *range(127, 160) => *range(11, 13), *range(14, 32), *range(127, 160)
+  the last control codes are sent to the terminal => *range(127, 160)) => *range(127, 159))
+  a Fault ends with 2 => status = getattr(error, "status", 2) => status = 2
+  an error of storage without a number ends with 1 => if isinstance(error, OSError) and error.errno: => if isinstance(error, OSError):
+  an error without a text has no line => text = text or str(error).strip() or type(error).__name__ => text = text or str(error).strip()
+  a first line that is empty is printed => text = text or str(error).strip() or type(error).__name__ => text = text or str(error) or type(error).__name__
+  the last line of an error is printed => {text.splitlines()[0].translate(CONTROL)} => {text.splitlines()[-1].translate(CONTROL)}
+  Ctrl-C is a success => raise SystemExit(130) from None => raise SystemExit(0) from None
+tests/test_tools.py -k "does_not_fit_is or program_s_or_whole"
+  modules that are missing are one => and lacks {len(missing)} modules, as => and lacks 1 modules, as
+  the program's own package beside a script starts it again => if not there.is_dir() or there.samefile(mine): => if not there.is_dir():
+  a package's first line that is empty ends it => (str(error).splitlines() or [''])[0] => str(error).splitlines()[0]
 """  # noqa: E501
 
 
@@ -1021,6 +1251,14 @@ def around(old, text):
     return text[text.rfind("\n\n\n", 0, at) + 1 : end if end > 0 else None] if at >= 0 else ""
 
 
+def names_around(old, text):
+    """Returns the names of the function or class that `old` stands in, and of the last one within
+    that which begins before it, such as a method; none if it stands in neither."""
+    block = around(old, text)
+    found = re.findall(r"^ *(?:def|class) (\w+)", block[: block.find(old) + len(old)], re.M)
+    return {found[0], found[-1]} if found else set()
+
+
 def warm_up(folder):
     """Imports what takes seconds in each start of pytest and of a script: be_pytest() is a fork of
     this process, and scripts are forks of a server's that this starts."""
@@ -1065,6 +1303,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=int, nargs="+", help="these numbers")
     parser.add_argument("-k", default="", metavar="TEXT", help="those with this text in the name")
+    parser.add_argument("--of", metavar="NAME", help="those in a function or class of this name")
+    parser.add_argument("--list", action="store_true", help="print their tests, plant none")
     args = parser.parse_args()
     # What stands in one of the first four and in the others is not the same thing there.
     names = "imagenet_*.py text_*.py tools/look.py trainparts/**/*.py".split()
@@ -1082,10 +1322,17 @@ def main():
         counts = {name: text.count(old) for each in about for name, text in each.items()}
         if misplaced(old, families[3], counts):
             sys.exit(f"{number}, {name}: not once where it should stand, but {counts}: {old}")
+        within = [names_around(old, text) for each in about for text in each.values()]
+        if args.of and args.of not in itertools.chain(*within):
+            continue
         if args.k in name and number in (args.only or [number]):
             for block in {around(old, text) for each in about for text in each.values()}:
                 ast.parse(block.replace(old, new))  # or any test would see it
             chosen.append((number, tests, name, old, new, about))
+    if args.list:
+        for number, tests, name, *_ in chosen:
+            print(f"{number:3}  {name:42}  {tests}")
+        return
     with tempfile.TemporaryDirectory() as folder:
         copy, passed, seen, unseen = Path(folder) / "copy", None, None, 0
         shutil.copytree(ROOT, copy, ignore=outside)

@@ -470,6 +470,89 @@ def test_bottleneck_advises():
     assert find_bottleneck.advice(1000, 500, 8, 2) == "The model limits; -j 2 would do."
 
 
+@pytest.mark.parametrize(
+    ("rates", "line"),
+    [
+        ((1000, 500, 4, 8), "The model limits; -j 3 would do."),
+        ((551, 500, 8, 8), "The model limits; -j 8 would do."),
+        ((549, 500, 8, 8), "The loader limits; -j 9 would do on as many cores, here are 8: "),
+        ((549, 500, 4, 8), "The loader limits; -j 5 would do."),
+        ((100, 700, 1, 8), "The loader limits; -j 8 would do."),
+        ((100, 100, 0, 8), "The loader limits; -j 2 would do."),  # it loads in its own process
+    ],
+)
+def test_a_tenth_is_to_spare(rates, line):
+    assert find_bottleneck.advice(*rates).startswith(line)
+
+
+def test_rates_are_of_the_steps_after_those_to_warm_up(monkeypatch):
+    """Batches that were loaded ahead are none of them."""
+    data = SimpleNamespace(workers=5, global_batch=8)
+    done = []
+
+    def work(run, steps):
+        done.append((run, steps))
+        clock[0] += 3 * steps if len(done) > 1 else 1000
+
+    clock, run = [50.0], SimpleNamespace(data=data)
+    monkeypatch.setattr(find_bottleneck.time, "perf_counter", lambda: clock[0])
+    assert find_bottleneck.images_per_second(work, run, 7) == pytest.approx(8 / 3)
+    assert done == [(run, 3 + 2 * 5), (run, 7)]
+
+
+def test_loaded_batches_are_steps_of_the_epoch():
+    batches = iter([(None, torch.zeros(1, 1, 1, 1), None)] * 9)
+    run = SimpleNamespace(batches=batches, step=4)
+    find_bottleneck.load(run, 3)
+    assert run.step == 7 and len([*batches]) == 6
+
+
+@pytest.mark.parametrize(
+    ("workers", "there", "cure"),
+    [
+        (2, 34, None),  # twice 10 steps, 3 to warm up, and 2 that each process loads ahead
+        (2, 33, "33 steps, fewer than are needed, 34: give --steps 9 -j 2"),
+        (2, 16, "16 steps, fewer than are needed, 34: give --steps 1 -j 2"),
+        (2, 15, "15 steps, fewer than are needed, 34: give --steps 4 -j 0"),
+        (2, 8, "8 steps, fewer than are needed, 34: give --steps 1 -j 0"),
+        (2, 7, "7 steps, fewer than are needed, 34: lower -b, or give more images"),
+        (0, 26, None),
+    ],
+)
+def test_an_epoch_is_long_enough_to_measure(workers, there, cure, monkeypatch):
+    """What the line says is enough. The three rates are the loader's, the model's and both."""
+    words, killed = [], []
+
+    def start(script, typed):
+        words.append(typed)
+        return SimpleNamespace(
+            data=SimpleNamespace(workers=workers, steps=there), dummy="--dummy" in typed
+        )
+
+    rates = {(find_bottleneck.train, False): "both", (find_bottleneck.load, False): "loader"}
+    rates[find_bottleneck.train, True] = "model"
+    monkeypatch.setattr(find_bottleneck, "start", start)
+    monkeypatch.setattr(
+        find_bottleneck, "images_per_second", lambda work, run, steps: rates[work, run.dummy]
+    )
+    monkeypatch.setattr(find_bottleneck, "kill_workers", lambda: killed.append(len(words)))
+    if cure is None:
+        found = find_bottleneck.measure(["-b", "4"], 10, "F")
+        assert found == ("loader", "model", "both", workers) and killed == [1]
+        return
+    with pytest.raises(find_bottleneck.errors.BadInput, match=f"^an epoch has {cure}$"):
+        find_bottleneck.measure(["-b", "4"], 10, "F")
+    if typed := re.search(r"--steps (\d+) -j (\d+)", cure):
+        workers = int(typed[2])
+        assert find_bottleneck.measure([], int(typed[1]), "F")[0] == "loader"
+
+
+@pytest.mark.parametrize("steps", ["0", "-1"])
+def test_a_bottleneck_is_measured_over_a_step_at_least(steps, tool):
+    line = tool("find_bottleneck", f"--steps={steps}", status=2)
+    assert line == f"find_bottleneck.py: error: --steps {steps}: 1 or more"
+
+
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
     """As counted over a forward pass that is computed, and by formula."""

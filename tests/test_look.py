@@ -6,10 +6,12 @@ import csv
 import importlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import types
 
 import matplotlib.figure
 import numpy as np
@@ -22,6 +24,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import v2
 
+from trainparts import errors
 from trainparts.runs import event_log
 
 CLASSES = ["ant", "bee", "cat", "dog"]
@@ -830,6 +833,7 @@ def test_bad_checkpoints(content, message, tmp_path, look):
         ("export model.pt out.bin", "out.bin ends in neither .pt2 nor .onnx"),
         ("export model.pt absent/out.pt2", "absent/out.pt2: there is no folder absent"),
         ("classes model.pt absent --out x.xyz", "--out x.xyz ends in none of "),
+        ("cam model.pt a.jpg --out x.xyz", "--out x.xyz ends in none of "),
         ("classes model.pt absent", "absent/val is no folder"),
     ],
 )
@@ -845,3 +849,262 @@ def test_an_option_of_the_training_changes_no_model(call_tool):
     look = importlib.import_module("look")
     args = look.options_of({"model_options": {}, "args": theirs}, "resnet18")
     assert not (args.compile or args.channels_last or args.freeze) and args.auto_augment == "off"
+
+
+# -------------------------------------------------------------------------- functions by themselves
+
+
+@pytest.fixture
+def program(monkeypatch, tmp_path):
+    """The module, in tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module("look")
+
+
+def named(*names, **more):
+    """Returns what stands in for a Trained whose classes have these names."""
+    return types.SimpleNamespace(classes=[*names], **more)
+
+
+IMAGENET_STD = [0.229, 0.224, 0.225]
+
+
+@pytest.mark.parametrize(
+    ("said", "size", "resize", "interpolation"),
+    [
+        ({}, 224, 256, "bilinear"),
+        ({"image_size": 112}, 112, 128, "bilinear"),
+        ({"image_size": 64, "val_resize": 64}, 64, 64, "bilinear"),
+        ({"image_size": 64, "val_resize": 100, "interpolation": "bicubic"}, 64, 100, "bicubic"),
+        ({"std": [0.3, 0.2, 0.1], "classes": ["ant", "bee"]}, 224, 256, "bilinear"),
+    ],
+)
+def test_what_a_file_does_not_say_is_the_architecture_s(
+    said, size, resize, interpolation, program, tmp_path
+):
+    """A crop of another size is of the same part of a picture."""
+    state = {"arch": "squeezenet1_1", "state_dict": make("squeezenet1_1").state_dict()}
+    torch.save(state | {"num_classes": 4, "model_options": {}} | said, tmp_path / "model.pt")
+    trained = program.open_checkpoint(tmp_path / "model.pt")
+    about = program.described(trained)
+    assert about["arch"] == "squeezenet1_1"
+    assert (about["image_size"], about["val_resize"]) == (size, resize)
+    assert (trained.data.val_size, trained.data.val_resize) == (size, resize)
+    assert about["interpolation"] == interpolation
+    assert trained.classes == [*said.get("classes", "01"), "2", "3"]
+    assert (about["mean"], about["std"]) == ([0.485, 0.456, 0.406], said.get("std", IMAGENET_STD))
+
+
+def test_words_beside_the_ids_of_a_thousand_classes_alone(program):
+    assert program.shown_name(named("n01443537", "n01440764"), 0) == "n01443537"
+    thousand = named("n01440764", "other", *map(str, range(998)))
+    assert program.shown_name(thousand, 0) == "tench (n01440764)"
+    assert program.shown_name(thousand, 1) == "other"
+
+
+def test_five_likeliest_classes_likeliest_first(program):
+    chances = torch.tensor([0.10, 0.30, 0.02, 0.21, 0.15, 0.126, 0.094])
+    text = "b 30.0 %, d 21.0 %, e 15.0 %, f 12.6 %, a 10.0 %"
+    assert program.likeliest(named(*"abcdefg"), chances) == text
+    assert program.likeliest(named(*"ab"), torch.tensor([0.25, 0.75])) == "b 75.0 %, a 25.0 %"
+
+
+@pytest.mark.parametrize("name", ["cat.JPG", "cat.Png", "Model.PT", "model_best.pth.TAR", "a.webp"])
+def test_no_table_takes_the_place_of_a_picture_or_a_checkpoint(name, program, tmp_path):
+    (tmp_path / name).write_text("before")
+    with pytest.raises(errors.BadInput, match="is no name for a table: give FILE.csv"):
+        with program.open_table(tmp_path / name):
+            pass
+    assert (tmp_path / name).read_text() == "before"
+
+
+@pytest.mark.parametrize("odd", [torch.inf, -torch.inf, torch.nan])
+def test_outputs_that_are_not_finite_are_no_predictions(odd, program):
+    trained, outputs = named("a", path="model.pt"), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert program.finite(trained, outputs) is outputs
+    outputs[1, 0] = odd
+    with pytest.raises(errors.BadInput, match="model.pt cannot be used: its outputs are not fin"):
+        program.finite(trained, outputs)
+
+
+@pytest.mark.parametrize("part", ["val", "train", "tests", "Test"])
+def test_accuracy_of_test_alone_is_saved(part, program):
+    words = argparse.Namespace(save=True, part=part, csv=None, checkpoint="absent.pt", arch=None)
+    with pytest.raises(errors.BadInput, match="--part test alone"):
+        program.classes(words)
+
+
+def test_outputs_go_with_a_table(program):
+    words = argparse.Namespace(outputs=True, csv=None, paths=[], checkpoint="absent.pt", arch=None)
+    with pytest.raises(errors.BadInput, match="--outputs are written by --csv FILE"):
+        program.predict(words)
+
+
+def test_labels_of_a_part_are_those_of_train(program, tmp_path):
+    """Where the file says no classes, and the part has some of them."""
+    write_pictures(tmp_path / "train", "abc", 1)
+    write_pictures(tmp_path / "val", "bc", 2)
+    words = argparse.Namespace(dir=tmp_path, part="val", checkpoint="model.pt")
+    trained = named("0", "1", "2", about={"published": False})
+    source = program.open_part(words, trained)
+    assert source.classes == ["a", "b", "c"] and source.target.tolist() == [1, 1, 2, 2]
+
+
+def test_pairs_that_are_confused_most(program, capsys):
+    """Ten at most, each of the images of its own class; and no pair that never is."""
+    matrix = np.diag([9, 18, 27, 36, 45])
+    wrong = [(0, 1), (4, 0), (2, 3), (1, 2), (3, 0), (1, 4)]  # from the fewest on
+    wrong += [(2, 0), (0, 4), (4, 3), (3, 1), (2, 4)]
+    for count, place in enumerate(wrong, 2):
+        matrix[place] = count
+    found = {"top1": 61.25, "balanced_accuracy": 59.5, "top5": 100.0, "loss": 1.25, "count": 1234}
+    program.print_classes("DIR/val", [*"abcde"], matrix, found)
+    first, *lines = capsys.readouterr().out.splitlines()
+    said = "top-1 61.250 %, balanced accuracy 59.500 %, loss 1.2500; images: 1,234"
+    assert first == f"DIR/val: {said}"
+    images = matrix.sum(axis=1)
+    assert len({*images}) == 5, "or the test could not fail"
+    assert lines[lines.index("most often confused:") + 1 :] == [
+        f"  {'abcde'[row]} taken for {'abcde'[column]}: {matrix[row, column]} of {images[row]}"
+        for row, column in wrong[:0:-1]
+    ]
+    program.print_classes("DIR/val", ["bee", "anteater"], np.array([[4, 0], [2, 3]]), found)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "class     images  top-1, %",
+        "anteater       5     60.00",
+        "bee            4    100.00",
+        "most often confused:",
+        "  anteater taken for bee: 2 of 5",
+    ]
+    program.print_classes("DIR/val", [*"ab"], np.array([[3, 0], [0, 4]]), found)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "class  images  top-1, %",
+        "a           3    100.00",
+        "b           4    100.00",
+    ]
+
+
+def test_what_is_drawn_of_a_matrix(program, figures, tmp_path):
+    """Rows are classes, columns what they were taken for, of those that have images."""
+    names = ["ant", "bee", "cat", "dog"]
+    matrix = np.array([[6, 0, 3, 1], [0, 0, 0, 0], [2, 0, 1, 1], [0, 0, 1, 7]])
+    program.draw_matrix(tmp_path / "m.png", names, matrix, {"top1": 63.6363, "count": 1022})
+    axes, beside = figures[0].axes
+    shares = np.array([[60, 30, 10], [50, 25, 25], [0, 12.5, 87.5]])
+    (image,) = axes.images
+    assert np.array_equal(image.get_array(), shares) and image.get_clim() == (0, 100)
+    drawn = {tuple(map(int, text.get_position())): text for text in axes.texts}
+    for (row, column), share in np.ndenumerate(shares):
+        text = drawn.pop((column, row))
+        assert text.get_text() == f"{share:.0f}"
+        assert text.get_color() == ("white" if share > 50 else "black"), "it is read on its cell"
+    assert not drawn
+    for axis in axes.xaxis, axes.yaxis:
+        assert [label.get_text() for label in axis.get_ticklabels()] == ["ant", "cat", "dog"]
+        assert [*axis.get_ticklocs()] == [0, 1, 2]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("taken for", "class")
+    assert axes.get_title() == "top-1 63.64 %; images: 1,022"
+    assert beside.get_ylabel() == "of a class's images, %"
+
+
+@pytest.mark.parametrize(("count", "names", "numbers"), [(20, 20, 400), (21, 21, 0), (50, 50, 0)])
+def test_a_matrix_has_names_and_numbers_while_they_fit(count, names, numbers, program, figures):
+    every = [f"c{number}" for number in range(count)]
+    program.draw_matrix("m.png", every, np.eye(count, dtype=int), {"top1": 100, "count": count})
+    axes = figures[0].axes[0]
+    assert len(axes.texts) == numbers
+    assert [label.get_text() for label in axes.get_yticklabels()] == every[:names]
+
+
+def test_a_matrix_of_many_classes_has_no_names(program, figures):
+    every = [f"c{number}" for number in range(51)]
+    program.draw_matrix("m.png", every, np.eye(51, dtype=int), {"top1": 100, "count": 51})
+    assert not {*every} & {label.get_text() for label in figures[0].axes[0].get_yticklabels()}
+
+
+def test_maps_are_drawn_over_the_pictures(program, figures, monkeypatch):
+    """A row for each picture that can be read, a column for each model; columns are told apart by
+    their files, less the folders of all, where an architecture stands twice."""
+    paths = [pathlib.Path("runs/a/model_best.pt"), pathlib.Path("runs/b/c/model_best.pt")]
+    pictures = [pathlib.Path(f"{name}.png") for name in ("one", "odd", "two")]
+
+    def cells(trained, paths, label):
+        given.append([path.stem for path in paths])
+        for at, path in enumerate(paths):
+            if path.stem != "odd":
+                image = np.full((4, 4, 3), 10 * at + (trained.path == second))
+                title = f"ant of {path.stem} by {trained.path.parent.name}"
+                yield path, image, title, image[..., 0] / 7
+
+    second, given = paths[1], []
+    arch = argparse.Namespace(arch="resnet18")
+    monkeypatch.setattr(
+        program, "open_checkpoint", lambda path, _: named("ant", path=path, args=arch)
+    )
+    monkeypatch.setattr(program, "cells", cells)
+    words = argparse.Namespace(files=[*paths, *pictures, pictures[0]], arch=None, size=None)
+    words.label, words.out = None, "cam.png"
+    assert program.cam(words) == 1, "of one that cannot be read"
+    assert given == [["one", "odd", "two"], ["one", "two"]], "which is said once"
+    grid = np.reshape(figures[0].axes, (2, 3))
+    for row, name in zip(grid, ("one", "two"), strict=True):
+        assert row[0].get_title() == f"{name}.png" and len(row[0].images) == 1
+        for axes, path, by in zip(row[1:], ("a", "b/c"), ("a", "c"), strict=True):
+            assert axes.get_title() == f"{path}/model_best.pt\nant of {name} by {by}"
+            below, above = axes.images
+            assert below.get_array().shape == (4, 4, 3) and below.get_alpha() is None
+            assert np.array_equal(above.get_array(), below.get_array()[..., 0] / 7)
+            assert above.get_zorder() >= below.get_zorder() and 0 < above.get_alpha() < 1
+
+
+class Means(torch.nn.Module):
+    """Answers with the mean of each colour, times a number."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(factor))
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3)) * self.factor
+
+
+def fake(path, factor=1.0, classes=("red", "green", "blue"), **more):
+    """Returns what stands in for a Trained of such a model."""
+    sizes = {"val_size": 4, "val_resize": 5, "interpolation": "bilinear", "model_options": {}}
+    data = types.SimpleNamespace(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), **sizes)
+    known = {"path": path, "model": Means(factor).eval(), "data": data, "about": {}}
+    return named(*classes, **known | {"args": argparse.Namespace(arch="means")} | more)
+
+
+def test_a_program_says_what_it_takes(program, monkeypatch, tmp_path, capsys):
+    """One whose answers are not finite is none."""
+    words = argparse.Namespace(out=tmp_path / "out.pt2", checkpoint="model.pt", arch=None)
+    monkeypatch.setattr(program, "open_checkpoint", lambda path, _: fake(path, torch.nan))
+    with pytest.raises(errors.Fault, match="answers otherwise than model.pt: relative error nan"):
+        program.export(words)
+    assert not words.out.exists()
+    monkeypatch.setattr(program, "open_checkpoint", lambda path, _: fake(path))
+    assert program.export(words) == 0 and words.out.exists()
+    takes = "takes float32 (N, 3, 4, 4): (RGB / 255 - [0.1, 0.2, 0.3]) / [0.4, 0.5, 0.6]"
+    assert f"{words.out} {takes}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [
+        ({"classes": ("red", "blue", "green")}, "classes"),
+        ({"args": argparse.Namespace(arch="other")}, "arch"),
+    ],
+)
+def test_each_of_several_is_compared_with_the_first(odd, what, program, monkeypatch, tmp_path):
+    """Also the last."""
+    made = {"1": fake("1"), "2": fake("2", 2.0), "3": fake("3", 6.0, **odd)}
+    monkeypatch.setattr(program, "open_checkpoint", lambda path, _: made[path])
+    words = argparse.Namespace(checkpoints=["1", "2", "3"], arch=None, out=tmp_path / "mean.pt")
+    with pytest.raises(errors.BadInput, match=f"^3 differs from 1 in {what}$"):
+        program.average(words)
+    assert not words.out.exists()
+    made["3"] = fake("3", 6.0)
+    program.average(words)
+    assert torch.load(words.out)["state_dict"]["factor"] == 3

@@ -1,6 +1,7 @@
 """ImageNet in the forms that people have it: image-net.org's tar files, Kaggle's folder, Hugging
 Face's parquet, timm's tar files."""
 
+import errno
 import gzip
 import importlib.resources
 import io
@@ -11,6 +12,9 @@ import shutil
 import signal
 import sys
 import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import PIL.Image
@@ -631,3 +635,227 @@ def test_scripts_say_what_makes_a_dir_of_each_form(form, tmp_path, complaint_her
     for folder in [tmp_path / "source", *(tmp_path / "source").rglob("CLS-LOC")][::-1]:
         line = complaint_here("imagenet_nd.py", *TINY, folder)
         assert f"error: {folder}/" in line and "tools/prepare_imagenet.py makes" in line
+
+
+# -------------------------------------------------------------------------- functions by themselves
+
+
+@pytest.fixture
+def program(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module("prepare_imagenet")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [("ab", None), ("abc", "differ in 1 classes, as c"), ("bd", "differ in 2 classes, as a")],
+)
+def test_a_part_has_the_table_s_classes_and_no_other(names, message, tmp_path, program):
+    def fill(folder):
+        for name in names:
+            (folder / name).mkdir()
+
+    if message is None:
+        program.prepare(tmp_path, "train", {*"ab"}, Path("table.csv"), fill)
+        assert (tmp_path / "train").is_dir()
+        return
+    with pytest.raises(program.BadInput, match=f"train and table.csv {message}"):
+        program.prepare(tmp_path, "train", {*"ab"}, Path("table.csv"), fill)
+    assert not (tmp_path / "train").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "count", "classes", "others"),
+    [
+        ("val", 50_000, 1000, None),
+        ("val", 49_999, 1000, 50_000),
+        ("val", 50_001, 1000, 50_000),
+        ("val", 1_281_167, 1000, 50_000),
+        ("train", 1_281_167, 1000, None),
+        ("train", 50_000, 1000, 1_281_167),
+        ("train", 7, 999, None),
+        ("train", 7, 1001, None),
+    ],
+)
+def test_what_is_not_imagenet_whole_is_said(part, count, classes, others, program, capsys):
+    """Of a thousand classes; of others nobody expects as many images."""
+    program.report(part, Path("x"), count, classes)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"x: {count} images of {classes} classes"
+    line = f"x is not whole, or not ILSVRC2012's, which has {others} images"
+    assert rest == ([] if others is None else [line])
+
+
+@pytest.mark.parametrize("below", ["ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC", "."])
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_kaggle_s_folder_is_found_from_each_above_it(below, part, tmp_path, program):
+    assert program.find_kaggle(tmp_path) is None
+    (tmp_path / below / part).mkdir(parents=True)
+    assert program.find_kaggle(tmp_path) == tmp_path / below
+
+
+@pytest.mark.parametrize("name", [TRAIN, VAL, DEVKIT])
+def test_one_tar_file_of_image_net_org_s_tells_its_form(name, tmp_path, program):
+    with pytest.raises(program.BadInput, match="holds neither ILSVRC2012_img"):
+        program.find_way(tmp_path)
+    (tmp_path / name).touch()
+    assert program.find_way(tmp_path) is program.from_tars
+
+
+def test_tar_files_whose_names_say_the_part_come_before_its_folder(tmp_path, program):
+    for name in "train/a.tar", "train/val-0.tar", "val/b.tar", "validation-0.tar", "trainer.tar":
+        write_file(tmp_path / name, b"")
+    found = {part: program.find_tars(tmp_path, part) for part in ("train", "val")}
+    assert found["train"] == [tmp_path / "train" / "a.tar", tmp_path / "train" / "val-0.tar"]
+    assert found["val"] == [tmp_path / "validation-0.tar"]
+
+
+def parquet_of(path, *rows, binary=None, number=None):
+    """Writes rows (bytes, name, label) as Hugging Face has them; returns the path."""
+    binary, number = binary or pyarrow.binary(), number or pyarrow.int64()
+    inside = pyarrow.struct([("bytes", binary), ("path", pyarrow.string())])
+    schema = pyarrow.schema([("image", inside), ("label", number)])
+    made = [{"image": {"bytes": a, "path": b}, "label": label} for a, b, label in rows]
+    parquet.write_table(pyarrow.Table.from_pylist(made, schema), path)
+    return path
+
+
+@pytest.mark.parametrize("binary", [pyarrow.binary(), pyarrow.large_binary()])
+@pytest.mark.parametrize("number", [pyarrow.int64(), pyarrow.int8(), pyarrow.uint16()])
+def test_parquet_has_bytes_and_whole_numbers_of_any_width(binary, number, tmp_path, program):
+    path = parquet_of(tmp_path / "x.parquet", (b"x", "a", 7), binary=binary, number=number)
+    assert program.open_parquet(path).metadata.num_rows == 1
+
+
+@pytest.mark.parametrize("number", [pyarrow.float32(), pyarrow.string(), pyarrow.bool_()])
+def test_parquet_of_other_numbers_is_refused(number, tmp_path, program):
+    path = parquet_of(tmp_path / "x.parquet", number=number)
+    with pytest.raises(program.BadInput, match="has the columns image, label; needed are image, a"):
+        program.open_parquet(path)
+
+
+def test_rows_of_parquet_have_keys_and_suffixes(tmp_path, program):
+    """Suffixes as the scripts know them, a name's odd characters as lines; .jpg where none says."""
+    shards = importlib.import_module("make_shards")
+    names = ["n01_2.JPEG", "a b.PNG", "x.y.Bmp", "c.gif", None, ""]
+    rows = [(b"%d" % n, name, n) for n, name in enumerate(names)]
+    path = parquet_of(tmp_path / "x.parquet", *rows)
+    found = [*program.read_parquet(path, program.open_parquet(path), 98, shards)]
+    assert found == [
+        ("00000098_n01_2", ".jpeg", b"0", 0),
+        ("00000099_a_b", ".png", b"1", 1),
+        ("00000100_x_y", ".bmp", b"2", 2),
+        ("00000101_c", ".jpg", b"3", 3),
+        ("00000102_", ".jpg", b"4", 4),
+        ("00000103_", ".jpg", b"5", 5),
+    ]
+
+
+@pytest.mark.parametrize("bad", [(b"", "a", 1), (None, "a", 1), (b"x", "a", -1), (b"x", "a", None)])
+def test_a_row_without_an_image_or_a_class_is_named_by_its_place_in_the_file(
+    bad, tmp_path, program
+):
+    shards = importlib.import_module("make_shards")
+    path = parquet_of(tmp_path / "x.parquet", (b"x", "a", 0), (b"x", "a", 999_999), bad)
+    rows = program.read_parquet(path, program.open_parquet(path), 700, shards)
+    assert [next(rows)[3], next(rows)[3]] == [0, 999_999]
+    with pytest.raises(program.BadInput, match="x.parquet: row 2 has no image or no class"):
+        next(rows)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([0, 1, 2], None),
+        ([0, 2], "2 of the 3 train-"),
+        ([0, 1, 5], "train-5-of-3.parquet, none of the 3 train-"),
+        ([0, 1, 2, 3], "train-3-of-3.parquet, none of the 3 train-"),
+    ],
+)
+def test_parquet_files_of_a_set_are_there_each_once(numbers, message, program):
+    paths = [Path("x") / f"train-{number}-of-3.parquet" for number in numbers]
+    if message is None:
+        program.check_numbers(paths)
+        program.check_numbers([Path("a.parquet"), Path("b.parquet")])
+        return
+    with pytest.raises(program.BadInput, match=f"^x has {message}"):
+        program.check_numbers(paths)
+
+
+def test_keys_of_a_part_go_on_from_file_to_file(tmp_path, prepare):
+    data = tmp_path / "data"
+    lines = prepare(write_parquet(tmp_path / "source"), data)
+    assert f"{data}: classes {IDS[0]} to {IDS[-1]}" in lines
+    keys = [
+        int(name[:8])
+        for path in sorted((data / "train").glob("*.tar"))
+        for name in members(path)
+        if name.endswith(".cls")
+    ]
+    assert keys == [*range(12)]
+
+
+@pytest.mark.parametrize("count", [1, 6, 8, 20])
+def test_a_shard_of_another_parquet_file_is_not_kept(count, tmp_path, prepare):
+    """Of fewer or of more images."""
+    source, data = write_parquet(tmp_path / "source"), tmp_path / "data"
+    content = {f"{n}.{kind}": b"0" for n in range(count) for kind in ("jpg", "cls")}
+    name = "train-00000-of-00002"
+    write_tar(data / "train.unfinished" / f"{name}.tar", content)
+    line = prepare(source, data, status=2)
+    assert line.strip().endswith(f"{name}.tar is of another {name}.parquet: remove it")
+
+
+def test_links_that_were_there_stay_where_others_fail(tmp_path, prepare):
+    source, data = write_timm(tmp_path / "source"), tmp_path / "data"
+    first, second = sorted(source.glob("*train*.tar"))
+    (data / "train").mkdir(parents=True)
+    (data / "train" / first.name).symlink_to(first)
+    damage(second, 1500)
+    prepare(source, data, "--only", "train", status=2)
+    assert [path.name for path in (data / "train").iterdir()] == [first.name]
+
+
+def test_an_error_without_a_file_names_the_folder_that_is_written(program, prepare, monkeypatch):
+    """As of a full disk."""
+    for error, status, said in (
+        (OSError(errno.ENOSPC, "no space"), 1, "D: [Errno 28] no space"),
+        (OSError(errno.ENOSPC, "no space", "S/x"), 1, "[Errno 28] no space: 'S/x'"),
+        (ValueError("what is odd\nand more"), 2, "what is odd"),
+    ):
+        monkeypatch.setattr(program, "find_way", mock.Mock(side_effect=error))
+        assert prepare("S", "D", status=status).strip() == said
+
+
+def test_an_image_that_a_power_loss_has_emptied_is_unpacked_again(tmp_path, program):
+    """Where all are whole, the tar file is not read."""
+    write_tars(tmp_path / "tars")
+    truth = {name: IDS[label] for name, label, _ in PICTURES["val"]}
+    words = tmp_path / "tars", tmp_path / "val", truth
+    (tmp_path / "val").mkdir()
+    program.unpack_val(*words)
+    whole = {path: path.read_bytes() for path in (tmp_path / "val").glob("*/*")}
+    assert len(whole) == 6 and all(whole.values())
+    for path in whole:
+        path.write_bytes(b"")
+        program.unpack_val(*words)
+        assert {path: path.read_bytes() for path in whole} == whole
+    (tmp_path / "tars" / VAL).unlink()
+    program.unpack_val(*words)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("", "ValueError"), (" \n", "ValueError"), ("\n\n cut off\nat 3", "cut off"), ("a", "a")],
+)
+def test_an_error_of_parquet_may_have_odd_texts(text, line, program, tmp_path, monkeypatch):
+    def fail(*of_file, **options):
+        raise ValueError(text)
+
+    monkeypatch.setattr(parquet, "ParquetFile", fail)
+    why = re.escape(f"x is cut off or damaged ({line}): get it again")
+    with pytest.raises(program.BadInput, match=f"{why}$"):
+        program.open_parquet(tmp_path / "x")
+    batches = SimpleNamespace(iter_batches=fail)
+    with pytest.raises(program.BadInput, match=re.escape(f"x is damaged ({line}): get it again")):
+        list(program.read_parquet(tmp_path / "x", batches, 0, None))

@@ -1868,21 +1868,18 @@ def test_a_number_in_study_json_is_a_fact(tmp_path):
 # --------------------------------------------------------------------------------- pages and tables
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("a b/c", "a_b_c"),
-        ("..", "_"),
-        (".hidden.", "hidden"),
-        ("", "_"),
-        ("é" * 200, "é" * 70),
-        ("a" + "é" * 200, "a" + "é" * 69),
-        ("A-1.b_c", "A-1.b_c"),
-    ],
-)
-def test_a_study_s_file_name(text, name):
+def test_a_study_s_file_name():
     """No more bytes than file systems take, and no half of a letter."""
-    assert page.file_name(text) == name
+    for text, name in {
+        "a b/c": "a_b_c",
+        "..": "_",
+        ".hidden.": "hidden",
+        "": "_",
+        "é" * 200: "é" * 70,
+        "a" + "é" * 200: "a" + "é" * 69,
+        "A-1.b_c": "A-1.b_c",
+    }.items():
+        assert page.file_name(text) == name
 
 
 def test_rows_follow_rows_and_all_else_has_blank_lines(monkeypatch):

@@ -508,3 +508,116 @@ def test_it_is_printed_as_it_comes(tmp_path, monkeypatch):
         assert process.wait(timeout=60) < 0
     finally:
         process.kill()
+
+
+# -------------------------------------------------------------------------- functions by themselves
+
+
+@pytest.fixture
+def part_of(monkeypatch):
+    """part_of(name): returns a program of tools/, as a module."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return nd.importlib.import_module
+
+
+def test_val_is_read_before_valid(tmp_path, part_of):
+    for name in "train", "val", "valid":
+        write_file(tmp_path / f"{name}.txt", name.encode())
+    split = part_of("prepare_text").split_text
+    for names in ["train.txt", "val.txt"], ["train.txt", "valid.txt"]:
+        found = [path.name for part in split(tmp_path, None).values() for path, _ in part]
+        assert found == names
+        (tmp_path / "val.txt").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("texts", "whole"),
+    [
+        (["one\n", "two\n"], "one\ntwo\n"),
+        (["one", "two"], "one\ntwo"),
+        (["one\n\n", "two", "three"], "one\n\ntwo\nthree"),
+        (["one", "", "two"], "one\ntwo"),
+        (["one\r\n", "\ufefftwo\n"], "one\r\ntwo\n"),
+    ],
+)
+def test_texts_are_one_each_from_a_line_of_its_own(texts, whole, tmp_path, part_of):
+    """With one end of line between two, and no mark of the order of bytes."""
+    for number, text in enumerate(texts):
+        write_file(tmp_path / f"{number}.txt", text.encode())
+    for share in 0.01, 0.5, 0.99:
+        parts = part_of("prepare_text").split_text(tmp_path, share)
+        raw = [raw.tobytes() for part in ("train", "val") for _, raw in parts[part]]
+        assert b"".join(raw).decode() == whole
+        train = sum(len(raw) for _, raw in parts["train"])
+        assert train == int(len(whole.encode()) * (1 - share))
+
+
+def test_a_tokenizer_is_the_checkpoint_s(tokenizer, part_of):
+    """Another one may have as many tokens."""
+    made = tokenizing.load_tokenizer(tokenizer, print)
+    saved = {"vocabulary": len(made), "words": None}
+    make_codec, digest = part_of("sample").make_codec, tokenizing.digest_of(made)
+    for known in {}, {"tokenizer": None}, {"tokenizer": digest}:
+        encode, decode = make_codec(saved | known, tokenizer)
+        assert decode(encode("the cat")) == "the cat"
+    for other, has in (
+        ({"tokenizer": digest[::-1] + "0"}, "another vocabulary"),
+        ({"vocabulary": 7}, f"7 tokens, not {len(made)}"),
+        ({"words": ["<unk>"] * len(made)}, "words of its own"),
+    ):
+        with pytest.raises(nd.errors.BadInput, match=f"is not the checkpoint's, which has {has}$"):
+            make_codec(saved | other, tokenizer)
+
+
+def test_bytes_are_tokens_of_256_alone(part_of):
+    encode, decode = part_of("sample").make_codec({"vocabulary": 256, "words": None}, None)
+    assert encode("aä") == [97, 0xC3, 0xA4] and decode([0xC3, 0xA4, 97]) == "äa"
+    for size in 255, 257:
+        with pytest.raises(
+            nd.errors.BadInput, match=f"has {size} tokens of a tokenizer: give --tok"
+        ):
+            part_of("sample").make_codec({"vocabulary": size, "words": None}, None)
+
+
+def drawn(part_of, length=3, **options):
+    """Returns (tokens that are drawn after 0, 1, 2, 3 and 4, what the model was given), of a model
+    by which token n is likelier than n - 1."""
+    given = []
+
+    def model(tokens):
+        given.append(tokens[0].tolist())
+        return torch.arange(5.0).expand(1, len(given[-1]), 5)
+
+    args = argparse.Namespace(length=200, seed=0, temperature=1.0, top_k=None)
+    vars(args).update(options)
+    found = [*part_of("sample").draw(model, [0, 1, 2, 3, 4], args, length, "cpu")]
+    return found, given
+
+
+def test_the_likeliest_tokens_alone_are_drawn(part_of):
+    """Of as many as there are at most."""
+    for top_k, tokens in (1, {4}), (2, {3, 4}), (3, {2, 3, 4}), (None, {0, 1, 2, 3, 4}):
+        assert {*drawn(part_of, top_k=top_k, temperature=5.0)[0]} == tokens
+    every = drawn(part_of)[0]
+    assert every == drawn(part_of, top_k=5)[0] == drawn(part_of, top_k=1000)[0]
+    assert every != drawn(part_of, seed=1)[0]
+    assert drawn(part_of, temperature=0)[0] == [4] * 200
+    many, few = (drawn(part_of, temperature=heat)[0].count(4) for heat in (0.3, 10.0))
+    assert many > 150 > 100 > few, "a low temperature is sharp"
+
+
+def test_a_token_depends_on_those_before_it_at_most(part_of):
+    tokens, given = drawn(part_of, length=3)
+    assert given[0] == [2, 3, 4], "the prompt's end"
+    every = [2, 3, 4, *tokens]
+    assert given == [every[at : at + 3] for at in range(200)]
+
+
+@pytest.mark.parametrize(
+    "texts", [["a\x1b[2Jb"], ["a", "\x9b2J\ufffd"], ["a", "\ufffd", "\x07\ufffd"]]
+)
+def test_a_text_sends_a_terminal_no_commands(texts, part_of, capsys):
+    """Neither as it comes nor in what is left at its end, of a character that is not whole."""
+    part_of("sample").write(range(len(texts)), lambda tokens: "".join(texts[n] for n in tokens))
+    control = part_of("commandline").CONTROL
+    assert capsys.readouterr().out == "".join(texts).translate(control) + "\n"

@@ -15,6 +15,7 @@ import signal
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -40,6 +41,7 @@ from conftest import (
 from reporting import logs
 from trainparts import errors
 from trainparts.images import image_files
+from trainparts.runs import checkpointing
 
 
 def write_set(folder, names=("b", "a"), train=5, val=2, sizes=(60, 45)):
@@ -634,3 +636,308 @@ def test_tools_end_with_the_status_of_storage(tmp_path, tool, monkeypatch):
             patch.setattr("os.listdir", failed)
             line = tool("make_shards", tmp_path, tmp_path / "out", status=status)
         assert f"train: {os.strerror(number)}" in line
+
+
+# ------------------------------------------------------------------------------ functions of shards
+
+
+@pytest.fixture
+def part_of(monkeypatch):
+    """part_of(name): returns a program of tools/, as a module."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module
+
+
+def encoded(size, quality=90):
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    PIL.Image.fromarray(pixels).resize(size, PIL.Image.BICUBIC).save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("size", "raw", "wanted"),
+    [
+        (59, None, (59, 44)),
+        (60, None, (60, 45)),
+        (61, None, (60, 45)),
+        (44, 44, (58, 44)),
+        (45, 45, (60, 45)),
+        (50, 50, (60, 45)),
+    ],
+)
+def test_images_are_made_smaller_and_never_larger(size, raw, wanted, part_of):
+    convert = part_of("make_shards").convert
+    for tall in False, True:
+        content = encoded((45, 60) if tall else (60, 45))
+        suffix, made = convert(content, size=size, quality=50, raw=raw)
+        image = PIL.Image.open(io.BytesIO(made))
+        assert image.size == (wanted[::-1] if tall else wanted)
+        assert (suffix, image.format) == ((".ppm", "PPM") if raw else (".jpg", "JPEG"))
+
+
+@pytest.mark.parametrize("quality", [1, 50, 95])
+def test_jpegs_have_the_quality_that_is_typed(quality, part_of):
+    _, made = part_of("make_shards").convert(encoded((60, 45)), size=40, quality=quality, raw=None)
+    found, wanted = (
+        PIL.Image.open(io.BytesIO(each)).quantization for each in (made, encoded((8, 8), quality))
+    )
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (b"0", 0),
+        (b" 7\n", 7),
+        (b"0000000012", 12),
+        (b"999999", 999_999),
+        (b"1000000", None),
+        (b"", None),
+        (b"1.0", None),
+        (b"1 2", None),
+    ],
+)
+def test_a_class_is_a_number_below_a_million(text, number, part_of, tmp_path):
+    """With zeros before it, or blanks around it."""
+    path = write_tar(tmp_path / "x.tar", {"a.jpg": b"x", "a.cls": text})
+    if number is None:
+        with pytest.raises(errors.BadInput, match="a.cls holds no class, a number from 0 to 9999"):
+            part_of("make_shards").read_tar(path)
+    else:
+        assert part_of("make_shards").read_tar(path)["target"].tolist() == [number]
+
+
+@pytest.mark.parametrize(
+    ("key", "ids"),
+    [
+        ("n01440764_10026", {"n01440764"}),
+        ("./a/x-n01440764", {"n01440764"}),
+        ("n014407641", set()),
+        ("n0144076", set()),
+        ("pin01440764", set()),
+        ("1n01440764", set()),
+        ("n01440764_n01443537", set()),  # of which one?
+    ],
+)
+def test_an_id_is_a_word_of_a_name(key, ids, part_of, tmp_path):
+    path = write_tar(tmp_path / "x.tar", {f"{key}.jpg": b"x", f"{key}.cls": b"5"})
+    assert part_of("make_shards").read_tar(path)["ids"] == {(5, each) for each in ids}
+
+
+def labels(*numbers, ids=()):
+    """Returns what stands in for what read_tar() says of a tar file."""
+    return {"target": np.array(numbers, np.int64), "ids": {*ids}}
+
+
+def test_imagenets_classes_are_those_whose_ids_are_at_their_numbers(part_of, tmp_path):
+    shards, thousand = part_of("make_shards"), [*range(1000)]
+    for pairs, wanted in (
+        ([], shards.class_names.IMAGENET),
+        ([(0, "n01440764"), (1, "n01443537")], shards.class_names.IMAGENET),
+        ([(0, "n01443537")], [*map(str, thousand)]),
+    ):
+        assert shards.name_classes(tmp_path, {"val": [labels(*thousand, ids=pairs)]}) == wanted
+    few = [(0, "n00000001"), (1, "n00000002"), (1, "n00000003")]
+    for pairs, wanted in (
+        (few[:2], ["n00000001", "n00000002"]),
+        (few, ["0", "1"]),  # two names of one class
+        ([few[0], (1, few[0][1])], ["0", "1"]),  # one name of two
+        (few[:1], ["0", "1"]),
+    ):
+        found = shards.name_classes(tmp_path, {"train": [labels(0, 1, ids=pairs)]})
+        assert found == wanted
+
+
+@pytest.mark.parametrize("names", [["0", "1"], ["n00000001", "n00000002"]])
+def test_the_part_that_is_there_has_all_classes(names, part_of, tmp_path):
+    shards = part_of("make_shards")
+    tar = write_tar(tmp_path / "val" / "x.tar", {"a.jpg": b"x", "a.cls": b"1"})
+    shards.write_index(tmp_path / "val", names, [tar], [shards.read_tar(tar)])
+    ids = [(0, "n00000001")]
+    assert shards.name_classes(tmp_path, {"train": [labels(0, 1, ids=ids)]}) == names
+    with pytest.raises(errors.BadInput, match="val has other classes than train: make both in one"):
+        shards.name_classes(tmp_path, {"train": [labels(0, 2, ids=ids)]})
+    if names[0] != "0":
+        with pytest.raises(errors.BadInput, match="val has other classes than train"):
+            shards.name_classes(tmp_path, {"train": [labels(0, ids=[(0, "n00000002")])]})
+
+
+def test_names_may_be_more_than_the_classes_with_images(part_of, tmp_path, capsys):
+    """Of models that were trained on more."""
+    shards, folder = part_of("make_shards"), existing(tmp_path / "data", GOOD)
+    (tmp_path / "names").write_text("ant\nbee\ncat\ndog\n")
+    words = SimpleNamespace(out=folder, classes=tmp_path / "names", first_class=0)
+    assert shards.make_index(words, SimpleNamespace(map=map)) == 3
+    assert image_files.open_source(folder / "val").classes == ["ant", "bee", "cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "said"),
+    [
+        ([1, 3], [], True),
+        ([], [1], True),
+        ([1], [0], False),
+        ([2, 3], [2], False),
+        ([], [0], False),
+    ],
+)
+def test_classes_that_look_as_if_they_count_from_one(train, val, said, part_of):
+    """A tar file without an image has no class."""
+    found = {"train": ([Path("t.tar")], [labels(*train)]), "val": ([Path("v.tar")], [labels(*val)])}
+    line = part_of("make_shards").count_from(SimpleNamespace(first_class=0, out=Path("O")), found)
+    assert bool(line) == said
+    assert not said or line.startswith("O: no image is of class 0, which models will have; if ")
+
+
+def test_a_check_says_what_it_compared(part_of, tmp_path, tool):
+    folder = existing(tmp_path / "data", GOOD)
+    tool("make_shards", "--index", folder)
+    sizes = "sizes (of checksums, --index keeps none)"
+    assert tool("make_shards", "--check", folder) == f"{folder}: {sizes} are as they were written\n"
+
+
+def test_bad_images_have_their_numbers_in_the_part(part_of):
+    content = [encoded((8, 6)), b"no image", encoded((8, 6)), b""]
+    source = SimpleNamespace(target=[0] * 4, read=content.__getitem__, path="{}.jpg".format)
+    lines = part_of("make_shards").decode_all(2000, source)
+    assert [line.partition(" cannot be used")[0] for line in lines] == [
+        "1.jpg: image 2001",
+        "3.jpg: image 2003",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("magic", "cure"),
+    [
+        (gzip.compress(b"x"), "gunzip <"),
+        (bz2.compress(b"x"), "bunzip2 <"),
+        (lzma.compress(b"x"), "unxz <"),
+        (b"\x28\xb5\x2f\xfd", "unzstd <"),
+    ],
+)
+def test_what_a_tar_is_packed_by_is_named(magic, cure, part_of):
+    tarfiles = part_of("tarfiles")
+    with pytest.raises(tarfiles.Odd, match=f"^x.tar is compressed: {cure} FILE > OTHER"):
+        tarfiles.open_tar(io.BytesIO(magic + bytes(2000)), "x.tar")
+
+
+# ---------------------------------------------------------------------------- functions of profiles
+
+
+@pytest.mark.parametrize(
+    ("first", "epoch", "step", "left"),
+    [(1, 0, 2, 10), (0, 0, 0, 12), (3, 0, 0, 12), (2, 1, 12, 0), (1, 2, 0, 0)],
+)
+def test_a_profile_needs_ten_steps_after_the_first_of_an_epoch_that_trains(
+    first, epoch, step, left, part_of
+):
+    """At the end of the last epoch there are none."""
+    data = SimpleNamespace(steps=12)
+    run = SimpleNamespace(epoch=epoch, step=step, data=data, args=SimpleNamespace(epochs=2))
+    script = SimpleNamespace(errors=errors)
+    with pytest.raises(
+        errors.BadInput, match=f"--from {first} needs ten steps: {left} are left of"
+    ):
+        part_of("profile_steps").profile(script, first, run)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("checkpoint.pt", True),
+        ("epoch-7.pt", True),
+        ("epoch-123.pt", True),
+        ("epoch-.pt", False),
+        ("my-epoch-7.pt", False),
+        ("epoch-7.pt.tmp", False),
+        ("checkpoint_pt", False),
+    ],
+)
+def test_checkpoints_are_known_by_their_names(name, found, part_of, tmp_path):
+    script = SimpleNamespace(checkpointing=checkpointing)
+    known = part_of("profile_steps").has_checkpoint
+    assert not known(script, tmp_path) and not known(script, None)
+    assert not known(script, str(tmp_path / "absent"))
+    (tmp_path / name).touch()
+    assert known(script, str(tmp_path)) == found
+
+
+# ----------------------------------------------------------------------------- what all tools share
+
+
+def test_no_line_sends_a_terminal_a_command(part_of):
+    """What moves the cursor or sets its colours is written as text; tabs and ends of lines stay."""
+    every = {number: chr(number).translate(part_of("commandline").CONTROL) for number in range(512)}
+    odd = {number for number, text in every.items() if text != chr(number)}
+    assert odd == {*range(32), *range(127, 160)} - {ord("\t"), ord("\n")}
+    assert all(every[number] == f"\\x{number:02x}" for number in odd)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (errors.BadInput("a mistake"), 2, "a mistake"),
+        (errors.Fault("a fault"), 1, "a fault"),
+        (OSError(errno.EIO, "bad disk"), 1, "[Errno 5] bad disk"),
+        (OSError(errno.ENOENT, "none", "x"), 2, "[Errno 2] none: 'x'"),
+        (OSError("of a library"), 2, "of a library"),
+        (OSError(), 2, "OSError"),
+        (ValueError(), 2, "ValueError"),
+        (ValueError("  \n "), 2, "ValueError"),
+        (ValueError("\n\n  what is wrong\nand where\n"), 2, "what is wrong"),
+        (ValueError("red \x1b[31m\rtext"), 2, r"red \x1b[31m"),
+        (ValueError("a\x9b2Jb"), 2, r"a\x9b2Jb"),
+        (KeyboardInterrupt(), 130, None),
+    ],
+)
+def test_an_error_is_one_line_whatever_its_text_is(error, status, said, part_of, capsys):
+    commandline = part_of("commandline")
+    parser = commandline.make_parser("What it does.")
+    parser.prog = "x.py"
+    with pytest.raises(SystemExit) as ended, commandline.one_line(parser, ValueError, OSError):
+        with commandline.one_line(parser, errors.BadInput, errors.Fault):
+            raise error
+    assert ended.value.code == status
+    output, line = capsys.readouterr()
+    assert not output and line == ("" if said is None else f"x.py: error: {said}\n")
+
+
+def test_an_error_of_a_package_that_does_not_fit_is_one_line(part_of, capsys, monkeypatch):
+    commandline = part_of("commandline")
+    statuses = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(sys, "argv", ["/a/look.py"])
+    fits = f"{commandline.FOLDER}/trainparts does not fit this program"
+    for error, said in (
+        (TypeError("f() got 3\nof 2"), "TypeError: f() got 3"),
+        (AttributeError(""), "AttributeError: "),
+        (ModuleNotFoundError("No module named 'x'"), "ModuleNotFoundError: No module named 'x'"),
+    ):
+        commandline._say_which_package(type(error), error, None)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"look.py: error: {fits} ({said}): mend it, or ")
+    assert statuses == [2] * 3
+    commandline._say_which_package(ZeroDivisionError, ZeroDivisionError("a bug"), None)
+    assert "ZeroDivisionError: a bug" in capsys.readouterr().err and len(statuses) == 3
+
+
+def test_a_package_beside_a_script_is_the_program_s_or_whole(part_of, tmp_path, monkeypatch):
+    commandline = part_of("commandline")
+    started = mock.Mock()
+    monkeypatch.setattr(os, "execve", started)
+    commandline.use_package_of(ROOT / "imagenet_nd.py")  # its own
+    commandline.use_package_of(tmp_path / "x.py")  # none
+    (tmp_path / "link").symlink_to(ROOT)
+    commandline.use_package_of(tmp_path / "link" / "imagenet_nd.py")
+    caches = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "trainparts", tmp_path / "trainparts", ignore=caches)
+    assert not started.called
+    commandline.use_package_of(tmp_path / "x.py")
+    (program, words, env), _ = started.call_args
+    assert program == sys.executable == words[0] and str(tmp_path) in env.values()
+    for name in "errors.py", "images/decoding.py", "runs/event_log.py":
+        (tmp_path / "trainparts" / name).unlink()
+    with pytest.raises(ValueError, match="version, and lacks 3 modules, as errors.py: use this"):
+        commandline.use_package_of(tmp_path / "x.py")
+    assert started.call_count == 1

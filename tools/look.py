@@ -475,7 +475,7 @@ def print_classes(folder, names, matrix, found):
         accuracy += ", top-5 {top5:.3f} %".format(**found)
     images, right = matrix.sum(axis=1), matrix.diagonal()
     errors.print_line(f"{folder}: {accuracy}, loss {found['loss']:.4f}; images: {found['count']:,}")
-    wide = max(len(name) for name in names)
+    wide = max(len(name) for name in ("class", *names))
     errors.print_line(f"{'class':{wide}}  images  top-1, %")
     there = images.nonzero()[0]
     for label in sorted(there, key=lambda label: right[label] / images[label]):

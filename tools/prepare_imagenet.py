@@ -286,7 +286,7 @@ def open_parquet(path):
         # By default all row groups are read ahead.
         file = ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except (OSError, ValueError) as error:
-        why = f"is cut off or damaged ({str(error).splitlines()[0]}): get it again"
+        why = f"is cut off or damaged ({first_line(error)}): get it again"
         raise BadInput(f"{path} {why}") from None
     found = {column.name: str(column.type) for column in file.schema_arrow}
     image, label = found.get("image", ""), found.get("label", "")
@@ -295,6 +295,11 @@ def open_parquet(path):
         need = "image, a struct of bytes and path, and label, a whole number"
         raise BadInput(f"{path} has the columns {', '.join(found)}; needed are {need}")
     return file
+
+
+def first_line(error):
+    """Returns the first line of an error's text, or the name of its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def read_parquet(path, file, first, shards):
@@ -314,7 +319,7 @@ def read_parquet(path, file, first, shards):
                 yield key, suffix, image["bytes"], label
                 number += 1
     except (OSError, ValueError) as error:
-        why = f"is damaged ({str(error).splitlines()[0]}): get it again"
+        why = f"is damaged ({first_line(error)}): get it again"
         raise BadInput(f"{path} {why}") from None
 
 
