@@ -1,6 +1,6 @@
 """How far two loss curves part in float32 that are equal but for the order of their sums.
 
-    python benchmarks/rounding.py                        # nine models: five minutes
+    python benchmarks/rounding.py                        # nine models
     python benchmarks/rounding.py --rate 0.5 timm/test_vit
 
 imagenet_nd.py trains each model twice on the demo set, with the same seed and batch: as a whole,
