@@ -159,9 +159,9 @@ class Server:
     """A process of its own, in which make(*given) returns a function, which is called with whatever
     is asked. It ends when nothing more is, or with the first error."""
 
-    def __init__(self, make, *given, kind=None):
+    def __init__(self, make, *given):
         # A GPU's driver does not survive a fork; without one, nothing need be imported again.
-        kind = kind or ("spawn" if torch.accelerator.is_available() else "fork")
+        kind = "spawn" if torch.accelerator.is_available() else "fork"
         context = multiprocessing.get_context(kind)
         self.connection, theirs = context.Pipe()
         given = theirs, self.connection, make, given

@@ -177,7 +177,7 @@ def operator_rows(profiles):
 
 def start(args, scratch):
     """Returns a Server to be asked for jobs."""
-    return common.Server(functools.partial, train, args, scratch, kind="spawn")
+    return common.Server(functools.partial, train, args, scratch)
 
 
 def measure(args, scratch):

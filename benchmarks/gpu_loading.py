@@ -165,7 +165,7 @@ def measure(args, scratch):
             seconds, found, why = deadline - time.monotonic(), None, common.OUT_OF_TIME
             print(f"{seconds:4.0f} s left: {name}", file=sys.stderr, flush=True)
             if seconds > 0:
-                server = server or common.Server(serve, args, scratch, kind="spawn")
+                server = server or common.Server(serve, args, scratch)
                 found, why = server.ask(folder, workers, by_pillow, alone, seconds=seconds)
             found = found or {common.UNMEASURED: why}
             share = found.get(BY_CODEC)

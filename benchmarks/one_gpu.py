@@ -90,7 +90,7 @@ class Stage:
 
 
 HALF = "--amp bfloat16 --channels-last"
-LITTLE = "-a resnet18 -b 2 --image-size 32"
+LITTLE = "-a squeezenet1_1 -b 2 --image-size 32"
 SHORT = "--epochs 1 --steps-per-epoch 2 --warmup-epochs 0 --no-accel"
 LITTLE_GPT = f"{SHORT} --layers 1 --hidden-size 16 --heads 1 --max-length 16 -b 2 --global-batch 2"
 

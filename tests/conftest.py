@@ -172,6 +172,17 @@ def begin(words, cwd, env, **options):
     return STARTED[-1]
 
 
+def popen(words, cwd, env=None, stdout=None, **options):
+    """Stands for subprocess.Popen() in a program that a test calls, and which writes its processes'
+    output to a file."""
+    words = [*map(str, words)]
+    if not forked.can_run(words):
+        return subprocess.Popen(words, cwd=cwd, env=env, stdout=stdout, **options)
+    env = {**(env or os.environ)}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (SMALL, env.get("PYTHONPATH"))))
+    return begin(words, cwd, env, file=stdout.name, own_session=options.get("start_new_session"))
+
+
 def words_of(line, cwd):
     """Returns the words of a command of Python, as a shell reads the line, by which run() runs it
     in a fork."""

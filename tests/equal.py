@@ -360,17 +360,7 @@ class Comparer:
         with self.lock:
             if self.closed:
                 raise Failed("the comparison is over")
-            process = subprocess.Popen(
-                [*map(str, words)],
-                cwd=folder,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # with its ranks, so that all of them can be killed
-            )
+            process = self.begin([*map(str, words)], folder, env)
             self.processes.append(process)
         try:
             printed = process.communicate(timeout=LONGEST)
@@ -386,6 +376,20 @@ class Comparer:
             last = [line for each in printed for line in each.strip().splitlines()[-SHOWN:]]
             raise Failed("\n    ".join([f"{tree.name}: {command} {how}", *last]))
         return printed
+
+    def begin(self, words, folder, env):
+        """Starts a command."""
+        return subprocess.Popen(
+            words,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # with its ranks, so that all of them can be killed
+        )
 
     def close(self):
         """Kills what still runs."""

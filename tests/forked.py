@@ -29,10 +29,12 @@ PRELOADED = ["torch", "torchvision.transforms.v2", "torch.utils.tensorboard", "p
 PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.event_accumulator"]
 PRELOADED += ["timm", "transformers.models.auto.tokenization_auto"]
 PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports for other models
+PRELOADED += ["matplotlib.figure", "torchmetrics.classification"]  # as tools/look.py
 PRELOADED += ["compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
-PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make)_|tools/)\w+\.py$")  # of this project
+# Of this project.
+PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make)_|tools/|benchmarks/)\w+\.py$")
 # The package that programs import: each process imports it anew, from the folder of its script.
 PACKAGE = re.compile(r"trainparts(\.|$)")  # as a module's name
 
@@ -97,16 +99,16 @@ class Process:
 
 
 class Script(Process):
-    """A command, as a fork of the server, its output going to a pipe, or to the end of a file, in
-    a session of its own if asked for. The words are those that can_run() knows; nohup may come
-    before them."""
+    """A command, as a fork of the server, its output going to a pipe, or to the end of a file, what
+    it writes to stderr to another file if asked for, in a session of its own if asked for. The
+    words are those that can_run() knows; nohup may come before them."""
 
-    def __init__(self, words, cwd, env, file=None, own_session=False):
+    def __init__(self, words, cwd, env, file=None, errors=None, own_session=False):
         self.words, (self.output, writer) = words, CONTEXT.Pipe(duplex=False)
         self.own_session = own_session
-        if file:
-            open(file, "a").close()
-        about = words, cwd, env, writer, file, own_session
+        for each in filter(None, (file, errors)):
+            open(each, "a").close()
+        about = words, cwd, env, writer, file, errors, own_session
         super().__init__(CONTEXT.Process(target=be_script, args=about))
         writer.close()
 
@@ -135,9 +137,9 @@ class Script(Process):
         return printed, None
 
 
-def be_script(words, cwd, env, output, file, own_session):
+def be_script(words, cwd, env, output, file, errors, own_session):
     """The process: it gets what a shell would have given it, its output going to a connection, or
-    to a file."""
+    to files."""
     multiprocessing.set_start_method(None, force=True)  # the system's
     if own_session:
         os.setsid()
@@ -149,18 +151,24 @@ def be_script(words, cwd, env, output, file, own_session):
     os.environ.clear()
     os.environ.update(env)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    printed = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if file else output.fileno()
-    for descriptor in 1, 2:
-        os.dup2(printed, descriptor)
+    for descriptor, name in (1, file), (2, errors or file):
+        opened = os.open(name, os.O_WRONLY | os.O_APPEND) if name else output.fileno()
+        os.dup2(opened, descriptor)
     output.close()
-    sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+    sys.path[:0] = python_path()
     importlib.reload(importlib.import_module("sitecustomize"))  # reads the environment
     # Else each script would run with what the server has imported, whatever lies beside it.
     assert not any(map(PACKAGE.match, sys.modules)), "the server has imported trainparts"
     if "STORAGE" not in env:  # which counts the files that a launcher opens, too
         begin = functools.partial(begin_rank, subprocess.Popen)
         subprocess.Popen = subprocess_handler.Popen = begin
+    os.execve = functools.partial(become, os.execve)
     be_python(words if words[0] == sys.executable else [sys.executable, *words])
+
+
+def python_path():
+    """Returns the folders of $PYTHONPATH."""
+    return [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def be_python(words):
@@ -171,7 +179,7 @@ def be_python(words):
     sys.argv = ["-c"] if start[0] == "-c" else start[module:]
     folder = os.getcwd() if start[0] in ("-m", "-c") else str(Path(start[0]).resolve().parent)
     installed = [each for each in sys.path if each.startswith((sys.prefix, sys.base_prefix))]
-    sys.path = [folder, *os.environ["PYTHONPATH"].split(os.pathsep), *installed]
+    sys.path = [folder, *python_path(), *installed]
     np.random.seed()
     if module:
         runpy.run_module(start[1], run_name="__main__", alter_sys=True)
@@ -206,13 +214,35 @@ def be_rank(words, env, own_session):
     """The process of a rank."""
     if own_session:
         os.setsid()
+    forget(env)
+    be_python(words)
+
+
+def become(execve, path, words, env):
+    """Stands for os.execve(), by which a program starts itself again."""
+    if not can_run(words):
+        execve(path, words, env)
+    forget(env)
+    try:
+        be_python(words)
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    sys.stdout.flush()
+    os._exit(status or 0)
+
+
+def forget(env):
+    """Has a fork of a process that has run one program run another, with this environment."""
     for signum in signal.valid_signals():
         handler = signal.getsignal(signum)
         if callable(handler) and handler is not signal.default_int_handler:
             signal.signal(signum, signal.SIG_DFL)
-    for name, module in [*sys.modules.items()]:  # a program that its launcher has imported
+    for name, module in [*sys.modules.items()]:  # what it has imported
         if PACKAGE.match(name) or PROGRAM.search(getattr(module, "__file__", None) or ""):
             del sys.modules[name]
     os.environ.clear()
     os.environ.update(env)
-    be_python(words)

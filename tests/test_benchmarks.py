@@ -89,7 +89,7 @@ print(seen[0].nd.__file__, seen[0].nd.checkpointing.__file__)
 """
 
 
-def test_processor_time_is_of_the_checkout(demo, tmp_path):
+def test_processor_time_is_of_the_checkout(tmp_path):
     """Each value is of the code of its checkout: here the other one has a script and a package that
     say that they ran."""
     before, ran = tmp_path / "before", tmp_path / "ran"
@@ -100,7 +100,8 @@ def test_processor_time_is_of_the_checkout(demo, tmp_path):
         head, mark, rest = path.read_text().partition("\nimport torch\n")
         says = f"open({str(ran)!r}, 'a').write('{path.stem} ')\n"
         (before / name).write_text(f"{head}\n{says}{mark}{rest}")
-    program = [sys.executable, ROOT / "benchmarks" / "processor_time.py", before, demo]
+    images = write_images(tmp_path / "images", train=16)
+    program = [sys.executable, ROOT / "benchmarks" / "processor_time.py", before, images]
     printed = run([*program, "--pairs", "1", "--steps", "2"], tmp_path)
     lines, number = re.findall(".*: median .*", printed), r"\d+\.\d{3}"
     units = "image", "image, of two loader processes", "step", "--help"

@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import types
 
@@ -19,7 +18,7 @@ import PIL.Image
 import pytest
 import torch
 import torchvision
-from conftest import ROOT, command, copy_script, environment, run, scalars, the_run
+from conftest import ROOT, begin, command, copy_script, environment, run, scalars, the_run
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from torchvision.transforms import v2
@@ -41,12 +40,12 @@ def look(call_tool, monkeypatch, tmp_path):
     def call(*words, status=0):
         if "--script" not in words:
             return call_tool("look", *words, status=status)
-        words = [sys.executable, ROOT / "tools" / "look.py", *words]
-        done = subprocess.run(
-            [*map(str, words)], env=environment(), capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == status, done.stderr
-        return done.stdout, done.stderr
+        words, errors = [sys.executable, ROOT / "tools" / "look.py", *words], tmp_path / "errors"
+        errors.unlink(missing_ok=True)
+        process = begin([*map(str, words)], tmp_path, environment(), errors=errors)
+        output, _ = process.communicate()
+        assert process.returncode == status, errors.read_text()
+        return output, errors.read_text()
 
     return call
 

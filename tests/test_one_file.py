@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import equal
 import pytest
@@ -13,6 +15,7 @@ from conftest import (
     ROOT,
     SCRIPTS,
     TEXT_SCRIPTS,
+    begin,
     copy_script,
     environment,
     events,
@@ -115,11 +118,24 @@ def test_version_digest_and_data_are_constants(flat):
 # ------------------------------------------------------------------------------ it trains the same
 
 
+class Forks(equal.Comparer):
+    """Runs commands in forks."""
+
+    def begin(self, words, folder, env):
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            errors = Path(file.name)
+        process = begin(words, folder, env, errors=errors, own_session=True)
+        communicate = process.communicate
+        process.communicate = lambda **options: (communicate(**options)[0], errors.read_text())
+        process.wait = lambda: process.process.join()
+        return process
+
+
 @pytest.fixture
 def comparer(tmp_path):
     """Compares scripts with their one files, each of which is alone in its folder."""
     trees = equal.Tree("script", tmp_path / "script"), equal.Tree("one file", tmp_path / "alone")
-    found = equal.Comparer(*trees, tmp_path)
+    found = Forks(*trees, tmp_path)
     yield found
     found.close()
 

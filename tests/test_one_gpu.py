@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 import time
@@ -19,7 +20,7 @@ import psutil
 import pytest
 import torch
 import torchvision
-from conftest import HOROVOD, ROOT, complaint, needs_bfloat16, run, write_images
+from conftest import HOROVOD, ROOT, complaint, needs_bfloat16, popen, run, write_images
 from test_ghost import GHOST, library, start  # noqa: F401
 from test_ghost import pytestmark as needs_ghost
 from test_results import about, write_run
@@ -73,15 +74,23 @@ def stage_log(file, name):
 
 @needs_bfloat16
 @pytest.mark.timeout(1200)
-def test_a_rehearsal_runs_all_stages(data, tmp_path):
+def test_a_rehearsal_runs_all_stages(data, tmp_path, monkeypatch, capsys):
     """In a copy of the repository without .git and .venv, on a path with a space; the page that its
     logs give has their sections; the next command has nothing to do."""
     copy, out = tmp_path / "a copy", tmp_path / "out"
     ignored = shutil.ignore_patterns(".*", "logs", "tests", "runs", "docs", "figures", "*.egg-info")
     shutil.copytree(ROOT, copy, ignore=ignored)
-    words = [sys.executable, copy / "benchmarks" / "one_gpu.py", "--data", data, "--out", out]
-    printed = run([*words, "--rehearse"], tmp_path, timeout=1000)
-    assert "NOT COMPLETE" not in printed
+    words = ["one_gpu.py", "--data", str(data), "--out", str(out), "--rehearse"]
+    for name in "PYTHONPATH", "CUDA_VISIBLE_DEVICES":  # which it changes
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(one_gpu, "ROOT", copy)
+    processes = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+    monkeypatch.setattr(one_gpu, "subprocess", processes)
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        one_gpu.main()
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0 and "NOT COMPLETE" not in printed, printed
     assert {path.name for path in out.iterdir()} == {f"{name}.tar" for name in HERE}
     unpacked = tmp_path / "logs"
     for name in HERE:
@@ -109,7 +118,8 @@ def test_a_rehearsal_runs_all_stages(data, tmp_path):
     for title in (*titles, "ResNet-50 in float16 beside", "nvImageCodec's decoders beside"):
         assert re.search(f"(?m)^### .*{re.escape(title)}", text), title
     before = files(out)
-    assert run([*words, "--rehearse"], tmp_path).count("left out: done before") == len(HERE)
+    words[:1] = [sys.executable, copy / "benchmarks" / "one_gpu.py"]
+    assert run(words, tmp_path).count("left out: done before") == len(HERE)
     assert files(out) == before
 
 

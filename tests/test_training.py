@@ -32,6 +32,7 @@ from conftest import (
     scalars,
     the_line,
     the_run,
+    write_images,
 )
 from tensorboard.plugins.custom_scalar import layout_pb2
 
@@ -456,8 +457,8 @@ def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_p
     monkeypatch.setattr(safe_files, "load_file", None)
     monkeypatch.chdir(tmp_path)
     words = ["-a", "squeezenet1_1", "--image-size", "32", "-b", "4", "--no-accel", *words]
-    made = nd.build_run(nd.parse_args([*words, "--dummy", "--epochs", "2", "--output-dir", "run"]))
-    made.data = made.data._replace(steps=1, val=made.data.val._replace(target=np.zeros(4, int)))
+    images = str(write_images(tmp_path / "images", train=2, val=2))
+    made = nd.build_run(nd.parse_args([*words, images, "--epochs", "2", "--output-dir", "run"]))
     nd.train(made)
     best = torch.load(tmp_path / "run" / "model_best.pt", weights_only=True)
     assert best["best_loss"] == made.best["Loss"] and best["stale_epochs"] == -1

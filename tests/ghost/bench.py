@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu  # noqa: E402
 import gpu_loading  # noqa: E402
 
-LITTLE = {"arch": "resnet18", "image_size": 32}
+LITTLE = {"arch": "squeezenet1_1", "image_size": 32}
 
 
 def main():
