@@ -324,7 +324,7 @@ def test_dynamic_scale_goes_from_script_to_script(apex):
 def test_resumed_o2_equals_uninterrupted_o2_to_the_bit(demo, tmp_path, ranks):
     """Ended within its first epoch, and gone on with."""
     options = [
-        *("-a", "resnet18", "--opt-level", "O2", "--loss-scale", "dynamic", "--no-accel"),
+        *("-a", "shufflenet_v2_x0_5", "--opt-level", "O2", "--loss-scale", "dynamic", "--no-accel"),
         *("-b", "8", "--steps-per-epoch", "6", "--epochs", "2", "--image-size", "32", "-j", "1"),
     ]
     words = [*options, "--output-dir"]

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu  # noqa: E402
 import gpu_loading  # noqa: E402
 
+gpu.WARM_UP_STEPS = gpu.PROFILED_STEPS = 1
+gpu_loading.LEAST_STEPS = 2
 LITTLE = {"arch": "squeezenet1_1", "image_size": 32}
 
 
