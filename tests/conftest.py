@@ -465,9 +465,12 @@ def locked(folder):
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
-    """The demo set, generated once."""
+    """The demo set, generated once, with eight images of each class to validate: a quarter."""
     folder = tmp_path_factory.mktemp("demo") / "demo_data"
     image_files.make_demo_set(folder)
+    for label in (folder / "val").iterdir():
+        for path in sorted(label.iterdir())[8:]:
+            path.unlink()
     return folder
 
 

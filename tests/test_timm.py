@@ -95,7 +95,8 @@ def test_a_vit_of_another_size_trains_resumes_and_is_looked_at(
     output, _ = call_tool("look", "classes", best, demo)
     assert measured(output)
     evaluated = [*ND, *SAY, "-a", "timm/vit_tiny_patch16_224", "-e", "--weights", best, demo]
-    assert measured(run(evaluated, tmp_path)) == near(measured(output))
+    # look.py prints four digits of the loss behind the point.
+    assert measured(run(evaluated, tmp_path)) == near(measured(output), loss=5e-5)
 
 
 # ----------------------------------------------------------------------- published weights under -e

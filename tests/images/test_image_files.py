@@ -509,8 +509,9 @@ def test_classes_are_named_without_their_images(shards, tmp_path):
 # --------------------------------------------------------------------------------- the demo set
 
 
-def test_the_demo_set_is_ten_classes_of_images_of_a_colour_each(demo):
-    train, val = image_files.open_sources(demo)
+def test_the_demo_set_is_ten_classes_of_images_of_a_colour_each(tmp_path):
+    image_files.make_demo_set(tmp_path / "demo")
+    train, val = image_files.open_sources(tmp_path / "demo")
     assert train.classes == val.classes == [f"class{number}" for number in range(10)]
     assert np.bincount(train.target).tolist() == [128] * 10
     assert np.bincount(val.target).tolist() == [32] * 10
