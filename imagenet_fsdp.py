@@ -53,7 +53,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 try:
-    PARTS = "0.5"  # the version of trainparts/ that this script is written for
+    PARTS = "0.6"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -396,14 +396,13 @@ def judge(run, val):
     if run.monitor not in (None, monitor):  # the best by another measure is replaced
         run.best, run.stale_epochs = {tag: BEST[tag][1] for tag in BEST}, 0
     run.monitor = monitor
-    before = run.best[monitor]
-    for tag, (_name, worst, better) in BEST.items():
+    before, goals, met = run.best[monitor], dict(run.args.desired), []
+    for tag, (_name, worst, ideal) in BEST.items():
+        better = max if ideal > worst else min
         run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        if tag in goals:
+            met.append(better(val[tag], goals[tag]) == val[tag])  # as good as the goal, or better
     run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
-    met = []
-    for tag, goal in dict(run.args.desired).items():
-        _name, _worst, better = BEST[tag]
-        met.append(better(val[tag], goal) == val[tag])  # as good as the goal, or better
     if met and all(met):
         return "target reached"
     if run.stale_epochs >= (run.args.patience or math.inf):
@@ -867,12 +866,12 @@ def freeze_all_but_last(model):
 
 # What measure() sums: the loss first; the last one counts the items, and names them.
 SUMS = ("loss", "top1", "top5", "images")
-# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# What can be best: its name in a checkpoint, the worst value and the best one; 100 is in %.
 # model_best.pt is by default the best in the first one.
 BEST = {
-    "Top1": ("best_acc1", 0.0, max),
-    "Top5": ("best_acc5", 0.0, max),
-    "Loss": ("best_loss", math.inf, min),
+    "Top1": ("best_acc1", 0.0, 100.0),
+    "Top5": ("best_acc5", 0.0, 100.0),
+    "Loss": ("best_loss", math.inf, 0.0),
 }
 # What a checkpoint must share with about_model(), or its answers would mean something else.
 MUST_FIT = ("arch", "num_classes", "classes")
@@ -1470,6 +1469,10 @@ def check_task_options(args: Namespace, parser: run_options.Parser) -> None:
         "--evaluate needs --resume, --output-dir, --weights or --pretrained: random weights have "
         "no accuracy worth a number": args.evaluate and not measured,
         "DIR and --weights need a name": "" in (args.dir, args.weights),
+        "the run's folder must not be in train/ or val/ of DIR, where it would be a class: give "
+        "another --output-dir": args.dir
+        and not args.evaluate
+        and image_files.is_in_part(args.output_dir or "runs", args.dir),
         "--pretrained and --weights exclude each other": args.pretrained and args.weights,
         f"--compile-mode {args.compile_mode} and --start-size exclude each other": grows,
     }
@@ -1984,6 +1987,9 @@ def print_header(run, metadata):
         f"{ITEMS} x devices x accumulated = {' x '.join(map(str, factors))} = global batch "
         f"{data.global_batch}{whose}; {rate} -> peak learning rate {peak:g}"
     )
+    if args.desired:
+        goals = format_metrics(dict(args.desired), 3)
+        lines.append(f"Ends after an epoch that is as good as {goals}")
     if metadata:
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
         lines += run_messages.about_resuming(metadata, **at)

@@ -48,7 +48,7 @@ def stale_claims(claims):
 
 def parse_args():
     """Returns (the options, the parser)."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.split("\n\n")[0])
     line = f"{parser.prog}: error: {{}}\n"
     parser.error = lambda error: parser.exit(2, line.format(visible(str(error))))
     add, csvs = parser.add_argument, ("BANDWIDTH", "IOPS")

@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 try:
-    PARTS = "0.5"  # the version of trainparts/ that this script is written for
+    PARTS = "0.6"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -294,14 +294,13 @@ def judge(run, val):
     if run.monitor not in (None, monitor):  # the best by another measure is replaced
         run.best, run.stale_epochs = {tag: BEST[tag][1] for tag in BEST}, 0
     run.monitor = monitor
-    before = run.best[monitor]
-    for tag, (_name, worst, better) in BEST.items():
+    before, goals, met = run.best[monitor], dict(run.args.desired), []
+    for tag, (_name, worst, ideal) in BEST.items():
+        better = max if ideal > worst else min
         run.best[tag] = better(run.best[tag], val.get(tag, worst))
+        if tag in goals:
+            met.append(better(val[tag], goals[tag]) == val[tag])  # as good as the goal, or better
     run.stale_epochs = 0 if run.best[monitor] != before else run.stale_epochs + 1
-    met = []
-    for tag, goal in dict(run.args.desired).items():
-        _name, _worst, better = BEST[tag]
-        met.append(better(val[tag], goal) == val[tag])  # as good as the goal, or better
     if met and all(met):
         return "target reached"
     if run.stale_epochs >= (run.args.patience or math.inf):
@@ -940,14 +939,14 @@ def print_once(*lines):
 # `tokens` are a language model's targets, `correct` a classifier's right answers; with two classes,
 # 1 being positive, true and false positives and negatives are counted, too.
 SUMS = ("loss", "tokens", "correct", "tn", "fp", "fn", "tp", "sequences")
-# What can be best: its name in a checkpoint, the worst value, and which of two values is better.
+# What can be best: its name in a checkpoint, the worst value and the best one; 100 is in %.
 # model_best.pt is by default the best in the first one.
 BEST = {
-    "Loss": ("best_loss", math.inf, min),
-    "Perplexity": ("best_perplexity", math.inf, min),
-    "Accuracy": ("best_accuracy", 0.0, max),
-    "F1": ("best_f1", 0.0, max),
-    "MCC": ("best_mcc", -1.0, max),
+    "Loss": ("best_loss", math.inf, 0.0),
+    "Perplexity": ("best_perplexity", math.inf, 1.0),
+    "Accuracy": ("best_accuracy", 0.0, 100.0),
+    "F1": ("best_f1", 0.0, 100.0),
+    "MCC": ("best_mcc", -1.0, 1.0),
 }
 
 
@@ -989,7 +988,7 @@ def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
     loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
     if sums["tokens"]:
-        return {"Loss": loss, "Perplexity": math.exp(min(loss, 700))}
+        return {"Loss": loss, "Perplexity": math.exp(loss) if loss < 709 else math.inf}
     values = {"Loss": loss, "Accuracy": 100 * sums["correct"] / max(1, sums["sequences"])}
     tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
     if tp + fp + fn + tn:
@@ -1342,7 +1341,7 @@ def add_task_options(parser: run_options.Parser) -> tuple[list[str], list[str]]:
         "--arch",
         default="gpt",
         action=StoreArch,
-        help=f"gpt; or {', '.join(ENCODERS)} (random); a FOLDER, at --lr 2e-5 "
+        help=f"gpt; or {', '.join(ENCODERS)} (random); a FOLDER, at --lr {FINE_TUNING} "
         "(default: %(default)s)",
     )
     add("--from-scratch", action="store_true", help="random weights for FOLDER's model")
@@ -1918,6 +1917,9 @@ def print_header(run, metadata):
         f"{ITEMS} x devices x accumulated = {' x '.join(map(str, factors))} = global batch "
         f"{data.global_batch}{whose}; {rate} -> peak learning rate {peak:g}"
     )
+    if args.desired:
+        goals = format_metrics(dict(args.desired), 3)
+        lines.append(f"Ends after an epoch that is as good as {goals}")
     if metadata:
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
         lines += run_messages.about_resuming(metadata, **at)

@@ -68,7 +68,7 @@ ONLY = option("--only", nargs="+", metavar="NAME", help="rows with these words, 
 def main(doc, measure, file, options, added=""):
     """A program: measure(args, scratch) with these options and --out, to whose name it may have
     something added; a mistake is one line."""
-    doc = doc.split("\n\n")[0]
+    doc = doc and doc.split("\n\n")[0]  # -OO leaves none
     parser = argparse.ArgumentParser(description=doc, usage=argparse.SUPPRESS, allow_abbrev=False)
     for flags, more in options:
         parser.add_argument(*flags, **more)

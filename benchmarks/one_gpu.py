@@ -447,7 +447,7 @@ def run_all(args):
 
 def main():
     """Parses the options, runs the stages."""
-    doc = __doc__.split("\n\n")[0]
+    doc = __doc__ and __doc__.split("\n\n")[0]
     parser = argparse.ArgumentParser(description=doc, usage=argparse.SUPPRESS, allow_abbrev=False)
     add = parser.add_argument
     add("--data", type=Path, required=True, metavar="FOLDER", help="has the files of the stages")

@@ -101,7 +101,7 @@ def after_transfer(data, run, env):
 
 def main():
     """Runs one study."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.split("\n\n")[0])
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--dir", default="cifar10", help="CIFAR-10 as JPEG files (%(default)s)")
     parser.add_argument("--logs", type=Path, default=ROOT / "logs", help="(%(default)s)")

@@ -474,6 +474,12 @@ def demo(tmp_path_factory):
     return folder
 
 
+# What Git LFS leaves in the place of a file.
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a" * 16 + b"\nsize 123\n"
+)
+FETCH = "is a pointer of Git LFS: `git lfs pull` in its folder fetches the file"
+
 # ------------------------------------------------------------------- a run whose folder is used
 
 VIT = ["-a", "vit_b_16", "--image-size", "32", "--no-accel", "-j", "0"]

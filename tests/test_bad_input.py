@@ -90,8 +90,8 @@ OPTIONS = {
         ("-b -3", "argument -b/--batch-size/--b: -3 is no int from 1"),
         ("-b 100", "training has 8 images, fewer than a global batch, 100"),
         ("--optimizer adam", "adamw"),
-        ("--desired top2 75", "--desired takes one of top1, top5, loss, and a number: 'top2'"),
-        ("--desired top1 75%", "and a number: 75% is no float"),
+        ("--desired top2 75", "--desired top2: it takes one of top1, top5, loss, and a number"),
+        ("--desired top1 75%", "--desired top1: 75% is no float from 0.0 to 100.0 %"),
         ("--warmup-epochs 2", "--warmup-epochs 2 is beyond --epochs 1"),
         ("--start-epoch 1000", "--start-epoch 1000 is not below --epochs"),
         ("--mixup 0.2 -b 3", "need even numbers: 3 images on a device"),
@@ -116,7 +116,7 @@ OPTIONS = {
         ("--global-batch 8 --accumulation 2", "exclude each other"),
         ("--model resnet50 --data-path x", "unrecognized arguments: --model --data-path"),
         ("--lr-sched cosine", "unrecognized arguments: --lr-sched"),
-        ("@nothing.txt", "No such file or directory: 'nothing.txt'"),
+        ("@nothing.txt", "@nothing.txt: No such file or directory"),
         ("--output-dir /dev/null/runs", "--output-dir /dev/null/runs"),
         ("--output-dir nothing/run", "nothing/run: there is no folder nothing: mount its disk"),
         ("--log-dir x", "--log-dir: a run has a folder of its own: --output-dir FOLDER"),
@@ -152,6 +152,8 @@ OPTIONS = {
     "imagenet_horovod.py": [
         ("--use-adasum --amp float16", "bfloat16"),
         ("--use-adasum --gradient-predivide-factor 2", "--use-adasum"),
+        ("--use-adasum --amp bfloat16 --clip-grad 1", "--clip-grad: --use-adasum combines"),
+        ("--use-adasum --clip-grad 1", "--clip-grad: --use-adasum combines updates"),
     ],
 }
 
@@ -184,9 +186,9 @@ def test_a_model_that_does_not_fit(options, words, images, complaint_here):
     ("text", "words"),
     [
         ("--epochs 2\n--no-such-option 3\n", "unrecognized arguments: --no-such-option"),
-        ("--output-dir bob's\n--lr 2\n# alice's\n", "an option file: No closing quotation"),
-        ("@my.txt", "an option file: maximum recursion depth"),
-        ("--epochs 2 \\\n--lr 1\n", "an option file: No escaped character"),
+        ("--output-dir bob's\n--lr 2\n# alice's\n", "my.txt, line 1: No closing quotation"),
+        ("@my.txt", "my.txt contains @my.txt, which contains it"),
+        ("--epochs 2 \\\n--lr 1\n", "my.txt, line 1: No escaped character: --epochs 2"),
     ],
 )
 def test_an_option_file(text, words, images, tmp_path, complaint_here):
@@ -394,7 +396,7 @@ def test_weights_that_do_not_fit(trained, images, tmp_path, complaint_here):
     }.items():
         torch.save(saved | held, tmp_path / "bad.pt")
         line = complaint_here(ND, *TINY, "--epochs", "9", images, "--resume", tmp_path / "bad.pt")
-        assert f"--resume: 1 weights do not fit: {name}" in line
+        assert f"the checkpoint: 1 weights do not fit: {name}; {name} is " in line
 
 
 def test_a_library_is_given_no_name_of_a_checkpoint(trained, images, tmp_path):
@@ -402,6 +404,15 @@ def test_a_library_is_given_no_name_of_a_checkpoint(trained, images, tmp_path):
     path, saved = tmp_path / "edited.pt", torch.load(trained[ND][1], weights_only=True)
     torch.save(saved | {"model_options": {"checkpoint_path": str(tmp_path / "none")}}, path)
     run([*command(ND), *TINY, "--epochs", "2", images, "--resume", path], tmp_path)
+
+
+@pytest.mark.parametrize("part", ["train", "val/dog"])
+def test_a_run_is_no_class(part, images, tmp_path, complaint_here):
+    """Nothing is made there: the next run would refuse DIR, as it has a class without images."""
+    before = {*images.rglob("*")}
+    line = complaint_here(ND, *TINY, "--output-dir", images / part / "out", images)
+    assert "must not be in train/ or val/ of DIR, where it would be a class" in line
+    assert {*images.rglob("*")} == before
 
 
 def test_a_place_for_no_demo_set():

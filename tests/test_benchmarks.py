@@ -339,6 +339,7 @@ def test_bottleneck_measures_loader_model_and_both(tmp_path):
         ("data_loading DEMO --images 511", "--images 511: 512 or more"),
         ("find_bottleneck -a resnet19 EMPTY", "no such classifier"),
         (f"find_bottleneck -e --dummy --no-accel -b 4 -a {NET}", "--evaluate trains no steps"),
+        (f"find_bottleneck -e --resume x.pt -b 4 -a {NET} DEMO", "--evaluate trains no steps"),
         (f"find_bottleneck -b 4 -a {NET} ABSENT", "ABSENT"),
         (
             "find_bottleneck -b 4 -a vit_b_16 --image-size 32 --start-size 16 --epochs 9 --dummy "

@@ -4,6 +4,7 @@ import itertools
 import os
 import platform
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -127,11 +128,32 @@ def test_the_name_of_a_gpu(monkeypatch):
 @pytest.mark.parametrize(("cores", "here", "share"), [(8, 2, 4), (8, 3, 2), (2, 4, 1), (1, 1, 1)])
 def test_the_ranks_of_a_node_share_its_cores(cores, here, share, monkeypatch):
     """Of those that the process may use, or, where a system does not say that, of all."""
+    monkeypatch.setattr(devices, "CPU_MAX", Path("absent"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(cores), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 99)
     assert devices.cores_per_rank(here) == share
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert devices.cores_per_rank(here) == share
+
+
+@pytest.mark.parametrize(
+    ("limit", "here", "share"),
+    [
+        ("400000 100000", 1, 4),
+        ("400000 100000", 2, 2),
+        ("150000 100000", 1, 1),
+        ("50000 100000", 1, 1),
+        ("1600000 50000", 1, 8),
+        ("max 100000", 1, 8),
+        ("", 1, 8),
+    ],
+)
+def test_a_container_s_limit_counts(limit, here, share, monkeypatch, tmp_path):
+    """Which sched_getaffinity() does not know: a period may use so many microseconds."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(devices, "CPU_MAX", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
     assert devices.cores_per_rank(here) == share
 
 

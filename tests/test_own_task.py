@@ -17,7 +17,7 @@ DEFAULTS = {"epochs": 3, "batch_size": 16, "optimizer": "sgd", "lr": 1.0, "wd": 
 DEFAULTS |= {"lr_scaling": "linear", "lr_schedule": "linear"}
 WARMUP = 0, 1
 SUMS = ("loss", "points")
-BEST = {"Loss": ("best_loss", math.inf, min)}
+BEST = {"Loss": ("best_loss", math.inf, 0.0)}
 
 
 def add_task_options(parser):

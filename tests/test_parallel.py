@@ -216,12 +216,46 @@ def test_the_norm_of_a_hybrid_counts_each_shard_once(fsdp, monkeypatch):
     assert local.tolist() == pytest.approx([0.3, 0.4])  # of a norm of 10
 
 
+class Table(torch.nn.Module):
+    """Has a buffer of each type."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.norm.num_batches_tracked.fill_(7)
+        self.register_buffer("table", torch.arange(6))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.register_buffer("scale", torch.tensor([0.5, 0.25]))
+
+
+def test_a_sharded_model_has_the_values_of_the_whole(fsdp, monkeypatch):
+    """Of parameters, and of buffers of all types."""
+    args = fsdp.parse_args(["--no-accel"])
+    place = fsdp.init_distributed(args)
+    try:
+        torch.manual_seed(0)
+        model = Table()
+        wanted = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        monkeypatch.setattr(fsdp, "build_model", lambda args, data, load: model)
+        monkeypatch.setattr(fsdp, "build_optimizer", lambda args, model: None)
+        sharded, *_ = fsdp.prepare(args, place, None)
+        found = sharded.state_dict()
+        for name in wanted:
+            whole = getattr(found[name], "full_tensor", lambda name=name: found[name])()
+            assert torch.equal(whole, wanted[name]), name
+    finally:
+        fsdp.cleanup()
+
+
 def test_float32_buffers_are_not_computed_with_in_16_bits(fsdp):
     args = fsdp.parse_args(["--no-accel", "--param-dtype", "bfloat16", "-a", "swin_v2_t"])
     place = fsdp.init_distributed(args)
     try:
         with torch.device("meta"), pytest.raises(errors.BadInput, match="swin_v2_t.*use --amp"):
             fsdp._shard(models.swin_v2_t(), args, place)
+        with torch.device("meta"):  # of BatchNorm they are computed with in float32
+            fsdp._shard(models.resnet18(), args, place)
     finally:
         fsdp.cleanup()
 
@@ -278,6 +312,33 @@ def test_every_exchange_gives_the_mean_on_every_rank():
 
 
 # ------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "replicas"),
+    [
+        (1, "", None),
+        (1, "--stages 2", None),
+        (1, "--schedule interleaved --stages 2", None),
+        (2, "--schedule interleaved --stages 2", 2),  # of one rank each
+        (2, "--schedule interleaved --stages 4", 1),
+        (2, "--stages 2", 1),
+        (4, "--stages 2", 2),
+        (4, "", 1),
+    ],
+)
+def test_ranks_that_hold_stages(ranks, options, replicas, monkeypatch):
+    pipeline = importlib.import_module("imagenet_pipeline")
+    args = pipeline.parse_args(["--no-accel", *options.split()])
+    place = pipeline.Place(torch.device("cpu"), rank=ranks - 1, ranks=ranks)
+    monkeypatch.setattr(pipeline, "_place", lambda args: place)
+    monkeypatch.setattr(pipeline, "_form_group", lambda args, place: None)
+    if not replicas:
+        with pytest.raises(errors.BadInput, match="use the script that ends in _nd.py"):
+            pipeline.init_distributed(args)
+    else:
+        found = pipeline.init_distributed(args)
+        assert (found.data_rank, found.data_ranks) == (replicas - 1, replicas)
 
 
 @pytest.mark.parametrize(

@@ -1859,6 +1859,14 @@ def test_io_csv_with_a_minute_missing(empty, tmp_path):
     assert [*map(list, swapped[0])] == [[3, 2], [7, 8]]
 
 
+def test_a_study_s_bytes_and_reads_are_each_of_its_file(tmp_path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "bandwidth.csv").write_text("time,read\n1588281720,1000\n")
+    (tmp_path / "study" / "iops.csv").write_text("time,read\n1588281720,7\n")
+    (both,) = logs.read_study_io([tmp_path]).values()
+    assert [[*map(list, each)] for each in both] == [[[0], [1000]], [[0], [7]]]
+
+
 def test_a_number_in_study_json_is_a_fact(tmp_path):
     write_run(tmp_path / "run", usual(1), about=about())
     (tmp_path / "run" / "study.json").write_text('{"year": 2026, "by": "Jo"}')

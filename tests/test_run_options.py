@@ -1,13 +1,19 @@
 """The options that all scripts have, as a script of three lines adds and reads them."""
 
+import functools
+import math
 import re
 
 import pytest
 
 from trainparts import option_types, run_options
 
-TAGS = "Top1", "Top5", "Loss"
-MEASURES = "top1", "top5", "loss"
+BEST = {  # as a script's
+    "Top1": ("best_acc1", 0.0, 100.0),
+    "Loss": ("best_loss", math.inf, 0.0),
+    "MCC": ("best_mcc", -1.0, 1.0),
+}
+MEASURES = [tag.lower() for tag in BEST]
 
 
 def parser_of(**defaults):
@@ -23,7 +29,7 @@ def parser_of(**defaults):
 
 
 def options(*words, **defaults):
-    return run_options.read_options(parser_of(**defaults), TAGS, words)
+    return run_options.read_options(parser_of(**defaults), BEST, words)
 
 
 @pytest.fixture
@@ -106,7 +112,7 @@ def test_what_may_change_and_what_is_each_ranks_own_are_options():
 
 
 def test_the_help_has_the_defaults_once():
-    text = " ".join(parser_of(best="top5").format_help().split())
+    text = " ".join(parser_of(best="loss").format_help().split())
     assert text.startswith("Trains a model. @FILE stands for the options in a file. options:")
     assert "docs/recipes.md lists what options of other projects are called here." in text
     assert "print and log every N steps (default: 10)" in text
@@ -114,33 +120,56 @@ def test_the_help_has_the_defaults_once():
     assert "end epochs after N steps (default: all)" in text
     assert "end after this many seconds without a step; 0 = off (default: 600)" in text
     assert "(default: the first --desired, or top1)" in text
-    assert "good in all given (default: none): top1, top5, loss" in text
+    assert "good in all given (default: none): top1, loss, mcc" in text
     assert "validate once and end -p" in text, "a switch has no default"
     assert not re.search(r"--log-dir|\(default: \[\]\)|\(default: [^)]*\) \(default", text)
 
 
 def test_all_that_is_desired_is_read_by_tags():
-    found = options("--desired", "top1", "75", "--desired", "loss", "-1.5").desired
-    assert found == [["Top1", 75.0], ["Loss", -1.5]]
+    found = options("--desired", "top1", "75", "--desired", "loss", "1.5").desired
+    assert found == [["Top1", 75.0], ["Loss", 1.5]]
     assert options().desired == [], "a default is not changed by another start"
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    "words", ["top1 1", "top1 100", "mcc -1", "mcc 1", "mcc 0.01", "loss 1e12"]
+)
+def test_goals_within_a_measure_s_range(words):
+    ((_tag, goal),) = options("--desired", *words.split()).desired
+    assert goal == float(words.split()[1])
+
+
+def test_a_short_form_gives_a_number_in_the_measure_s_unit():
+    """--desired-acc 0.005 is 0.5 %, in a unit that nobody mistakes."""
+    parser = parser_of()
+    add = functools.partial(parser.add_argument, "--desired-acc", dest="desired", action="append")
+    add(type=lambda text: ["top1", 100 * float(text)])
+    found = run_options.read_options(parser, BEST, ["--desired-acc", "0.005"])
+    assert found.desired == [["Top1", 0.5]]
+
+
+UNIT = " is less than 1 %: it takes %, as 75, and --desired-acc a fraction, as 0.75"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
     [
-        ("--desired Top1 75", "'Top1'"),
-        ("--desired mcc 1", "'mcc'"),
-        ("--desired loss low", "low is no float from -1000000000000.0 to 1000000000000.0"),
-        ("--desired loss nan", "nan is no float from -1000000000000.0 to 1000000000000.0"),
-        (
-            "--desired loss 1 --desired top5 2e12",
-            "2e12 is no float from -1000000000000.0 to 1000000000000.0",
-        ),
+        ("Top1 75", "--desired Top1: it takes one of top1, loss, mcc, and a number"),
+        ("f1 1", "--desired f1: it takes one of top1, loss, mcc, and a number"),
+        ("loss low", "--desired loss: low is no float from 0.0 to 1000000000000.0"),
+        ("loss nan", "--desired loss: nan is no float from 0.0 to 1000000000000.0"),
+        ("loss inf", "--desired loss: inf is no float from 0.0 to 1000000000000.0"),
+        ("loss -0.1", "--desired loss: -0.1 is no float from 0.0 to 1000000000000.0"),
+        ("loss 1 --desired top1 101", "--desired top1: 101 is no float from 0.0 to 100.0 %"),
+        ("top1 -1", "--desired top1: -1 is no float from 0.0 to 100.0 %"),
+        ("mcc 50", "--desired mcc: 50 is no float from -1.0 to 1.0"),
+        ("top1 0.75", f"--desired top1 0.75{UNIT}"),
+        ("top1 0.999", f"--desired top1 0.999{UNIT}"),
+        ("top1 0", f"--desired top1 0{UNIT}"),
     ],
 )
-def test_another_measure_or_no_number_is_refused(words, why, refusal):
-    takes = "--desired takes one of top1, top5, loss, and a number: "
-    assert refusal(*words.split()) == takes + why
+def test_another_measure_or_no_goal_of_it_is_refused(words, line, refusal):
+    assert refusal("--desired", *words.split()) == line
 
 
 @pytest.mark.parametrize(
@@ -158,7 +187,7 @@ def test_another_measure_or_no_number_is_refused(words, why, refusal):
         ("--budget-hours 0", "argument --budget-hours: 0 is no float from 1e-12 to 1000000000000"),
         ("--checkpoint-minutes -1", "argument --checkpoint-minutes: -1 is no float from 0 to 1000"),
         ("--print-freq 0", "argument -p/--print-freq: 0 is no int from 1 to 9223372036854775807"),
-        ("--best mcc", "argument --best: invalid choice: 'mcc' (choose from "),
+        ("--best f1", "argument --best: invalid choice: 'f1' (choose from "),
         ("--print 5", "unrecognized arguments: --print 5"),  # no abbreviation
         (
             "--resume auto",
@@ -184,7 +213,7 @@ def test_what_does_not_exclude_each_other_is_taken():
     for name in "--start-epoch", "--resume", "--output-dir":
         parser.add_argument(name)
     run_options.set_defaults(parser)
-    assert run_options.read_options(parser, TAGS, ["--resume", "auto"]).resume == "auto"
+    assert run_options.read_options(parser, BEST, ["--resume", "auto"]).resume == "auto"
 
 
 # ------------------------------------------------------------------------------ options in files
@@ -196,19 +225,21 @@ def test_a_file_of_options_is_read_as_a_shell_reads_it(tmp_path):
     found = options(f"@{path}", "--seed", "4")
     assert (found.seed, found.output_dir, found.print_freq) == (4, "my run", 5)
     assert options("--seed", "4", f"@{path}").seed == 3, "what is last counts"
-    (tmp_path / "all").write_text(f"'@{path}' --epochs 7")
+    (tmp_path / "all").write_text(f"'@{path}' --epochs 7", "utf-8-sig")  # as Windows' editors do
     assert vars(options(f"@{tmp_path}/all")) == vars(options(f"@{path}", "--epochs", "7"))
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"--seed '3", "an option file: No closing quotation"),
-        (b"--seed \xff", "an option file: 'utf-8' codec can't decode byte 0xff"),
-        (b"@options", "an option file: maximum recursion depth exceeded"),
+        (b"--seed '3", "options, line 1: No closing quotation: --seed '3"),
+        (b"# one\n--seed \\\n3", "options, line 2: No escaped character: --seed \\"),
+        (b"--seed \xff", "@options: 'utf-8' codec can't decode byte 0xff"),
+        (b"@options", "options contains @options, which contains it"),
+        (b"@other", "other contains @options, which contains it"),
         (b"--seed x", "argument --seed: x is no int from 0 to 9223372036854775807"),
         (b"--log-dir runs", "argument --log-dir: a run has a folder of its own: --output-dir F"),
-        (None, "[Errno 2] No such file or directory: 'options'"),
+        (None, "@options: No such file or directory"),
     ],
 )
 def test_a_file_that_is_none_of_options_ends_in_one_line(
@@ -217,6 +248,7 @@ def test_a_file_that_is_none_of_options_ends_in_one_line(
     monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "options").write_bytes(content)
+    (tmp_path / "other").write_text("--gpu 1 @options\n")
     assert line in refusal("@options")
 
 

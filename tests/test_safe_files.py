@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from conftest import Hostile, flip, load
+from conftest import FETCH, POINTER, Hostile, flip, load
 
 from trainparts import errors, safe_files
 
@@ -32,6 +32,27 @@ def test_a_file_is_replaced_by_what_is_written(tmp_path):
         safe_files.write_atomically(path, lambda file, content=content: file.write(content))
         assert path.read_bytes() == content
         assert [*tmp_path.iterdir()] == [path]
+
+
+def test_no_link_is_followed_in_writing(tmp_path):
+    """Nor is what a killed process has left, kept."""
+    path, other = tmp_path / "checkpoint.pt", tmp_path / "other"
+    other.write_bytes(b"of somebody else")
+    (tmp_path / "checkpoint.tmp").symlink_to(other)
+    safe_files.write_atomically(path, lambda file: file.write(b"one"))
+    assert (path.read_bytes(), other.read_bytes()) == (b"one", b"of somebody else")
+    assert not path.is_symlink()
+    (tmp_path / "checkpoint.tmp").write_bytes(b"left by a process that was killed")
+    safe_files.write_atomically(path, lambda file: file.write(b"two"))
+    assert path.read_bytes() == b"two" and {*tmp_path.iterdir()} == {path, other}
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+def test_a_pointer_of_git_lfs_is_called_so(name, tmp_path):
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(errors.Damaged) as raised:
+        safe_files.load_file(tmp_path / name)
+    assert str(raised.value) == f"{tmp_path / name} {FETCH}"
 
 
 def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch):

@@ -490,3 +490,26 @@ def test_each_timer_has_the_hour_of_a_compilation(script):
     }
     group = "(args.timeout or 10**8) + 3600 * args.compile"
     assert text.count(group) == ("meet_ranks(" in text)
+
+
+HELP = """
+import runpy, sys
+sys.path[:0] = sys.argv[1:3]
+for program in sys.argv[3:]:
+    sys.argv = [program, "--help"]
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:
+        print(f"\\n{program} ended with {ended.code}")
+"""
+
+
+def test_help_without_docstrings(tmp_path):
+    """As `python -OO` runs programs."""
+    tools = [path for path in (ROOT / "tools").glob("*.py") if "__doc__" in path.read_text()]
+    programs = [ROOT / "imagenet_nd.py", ROOT / "text_nd.py", ROOT / "make_results.py", *tools]
+    words = [sys.executable, "-OO", "-c", HELP, ROOT, ROOT / "tools", *programs]
+    printed = run(words, tmp_path)
+    assert len(tools) > 8
+    for program in programs:
+        assert f"\n{program} ended with 0\n" in printed

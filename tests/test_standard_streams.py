@@ -122,6 +122,19 @@ def test_a_slow_reader_gets_all(end, begin):
     assert process.wait(60) == 0
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_what_is_taken_in_parts_comes_whole(at_once, monkeypatch):
+    """As a socket or a terminal takes a part of what is sent."""
+    reading, writing = os.pipe()
+    reader = standard_streams.Reader(writing)
+    monkeypatch.setattr(reader, "put", lambda piece: os.write(writing, piece[:at_once]))
+    reader.take(b"one line\nand another\n")
+    reader.take(b"the last\n")
+    for descriptor in {reader.own, writing}:
+        os.close(descriptor)
+    assert read_all(reading) == "one line\nand another\nthe last\n"
+
+
 def test_what_was_left_out_is_said(begin, tmp_path):
     """Of more than is kept, whole lines are missing, and only these."""
     reading, writing = os.pipe()

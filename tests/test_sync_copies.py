@@ -478,6 +478,9 @@ def test_a_script_that_cannot_be_put_together(folder):
         assert words in refused(folder, "--new", name)
     (folder / "imagenet_dp.py").write_text("import json\n\n" + "x\n".join(MARKS) + "x")
     assert "imagenet_dp.py: needs a docstring" in refused(folder, "--new", "text_dp.py")
+    head = '"""One."""\n\nTEXT = """Two."""\n'
+    (folder / "imagenet_dp.py").write_text(head + "x\n".join(MARKS) + "x")
+    assert "imagenet_dp.py: needs a docstring" in refused(folder, "--new", "text_dp.py")
 
 
 def test_without_ruff(folder):

@@ -307,6 +307,15 @@ def test_perplexity_is_that_of_torchmetrics():
     assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("loss", [709.5, 1e9, math.inf])
+def test_a_diverged_model_has_no_perplexity_of_304_digits(loss):
+    sums = dict.fromkeys(nd.SUMS, 0.0) | {"loss": 10 * loss, "tokens": 10.0}
+    values = nd.compute_metrics(sums)
+    assert values == {"Loss": loss, "Perplexity": math.inf}
+    assert nd.format_metrics({"Perplexity": math.inf}) == "perplexity inf"
+    assert nd.compute_metrics(sums | {"loss": 7000.0})["Perplexity"] == math.exp(700)
+
+
 # -------------------------------------------------------------------------------------------- data
 
 

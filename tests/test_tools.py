@@ -85,6 +85,17 @@ def test_shards_hold_the_files_in_the_folders_order(tmp_path, tool):
     assert tool("make_shards", "--check", out) == same
 
 
+def test_a_worker_ends_with_what_has_started_it(call_tool, monkeypatch):
+    """It leaves Ctrl-C to that, and would stay behind if that was killed."""
+    call_tool("make_shards", "--help")
+    program, done = sys.modules["make_shards"], []
+    monkeypatch.setattr(program.endings, "end_with_parent", lambda signum: done.append(signum))
+    monkeypatch.setattr(program.signal, "signal", lambda *words: done.append(words))
+    program.start_worker()
+    ignored = (signal.SIGINT, signal.SIG_IGN), (signal.SIGTERM, signal.SIG_DFL)
+    assert done == [*ignored, signal.SIGKILL]
+
+
 def test_resized_and_raw_shards(tmp_path, tool):
     """What cannot be read is kept as it is."""
     folder = write_set(tmp_path / "data")

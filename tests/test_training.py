@@ -12,7 +12,6 @@ import weakref
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from conftest import (
@@ -40,7 +39,6 @@ import imagenet_nd as nd
 import imagenet_pipeline as pipeline
 import text_nd as text
 from trainparts import batch_plan, devices, endings, errors, progress_meter, safe_files
-from trainparts.images import image_files
 from trainparts.runs import state_trees
 
 # ViT has neither BatchNorm, whose statistics are each device's own by design, nor dropout.
@@ -738,18 +736,43 @@ def test_a_checkpoint_is_evaluated_at_its_sizes(words, sizes, demo):
     ],
 )
 def test_a_rate_of_sgd_for_another_optimizer_is_named(words, named, capsys):
+    assert (" is meant for sgd, not for " in header(nd, words, capsys)) == named
+
+
+def header(script, words, capsys):
+    """Returns what a script prints as a run with these options begins."""
     run = types.SimpleNamespace(
-        args=nd.parse_args(["--no-accel", *words.split()]),
+        args=script.parse_args(["--no-accel", *words.split()]),
         data=types.SimpleNamespace(device_batch=8, accumulation_steps=2, global_batch=16),
-        place=nd.Place(torch.device("cpu")),
+        place=script.Place(torch.device("cpu")),
         options={"precision": "float32"},
         folder=None,
     )
-    source = image_files.Source("images", ["a"], *[np.zeros(2, int)] * 5)
-    run.data.train = run.data.val = source
-    run.data.lines, run.data.num_classes = [], 1
-    nd.print_header(run, None)
-    assert (" is meant for sgd, not for " in capsys.readouterr().out) == named
+    with mock.patch.object(script, "about_data", lambda data: []):
+        script.print_header(run, None)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "goals"),
+    [
+        (nd, "", None),
+        (nd, "--desired-acc 0.75", "top-1 75.000 %"),
+        (nd, "--desired-acc 0.005", "top-1 0.500 %"),
+        (nd, "--desired loss 1.25 --desired top5 90.125", "top-5 90.125 %, loss 1.25000"),
+        (
+            text,
+            "--task cola -a bert --desired mcc -0.5 --desired f1 83",
+            "F1 83.000 %, MCC -0.50000",
+        ),
+        (text, "--task lm -a gpt --desired perplexity 20", "perplexity 20.000"),
+    ],
+)
+def test_goals_are_printed_with_their_units(script, words, goals, capsys):
+    found = re.findall(
+        "(?m)^Ends after an epoch that is as good as (.*)$", header(script, words, capsys)
+    )
+    assert found == [goals] * bool(goals)
 
 
 def test_loss_that_is_not_finite_leaves_the_checkpoint_before(copied, again):
@@ -858,6 +881,24 @@ def test_compile(script, demo, tmp_path):
     assert states[0].keys() == states[1].keys()
 
 
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [("600", "660"), ("0.5", "60"), ("0", "100000060")]
+)
+def test_horovod_waits_a_minute_longer_than_timeout(timeout, seconds, monkeypatch):
+    """Before it begins, or it would wait for 30 s."""
+    horovod, found = importlib.import_module("imagenet_horovod"), []
+    monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "30")
+
+    def init():
+        found.append(os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"])
+        raise InterruptedError
+
+    monkeypatch.setattr(horovod, "hvd", mock.Mock(init=init))
+    with pytest.raises(InterruptedError):
+        horovod.init_distributed(horovod.parse_args(["--no-accel", "--timeout", timeout]))
+    assert found == [seconds]
+
+
 @pytest.mark.slow
 @needs_horovod
 def test_horovod_options(demo, tmp_path):
@@ -947,9 +988,9 @@ def test_the_least_of_a_measure_is_no_best():
     """So that whatever is measured first is better, and written to model_best.pt."""
     least = {"MCC": -1, "Loss": 1e300, "Perplexity": 1e300}
     for script in nd, text:
-        for tag, (_, worst, better) in script.BEST.items():
+        for tag, (_, worst, ideal) in script.BEST.items():
             value = least.get(tag, 0)
-            assert better(worst, value) == value, tag
+            assert (max if ideal > worst else min)(worst, value) == value, tag
 
 
 # Of a run that goes on: its best before, and for how many epochs it was no better.

@@ -711,7 +711,7 @@ def main():
     changed = "import this changed imagenet_*.py, which trained the model (default: imagenet_nd.py)"
     adds = {}
     for way in (predict, classes, cam, export, average):
-        about = " ".join(way.__doc__.split())
+        about = " ".join((way.__doc__ or "").split())  # -OO leaves none
         words = {"help": about, "description": about, "prog": f"{parser.prog} {way.__name__}"}
         one = commands.add_parser(way.__name__, **words)
         one.usage = argparse.SUPPRESS

@@ -391,7 +391,7 @@ def start_worker():
 
 def main():
     """Reads the options, makes or checks."""
-    parser = make_parser(__doc__.split("\n\n")[0])
+    parser = make_parser(__doc__ and __doc__.split("\n\n")[0])
     count = option_types.number_between(int, 1, 2**31)
     add, add_one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("dir", metavar="DIR", type=Path, nargs="?", help="has train/ and val/, class by class")

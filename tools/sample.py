@@ -104,7 +104,7 @@ def write(tokens, decode):
 
 def main():
     """Reads the options, writes."""
-    parser = make_parser(__doc__.split("\n\n")[0])
+    parser = make_parser(__doc__ and __doc__.split("\n\n")[0])
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of text_*.py --task lm")
     add("--prompt", default="\n", metavar="TEXT", help="what to go on with (the end of a line)")

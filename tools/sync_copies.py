@@ -434,7 +434,7 @@ def write_whole(path, text):
 
 def main():
     """Checks; with --from or --new writes before."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.split("\n\n")[0])
     parser.error = lambda message: parser.exit(2, f"{parser.prog}: error: {message}\n")
     write = parser.add_mutually_exclusive_group()
     write.add_argument("--from", dest="source", metavar="SCRIPT", help="write its sections to all")

@@ -5,14 +5,18 @@ Use it to choose the device of a rank, and to seed it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from trainparts import errors
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's limit, under cgroup v2
 
 
 def pick_device(
@@ -54,8 +58,11 @@ def device_name(device: torch.device) -> str:
 
 def cores_per_rank(local_ranks: int = 1) -> int:
     """Returns how many cores each of a node's ranks may use: an equal share of those that this
-    process may use, but at least 1."""
+    process may use, at most as many as a container's limit allows, but at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with contextlib.suppress(OSError, ValueError):  # no cgroup v2, or "max": no limit
+        limit, period = map(int, CPU_MAX.read_text().split())
+        cores = min(cores or 1, limit // period)
     return max(1, (cores or 1) // local_ranks)
 
 

@@ -124,6 +124,14 @@ def storage_error(
     return Fault(f"{what}: {why}")
 
 
+def lfs_pointer(content: bytes) -> str:
+    """Returns what to do, as text that follows a file's name, if this is what Git LFS leaves in the
+    file's place until it is fetched; "" of any other content."""
+    if content.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS: `git lfs pull` in its folder fetches the file"
+    return ""
+
+
 def system_name(error: BaseException) -> str | None:
     """Returns the name of a system call's error, such as "EIO", or None of another exception."""
     return errno.errorcode.get(getattr(error, "errno", None) or 0)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import functools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from trainparts import option_types
 
@@ -17,24 +19,19 @@ ENDS_BY = ("epochs", "desired", "patience", "budget_hours", "best")
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads options, and files of them, @FILE, as a shell reads a line; # begins a comment."""
+    """Has the names of options that a run may change, which a script's parse_args() sets."""
 
     free: list[str]  # names of options that may change when a run is resumed
     own: list[str]  # names of those that may differ between ranks, too
 
-    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
-        """Returns the options in a line of a file."""
-        return shlex.split(arg_line, comments=True)
 
-
-def new_parser(doc: str) -> Parser:
-    """Returns a parser, without options, of a script with this docstring."""
+def new_parser(doc: str | None) -> Parser:
+    """Returns a parser, without options, of a script with this docstring, None under -OO."""
     return Parser(
-        description=doc.split("\n\n")[0] + " @FILE stands for the options in a file.",
+        description=(doc or "").split("\n\n")[0] + " @FILE stands for the options in a file.",
         epilog="docs/recipes.md lists what options of other projects are called here.",
         usage=argparse.SUPPRESS,  # or each error would print all of it
         allow_abbrev=False,
-        fromfile_prefix_chars="@",
     )
 
 
@@ -150,21 +147,32 @@ def set_defaults(parser: argparse.ArgumentParser, **defaults: option_types.Value
 
 
 def read_options(
-    parser: argparse.ArgumentParser, tags: Iterable[str], argv: Sequence[str] | None = None
+    parser: argparse.ArgumentParser,
+    measures: Mapping[str, tuple[str, float, float]],
+    argv: Sequence[str] | None = None,
 ) -> argparse.Namespace:
     """Returns the options as typed; exits with one line if one is wrong, or if options of
-    add_run_options(), or --epochs and --start-epoch, exclude each other. `tags` are those that
-    --desired takes in lower case; it becomes [[tag, number]]."""
-    try:
-        args = parser.parse_args(argv)
-    except (ValueError, RecursionError) as error:  # not text, an open quote, a file in itself
-        parser.error(f"an option file: {error}")
-    known = {tag.lower(): tag for tag in tags}
-    value = option_types.number_between(float, -1e12, 1e12)
-    try:
-        args.desired[:] = [[known[measure], value(goal)] for measure, goal in args.desired]
-    except (KeyError, argparse.ArgumentTypeError) as error:
-        parser.error(f"--desired takes one of {', '.join(known)}, and a number: {error}")
+    add_run_options(), or --epochs and --start-epoch, exclude each other. `measures` has {tag: (its
+    name in a checkpoint, its worst value, its best)}; --desired takes the tags in lower case, and
+    becomes [[tag, number]]. What is 100 at best is in %."""
+    words = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(expand_files(parser, words))
+    known = {tag.lower(): tag for tag in measures}
+    for each in args.desired:
+        measure, goal = each
+        if measure not in known:
+            parser.error(f"--desired {measure}: it takes one of {', '.join(known)}, and a number")
+        _name, *ends = measures[known[measure]]
+        unit = " %" if ends[1] == 100 else ""
+        least, most = (max(-1e12, min(1e12, end)) for end in sorted(ends))
+        try:
+            value = option_types.number_between(float, least, most)(goal)
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"--desired {measure}: {error}{unit}")
+        if unit and value < 1 and isinstance(goal, str):  # of a short form it is a number
+            less = f"--desired {measure} {goal} is less than 1 %"
+            parser.error(f"{less}: it takes %, as 75, and --desired-acc a fraction, as 0.75")
+        each[:] = known[measure], value
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
     if "" in (args.resume, args.output_dir):
@@ -175,6 +183,33 @@ def read_options(
             options = " and ".join(f"--{name.replace('_', '-')}" for name in names)
             parser.error(f"{options} exclude each other")
     return args
+
+
+def expand_files(
+    parser: argparse.ArgumentParser, words: Sequence[str], within: tuple[str, ...] = ()
+) -> list[str]:
+    """Returns these words, with those of the file in place of each @FILE, which is read as a shell
+    reads lines; # begins a comment. `within` are the files that the words are from. Exits with one
+    line if a file cannot be read: argparse, which could read them, does not say which."""
+    found = []
+    for word in words:
+        path = word[1:]
+        if word[:1] != "@":
+            found.append(word)
+            continue
+        if path in within:
+            parser.error(f"{within[-1]} contains @{path}, which contains it")
+        try:
+            lines = Path(path).read_text("utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            parser.error(f"@{path}: {getattr(error, 'strerror', None) or error}")
+        for number, line in enumerate(lines, 1):
+            try:
+                more = shlex.split(line, comments=True)
+            except ValueError as error:  # an open quote, a backslash at the end
+                parser.error(f"{path}, line {number}: {error}: {line}")
+            found += expand_files(parser, more, (*within, path))
+    return found
 
 
 def not_default(

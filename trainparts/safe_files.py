@@ -33,7 +33,8 @@ def write_atomically(path: Path, save: Callable[[BufferedWriter], object]) -> No
     then."""
     temporary = path.with_suffix(".tmp")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)  # what a killed process left, or a link to another file
+        with open(temporary, "xb") as file:
             save(file)
             file.flush()
             os.fsync(file.fileno())
@@ -62,6 +63,8 @@ def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
         content = io.BytesIO(Path(path).read_bytes())
     except (OSError, ValueError, MemoryError) as error:
         raise errors.storage_error(f"{path} cannot be loaded", error, typed) from None
+    if pointer := errors.lfs_pointer(content.getvalue()):
+        raise errors.Damaged(f"{path} {pointer}")
     try:
         if zipfile.is_zipfile(content):  # files from before 2020 are none, and have no checksums
             with zipfile.ZipFile(content) as archive:  # torch.load() does not compare checksums

@@ -18,7 +18,7 @@ import PIL.features
 import PIL.Image
 import pytest
 import torch
-from conftest import ROOT, no_table, run
+from conftest import FETCH, POINTER, ROOT, no_table, run
 from test_data import encode, grown, photo, pillow, whole
 
 from trainparts import errors
@@ -171,6 +171,7 @@ def test_these_formats_are_read():
             b"\0\0\0\x18ftypheic",
             r"Pillow cannot identify it: it begins with b'\x00\x00\x00\x18ftypheic'",
         ),
+        (POINTER, f"it {FETCH}"),
         (encode(photo(8, 8), "TGA"), f"it is TGA, {NOT_ONE}"),
         (encode(photo(8, 8), "ICO"), f"it is ICO, {NOT_ONE}"),
     ],

@@ -506,6 +506,32 @@ def test_classes_are_named_without_their_images(shards, tmp_path):
     assert refused(image_files.name_classes, tmp_path / "link") == why
 
 
+@pytest.mark.parametrize(
+    ("path", "within"),
+    [
+        ("DIR/train", True),
+        ("DIR/train/out", True),
+        ("DIR/val/cat/out", True),
+        ("DIR/other/../train/out", True),
+        ("link/out", True),
+        ("DIR/out", False),
+        ("DIR/training/out", False),
+        ("train/out", False),
+        ("runs", False),
+        ("DIR/train/\0", False),
+    ],
+)
+def test_folders_that_would_be_classes(path, within, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "DIR" / "train").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("DIR/train")
+    (tmp_path / "data").symlink_to("DIR")
+    assert image_files.is_in_part(path, "DIR") == within
+    assert image_files.is_in_part(path, "data") == within
+    monkeypatch.chdir(tmp_path / "DIR" / "train")
+    assert image_files.is_in_part("runs", "..")
+
+
 # --------------------------------------------------------------------------------- the demo set
 
 

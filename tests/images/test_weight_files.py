@@ -461,7 +461,7 @@ def test_no_code_of_the_hubs_cache_is_run(home, tmp_path):
     torch.save({"a": Hostile(tmp_path / "ran")}, home / "squeezenet1_1-b8a52dc0.pth")
     line = f"--pretrained: cannot load squeezenet1_1 from {home}: the file there has Python objects"
     assert refusal(weight_files.published_weights, "squeezenet1_1", {}) == (
-        f"{line}, which could run code"
+        f"{line}, which could run code; if {home}/squeezenet1_1-b8a52dc0.pth is damaged, remove it"
     )
     assert not (tmp_path / "ran").exists()
 
@@ -477,6 +477,7 @@ def test_weights_that_cannot_be_fetched_are_one_line(home):
     (home / "squeezenet1_1-b8a52dc0.pth").write_bytes(b"no weights")
     found = refusal(weight_files.published_weights, "squeezenet1_1", {})
     assert found.startswith(f"--pretrained: cannot load squeezenet1_1 from {home}: ")
+    assert found.endswith(f"; if {home}/squeezenet1_1-b8a52dc0.pth is damaged, remove it")
 
 
 def test_a_disk_that_fails_is_a_fault(home, monkeypatch):
@@ -817,6 +818,16 @@ def test_weights_of_a_deeper_model_are_not_evaluated(capfd):
 def test_weights_that_are_not_finite_are_refused(value, name, size):
     state = net().state_dict() | {name: torch.tensor([0.0, value, 0.0])}
     assert refusal(load, state, size) == "x.pth: its weights are not all finite"
+
+
+@pytest.mark.parametrize("size", [None, 32])
+def test_a_variance_is_not_negative(size, capfd):
+    """Its root is no number: what is validated would be blamed on --lr."""
+    name, state = "norm.running_var", net().state_dict()
+    state[name][1] = -1e-6
+    assert refusal(load, state, size) == f"x.pth: {name}, a variance, is negative"
+    load(state | {name: -torch.ones(7)})
+    assert f"1 weights do not fit and are left out: {name}\n" in capfd.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex")

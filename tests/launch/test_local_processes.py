@@ -350,14 +350,34 @@ def ended_by(name):
     return f"import os, signal; os.kill(os.getpid(), signal.{name})"
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGBUS", "SIGSEGV"])
-def test_a_rank_that_crashed_is_named(name, start):
+LIBRARY = "a library crashed; PYTHONFAULTHANDLER=1 has Python print where"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("SIGKILL", "out of memory?"),
+        ("SIGBUS", "was a file cut short, or is /dev/shm full?"),
+        ("SIGSEGV", LIBRARY),
+        ("SIGABRT", LIBRARY),
+        ("SIGILL", LIBRARY),
+    ],
+)
+def test_a_rank_that_crashed_is_named(name, why, start):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
     with pytest.raises(errors.Fault) as raised:
         start(SLEEPS, limit + ended_by(name))
-    expected = f"a rank was ended by {name}: out of memory, or a file was cut short?"
-    assert str(raised.value) == expected
+    assert str(raised.value) == f"a rank was ended by {name}: {why}"
     assert start.started[0].poll() == -signal.SIGTERM, "the other was asked to save"
+
+
+def test_python_prints_where_a_library_crashed():
+    """As the line advises."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
+    words = [sys.executable, "-c", f"{limit}import ctypes; ctypes.string_at(0)"]
+    env = os.environ | {"PYTHONFAULTHANDLER": "1"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGSEGV and "in string_at" in done.stderr
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGUSR1", 138)])

@@ -55,6 +55,26 @@ def slept(monkeypatch):
     return slept
 
 
+@pytest.mark.parametrize(
+    ("known", "lacking"),
+    [
+        ({}, "MASTER_ADDR and MASTER_PORT"),
+        ({"MASTER_ADDR": "127.0.0.1"}, "MASTER_PORT"),
+        ({"MASTER_PORT": "1234"}, "MASTER_ADDR"),
+    ],
+)
+def test_a_launcher_s_variables_without_an_address(known, lacking, monkeypatch):
+    """As a shell has them in which somebody has tried something."""
+    for name, value in ({"RANK": "0", "WORLD_SIZE": "1"} | known).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.BadInput) as raised:
+        rendezvous.meet_ranks(0, 1, 1, "gloo", NOW).__enter__()
+    assert str(raised.value) == (
+        f"RANK and WORLD_SIZE are set, {lacking} not: a launcher sets all; to train without one, "
+        "unset RANK WORLD_SIZE"
+    )
+
+
 def together(*calls):
     """Returns what these return or raise, each in a thread of its own."""
     results = [None] * len(calls)

@@ -99,6 +99,17 @@ def test_moments_that_a_file_lacks_begin_at_zero_and_another_s_are_left_out():
     assert not first[1].any() and not second[1].any()
 
 
+def test_moments_of_all_groups_are_paired():
+    """As under --norm-wd, where biases are a group of their own."""
+    _, weights, averages, state = trained()
+    groups = [{"params": [weight]} for weight in weights.values()]
+    optimizer = torch.optim.SGD(groups, 0.1, momentum=0.9)
+    for weight in weights.values():
+        optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    *_, first, second = state_trees.saved_pairs(optimizer, weights, averages, state)
+    assert (first[1].unique().tolist(), second[1].unique().tolist()) == ([5], [6])
+
+
 def test_a_run_without_moments_and_averages_takes_a_file_that_has_moments():
     optimizer, weights, _, state = trained(moments=False)
     state["ema"] = None
@@ -117,34 +128,36 @@ OPTIMIZER_S = (
     [
         (
             lambda state: state["state_dict"].update(bias=torch.zeros(3)),
-            "1 weights do not fit: bias",
+            "1 weights do not fit: bias; bias is [3] there, [2] here",
         ),
         (
             lambda state: state["state_dict"].pop("weight"),
-            "1 weights do not fit: weight",
+            "1 weights do not fit: weight; weight is missing there, [2, 3] here",
         ),
         (
             lambda state: state["state_dict"].update({f"more.{n}": torch.ones(1) for n in "edcba"}),
-            "5 weights do not fit: more.a, more.b, more.c, more.d",
+            "5 weights do not fit: more.a, more.b, more.c, more.d; more.a is [1] there, "
+            "missing here",
         ),
         (
             lambda state: state["ema"].pop("bias"),
-            "1 weights do not fit: bias",
+            "1 weights do not fit: bias; bias is missing there, [2] here",
         ),
         (
             lambda state: state.update(ema=None),
-            "2 weights do not fit: bias, weight",
+            "2 weights do not fit: bias, weight; bias is missing there, [2] here",
         ),
         (
             lambda state: state["optimizer"]["state"][1].update(momentum_buffer=torch.ones(2, 3)),
-            "1 weights do not fit: state.1.momentum_buffer" + OPTIMIZER_S,
+            "1 weights do not fit: state.1.momentum_buffer; state.1.momentum_buffer is [2, 3] "
+            "there, [2] here" + OPTIMIZER_S,
         ),
         (
             lambda state: (
                 state["optimizer"]["state"][1].update(momentum_buffer=torch.ones(2, 3)),
                 state["state_dict"].update(bias=torch.ones(3)),
             ),
-            "2 weights do not fit: bias, state.1.momentum_buffer",
+            "2 weights do not fit: bias, state.1.momentum_buffer; bias is [3] there, [2] here",
         ),
     ],
     ids="shape missing others average averages moment both".split(),
@@ -153,5 +166,5 @@ def test_what_does_not_fit_is_named_before_a_tensor_is_given(change, line):
     optimizer, weights, averages, state = trained()
     change(state)
     pairs = state_trees.saved_pairs(optimizer, weights, averages, state)
-    with pytest.raises(errors.BadInput, match=f"^{re.escape('--resume: ' + line)}$"):
+    with pytest.raises(errors.BadInput, match=f"^{re.escape('the checkpoint: ' + line)}$"):
         next(pairs)

@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from conftest import FETCH, POINTER
 
 from trainparts import errors
 from trainparts.text import text_corpus
@@ -108,6 +109,8 @@ def test_what_cannot_be_read_is_one_line(read, tmp_path, monkeypatch):
         (empty, "cannot mmap an empty file"),
     ):
         assert refusal(errors.BadInput, read, path) == f"{path} cannot be read: {why}"
+    (tmp_path / "train.txt").write_bytes(POINTER)
+    assert refusal(errors.BadInput, read, tmp_path / "train.txt") == f"{tmp_path}/train.txt {FETCH}"
     monkeypatch.setattr(np, "memmap", fail_with(errno.EIO))
     assert refusal(errors.Fault, read, empty) == f"{empty} cannot be read: Input/output error"
 

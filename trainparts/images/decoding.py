@@ -198,6 +198,8 @@ def decode_by_pillow(encoded: bytes, choose: Choose) -> np.ndarray:
 
 def why_unread(encoded: bytes) -> str:
     """Returns what a file is, as text, if its format is not in FORMATS."""
+    if pointer := errors.lfs_pointer(encoded):
+        return f"it {pointer}"
     with contextlib.suppress(Exception), PIL.Image.open(io.BytesIO(encoded)) as image:
         return f"it is {image.format}, not one of {', '.join(FORMATS)}"
     return f"Pillow cannot identify it: it begins with {encoded[:16]}"

@@ -7,6 +7,7 @@ bytes; and to make the demo set, where there are no images.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import hashlib
 import io
@@ -92,6 +93,15 @@ class Source(NamedTuple):
             target = np.zeros((len(self.target), len(classes)), self.target.dtype)
             target[:, positions] = self.target
         return self._replace(classes=classes, target=target)
+
+
+def is_in_part(path: str, folder: str) -> bool:
+    """Returns whether a path is in train/ or val/ of DIR, `folder`, whose folders are classes."""
+    with contextlib.suppress(ValueError):  # a NUL, of which another line is printed
+        there = os.path.realpath(path)
+        parts = (os.path.realpath(os.path.join(folder, part)) for part in ("train", "val"))
+        return any(os.path.commonpath([there, part]) == part for part in parts)
+    return False
 
 
 # Each worker opens a shard once: on a network file system, opening takes longer than reading.

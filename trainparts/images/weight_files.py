@@ -194,7 +194,10 @@ def published_weights(arch: str, options: Mapping[str, option_types.Value]) -> W
         what = f"--pretrained: cannot load {arch} from {cache}"
         if "Weights only" in str(error):  # PyTorch's advice would be to trust it
             error = ValueError("the file there has Python objects, which could run code")
-        raise errors.storage_error(what, error, typed=True) from None
+        names = published_files(arch)
+        there = [path for name in names if os.path.isfile(path := os.path.join(cache, name))]
+        cure = f"; if {' or '.join(there)} is damaged, remove it" * bool(there)
+        raise errors.storage_error(what, error, typed=True, advice=cure) from None
 
 
 def count_outputs(model: nn.Module, saved: safe_files.Content, what: str) -> int | None:
@@ -244,6 +247,9 @@ def load_weights(
         dense = (each for each in weights.values() if each.layout == torch.strided)
         if not all(each.isfinite().all() for each in dense if not each.is_quantized):
             raise errors.BadInput(f"{what}: its weights are not all finite")
+        for each in state:
+            if each.endswith("running_var") and (state[each] < 0).any():
+                raise errors.BadInput(f"{what}: {each}, a variance, is negative")
         missing, extra = model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # sparse tensors, for one
         raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None

@@ -21,6 +21,12 @@ import torch
 
 from trainparts import endings, errors
 
+# What is likely where a signal has ended a rank.
+CRASHES = {
+    "SIGKILL": "out of memory?",
+    "SIGBUS": "was a file cut short, or is /dev/shm full?",
+}
+
 
 def started_several() -> bool:
     """Returns whether a launcher has started several processes, of which this is one."""
@@ -161,7 +167,8 @@ def start_this_node(
     crashed = [status for status in failed if status < 0 and -status not in endings.SIGNALS]
     if crashed:
         name = signal.Signals(-crashed[0]).name
-        raise errors.Fault(f"a rank was ended by {name}: out of memory, or a file was cut short?")
+        why = CRASHES.get(name, "a library crashed; PYTHONFAULTHANDLER=1 has Python print where")
+        raise errors.Fault(f"a rank was ended by {name}: {why}")
     # A mistake of the user (2) says more than that a rank is gone (1); both more than a signal.
     status = next((known for known in (2, 1) if known in statuses), statuses[0])
     return status if status >= 0 else 128 - status

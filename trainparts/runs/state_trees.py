@@ -77,10 +77,15 @@ def saved_pairs(
             if path[0] == "optimizer":  # moments that the file lacks begin at zero
                 saved.setdefault(path, torch.zeros(tensor.shape))
         # All names and shapes are compared before any tensor is changed.
-        mine, theirs = ({(path, t.shape) for path, t in tree.items()} for tree in (own, saved))
-        if wrong := sorted({".".join(map(str, path[1:])) for path, _ in mine ^ theirs}):
-            line = f"--resume: {len(wrong)} weights do not fit: {', '.join(wrong[:4])}"
-            if all(path[0] == "optimizer" for path, _ in mine ^ theirs):
+        mine, theirs = ({path: [*t.shape] for path, t in tree.items()} for tree in (own, saved))
+        both = mine.keys() | theirs.keys()
+        if wrong := [path for path in both if mine.get(path) != theirs.get(path)]:
+            named = {".".join(map(str, path[1:])): path for path in wrong}
+            names = sorted(named)
+            here, there = (tree.get(named[names[0]], "missing") for tree in (mine, theirs))
+            line = f"the checkpoint: {len(names)} weights do not fit: {', '.join(names[:4])}; "
+            line += f"{names[0]} is {there} there, {here} here"
+            if all(path[0] == "optimizer" for path in wrong):
                 line += (
                     "; the optimizer's state is of other weights, as after --freeze or with "
                     "another --norm-wd or --layer-decay: --weights takes the weights alone"

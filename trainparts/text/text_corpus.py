@@ -81,9 +81,12 @@ def map_bytes(path: str | os.PathLike[str]) -> np.ndarray:
     """Returns a file's bytes, (N,) uint8, mapped, so that they may exceed the memory. Raises
     BadInput or Fault if the file cannot be read or is empty."""
     try:
-        return np.memmap(path, np.uint8, "r")
+        content = np.memmap(path, np.uint8, "r")
     except (OSError, ValueError) as error:  # also an empty file
         raise errors.storage_error(f"{path} cannot be read", error, typed=True) from None
+    if pointer := errors.lfs_pointer(content[:100].tobytes()):
+        raise errors.BadInput(f"{path} {pointer}")
+    return content
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
