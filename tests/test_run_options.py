@@ -148,7 +148,7 @@ def test_a_short_form_gives_a_number_in_the_measure_s_unit():
     assert found.desired == [["Top1", 0.5]]
 
 
-UNIT = " is less than 1 %: it takes %, as 75, and --desired-acc a fraction, as 0.75"
+UNIT = " is less than 1 %: it takes %, as 75; only --desired-acc takes a fraction, as 0.75"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def read_options(
             parser.error(f"--desired {measure}: {error}{unit}")
         if unit and value < 1 and isinstance(goal, str):  # of a short form it is a number
             less = f"--desired {measure} {goal} is less than 1 %"
-            parser.error(f"{less}: it takes %, as 75, and --desired-acc a fraction, as 0.75")
+            parser.error(f"{less}: it takes %, as 75; only --desired-acc takes a fraction, as 0.75")
         each[:] = known[measure], value
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")

@@ -285,7 +285,8 @@ def test_variables_that_are_not_srun_s(odd, why):
     with pytest.raises(errors.BadInput) as raised:
         local_processes.follow_slurm(env, "2", no_accel=True)
     assert str(raised.value) == (
-        f"SLURM_STEP_NUM_TASKS is 2, but srun's other variables are not as it sets them ({why})"
+        f"SLURM_STEP_NUM_TASKS is 2, but srun's other variables are not as it sets them ({why}); "
+        "without srun, unset SLURM_STEP_NUM_TASKS"
     )
     assert raised.value.__suppress_context__ and env == before
 

@@ -85,7 +85,7 @@ def follow_slurm(env: MutableMapping[str, str], tasks: str, no_accel: bool) -> N
         why = f"{type(error).__name__}: {errors.first_line(error)}"
         raise errors.BadInput(
             f"SLURM_STEP_NUM_TASKS is {tasks}, but srun's other variables are not as it sets them "
-            f"({why})"
+            f"({why}); without srun, unset SLURM_STEP_NUM_TASKS"
         ) from None
 
 
