@@ -679,7 +679,8 @@ def test_no_code_of_the_hub_s_cache_is_run(images, tmp_path, look):
     words = [*ND, *SIZES, *SAY, "--pretrained", "-e", tmp_path / "few"]
     line = complaint(words, tmp_path, only=False, env={"TORCH_HOME": str(tmp_path)})
     assert f"--pretrained: cannot load squeezenet1_1 from {hub}: " in line
-    assert line.endswith("the file there has Python objects, which could run code")
+    why = "the file there has Python objects, which could run code"
+    assert line.endswith(f"{why}; if {path} is damaged, remove it")
     assert (
         "with Python objects, which could run code" in look("predict", path, "x.png", status=2)[1]
     )
