@@ -1957,7 +1957,7 @@ def print_header(run, metadata):
     )
     if args.desired:
         goals = format_metrics(dict(args.desired), 3)
-        lines.append(f"Ends after an epoch that is as good as {goals}")
+        lines.append(f"Ends after an epoch that is at least as good as {goals}")
     if metadata:
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
         lines += run_messages.about_resuming(metadata, **at)

@@ -1267,7 +1267,7 @@ def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     sequence, accuracy and F1 in %, Matthews' correlation (Matthews 1975) from -1 to 1."""
     loss = sums["loss"] / max(1, sums["tokens"] or sums["sequences"])
     if sums["tokens"]:
-        return {"Loss": loss, "Perplexity": math.exp(loss) if loss < 709 else math.inf}
+        return {"Loss": loss, "Perplexity": math.inf if loss > 709 else math.exp(loss)}
     values = {"Loss": loss, "Accuracy": 100 * sums["correct"] / max(1, sums["sequences"])}
     tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
     if tp + fp + fn + tn:
@@ -2198,7 +2198,7 @@ def print_header(run, metadata):
     )
     if args.desired:
         goals = format_metrics(dict(args.desired), 3)
-        lines.append(f"Ends after an epoch that is as good as {goals}")
+        lines.append(f"Ends after an epoch that is at least as good as {goals}")
     if metadata:
         at = {"epochs": args.epochs, "epoch": run.epoch, "step": run.step, "steps": data.steps}
         lines += run_messages.about_resuming(metadata, **at)

@@ -54,7 +54,7 @@ def losses(words, folder, parts):
 
 def main():
     """Prints a line for each model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help="some of those in the table")
     parser.add_argument("--rate", default="0.1", help="the learning rate (%(default)s)")
     args = parser.parse_args()

@@ -188,7 +188,7 @@ def test_a_model_that_does_not_fit(options, words, images, complaint_here):
         ("--epochs 2\n--no-such-option 3\n", "unrecognized arguments: --no-such-option"),
         ("--output-dir bob's\n--lr 2\n# alice's\n", "my.txt, line 1: No closing quotation"),
         ("@my.txt", "my.txt contains @my.txt, which contains it"),
-        ("--epochs 2 \\\n--lr 1\n", "my.txt, line 1: No escaped character: --epochs 2"),
+        ("--epochs 2 \\\n--lr 1\n", "my.txt, line 1: No escaped character: '--epochs 2"),
     ],
 )
 def test_an_option_file(text, words, images, tmp_path, complaint_here):

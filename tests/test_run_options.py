@@ -148,7 +148,8 @@ def test_a_short_form_gives_a_number_in_the_measure_s_unit():
     assert found.desired == [["Top1", 0.5]]
 
 
-UNIT = " is less than 1 %: it takes %, as 75; only --desired-acc takes a fraction, as 0.75"
+UNIT = " is less than 1 %: give it in %, such as 75; only --desired-acc takes a fraction, such as "
+UNIT += "0.75"
 
 
 @pytest.mark.parametrize(
@@ -232,8 +233,8 @@ def test_a_file_of_options_is_read_as_a_shell_reads_it(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"--seed '3", "options, line 1: No closing quotation: --seed '3"),
-        (b"# one\n--seed \\\n3", "options, line 2: No escaped character: --seed \\"),
+        (b"--seed '3", 'options, line 1: No closing quotation: "--seed \'3"'),
+        (b"# one\n--seed \\\n3", "options, line 2: No escaped character: '--seed \\\\'"),
         (b"--seed \xff", "@options: 'utf-8' codec can't decode byte 0xff"),
         (b"@options", "options contains @options, which contains it"),
         (b"@other", "other contains @options, which contains it"),

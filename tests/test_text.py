@@ -307,6 +307,11 @@ def test_perplexity_is_that_of_torchmetrics():
     assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
 
 
+def test_a_loss_that_is_no_number_has_a_perplexity_that_is_none():
+    sums = dict.fromkeys(nd.SUMS, 0.0) | {"loss": math.nan, "tokens": 10.0}
+    assert math.isnan(nd.compute_metrics(sums)["Perplexity"])
+
+
 @pytest.mark.parametrize("loss", [709.5, 1e9, math.inf])
 def test_a_diverged_model_has_no_perplexity_of_304_digits(loss):
     sums = dict.fromkeys(nd.SUMS, 0.0) | {"loss": 10 * loss, "tokens": 10.0}

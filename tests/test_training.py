@@ -770,7 +770,7 @@ def header(script, words, capsys):
 )
 def test_goals_are_printed_with_their_units(script, words, goals, capsys):
     found = re.findall(
-        "(?m)^Ends after an epoch that is as good as (.*)$", header(script, words, capsys)
+        "(?m)^Ends after an epoch that is at least as good as (.*)$", header(script, words, capsys)
     )
     assert found == [goals] * bool(goals)
 

@@ -171,7 +171,8 @@ def read_options(
             parser.error(f"--desired {measure}: {error}{unit}")
         if unit and value < 1 and isinstance(goal, str):  # of a short form it is a number
             less = f"--desired {measure} {goal} is less than 1 %"
-            parser.error(f"{less}: it takes %, as 75; only --desired-acc takes a fraction, as 0.75")
+            form = "only --desired-acc takes a fraction, such as 0.75"
+            parser.error(f"{less}: give it in %, such as 75; {form}")
         each[:] = known[measure], value
     if (args.start_epoch or 0) >= args.epochs:
         parser.error(f"--start-epoch {args.start_epoch} is not below --epochs {args.epochs}")
@@ -207,7 +208,7 @@ def expand_files(
             try:
                 more = shlex.split(line, comments=True)
             except ValueError as error:  # an open quote, a backslash at the end
-                parser.error(f"{path}, line {number}: {error}: {line}")
+                parser.error(f"{path}, line {number}: {error}: {line[:80]!r}")
             found += expand_files(parser, more, (*within, path))
     return found
 

@@ -70,8 +70,8 @@ def test_a_launcher_s_variables_without_an_address(known, lacking, monkeypatch):
     with pytest.raises(errors.BadInput) as raised:
         rendezvous.meet_ranks(0, 1, 1, "gloo", NOW).__enter__()
     assert str(raised.value) == (
-        f"RANK and WORLD_SIZE are set, {lacking} not: a launcher sets all; to train without one, "
-        "unset RANK WORLD_SIZE"
+        f"WORLD_SIZE is set, but not {lacking}: a launcher sets all; to train without one, unset "
+        "RANK WORLD_SIZE"
     )
 
 

@@ -196,7 +196,8 @@ def published_weights(arch: str, options: Mapping[str, option_types.Value]) -> W
             error = ValueError("the file there has Python objects, which could run code")
         names = published_files(arch)
         there = [path for name in names if os.path.isfile(path := os.path.join(cache, name))]
-        cure = f"; if {' or '.join(there)} is damaged, remove it" * bool(there)
+        read = bool(there) and not isinstance(error, OSError)  # not only asked for
+        cure = f"; if {' or '.join(there)} is damaged, remove it" * read
         raise errors.storage_error(what, error, typed=True, advice=cure) from None
 
 

@@ -50,8 +50,8 @@ def meet_ranks(
     lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if "WORLD_SIZE" in os.environ and lacking:
         raise errors.BadInput(
-            f"RANK and WORLD_SIZE are set, {' and '.join(lacking)} not: a launcher sets all; to "
-            "train without one, unset RANK WORLD_SIZE"
+            f"WORLD_SIZE is set, but not {' and '.join(lacking)}: a launcher sets all; to train "
+            "without one, unset RANK WORLD_SIZE"
         )
     timer = threading.Timer(wait.total_seconds() + 20, give_up)
     timer.daemon = True

@@ -78,9 +78,9 @@ def saved_pairs(
                 saved.setdefault(path, torch.zeros(tensor.shape))
         # All names and shapes are compared before any tensor is changed.
         mine, theirs = ({path: [*t.shape] for path, t in tree.items()} for tree in (own, saved))
-        both = mine.keys() | theirs.keys()
+        both = [*mine, *(path for path in theirs if path not in mine)]
         if wrong := [path for path in both if mine.get(path) != theirs.get(path)]:
-            named = {".".join(map(str, path[1:])): path for path in wrong}
+            named = {".".join(map(str, path[1:])): path for path in reversed(wrong)}
             names = sorted(named)
             here, there = (tree.get(named[names[0]], "missing") for tree in (mine, theirs))
             line = f"the checkpoint: {len(names)} weights do not fit: {', '.join(names[:4])}; "
