@@ -470,7 +470,7 @@ def test_weights_that_cannot_be_fetched_are_one_line(home):
     line = f"--pretrained: cannot load squeezenet1_1 from {home}: <urlopen error [Errno 101] "
     line += "Network is unreachable>"
     assert refusal(weight_files.published_weights, "squeezenet1_1", {}) == line
-    (home / "resnet50-0676ba61.pth").write_bytes(b"older, and not read")
+    (home / "resnet50-11ad3fa6.pth").write_bytes(b"other weights, which are not read")
     found = refusal(weight_files.published_weights, "resnet50", {})
     assert found == line.replace("squeezenet1_1", "resnet50")
     found = refusal(weight_files.published_weights, "timm/test_vit", {})
