@@ -1259,6 +1259,8 @@ tests/test_training.py -k minute_longer
   horovod's time-out comes after its start =>     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(int(min(args.timeout or 1e8, 1e8)) + 60)\n    hvd.init() =>     hvd.init()\n    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(int(min(args.timeout or 1e8, 1e8)) + 60)
 tests/test_tools.py -k worker_ends
   worker processes of a killed program stay => signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    endings.end_with_parent(signal.SIGKILL) => signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    endings.end_with_parent(signal.SIGINT)
+tests/test_prepare.py -k numbered_on
+  images of a third parquet file have numbers of the second =>             first += count\n =>             first = count\n
 """  # noqa: E501
 
 

@@ -343,6 +343,19 @@ def test_parquet_goes_on_where_it_was_interrupted(tmp_path, prepare):
     assert sorted(os.listdir(data)) == ["train", "val"]
 
 
+def test_images_of_all_parquet_files_are_numbered_on(tmp_path, prepare):
+    source, data = tmp_path / "source", tmp_path / "data"
+    source.mkdir()
+    for number, count in enumerate((2, 3, 1, 2)):
+        table = pyarrow.table(
+            {"image": [{"bytes": b"x", "path": None}] * count, "label": [0] * count}
+        )
+        parquet.write_table(table, source / f"train-{number:05}-of-00004.parquet")
+    prepare(source, data, "--only", "train")
+    names = [name for tar in sorted((data / "train").glob("*.tar")) for name in members(tar)]
+    assert [int(re.search(r"\d+", name)[0]) for name in names if "cls" not in name] == [*range(8)]
+
+
 def test_parquet_is_read_a_few_rows_at_a_time(tmp_path, prepare):
     source, image = tmp_path / "source", {"bytes": os.urandom(200_000), "path": None}
     source.mkdir()
