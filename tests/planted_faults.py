@@ -1,6 +1,6 @@
 """Plants faults in what all scripts share, one by one, and runs the tests that should see each.
 
-    python tests/planted_faults.py                  # all: an hour
+    python tests/planted_faults.py                  # all
     python tests/planted_faults.py --only 3 17      # by number
     python tests/planted_faults.py -k average       # by name
     python tests/planted_faults.py --of save_checkpoint         # those in a function or class

@@ -39,6 +39,8 @@ from commandline import end, make_parser
 from tarfiles import NAMES, members, open_tar, refuse_others
 from tqdm import tqdm
 
+from trainparts import errors
+
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT, DATA = "ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_devkit_t12/data"
 SOLUTION = "LOC_val_solution.csv"
@@ -286,7 +288,7 @@ def open_parquet(path):
         # By default all row groups are read ahead.
         file = ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except (OSError, ValueError) as error:
-        why = f"is cut off or damaged ({first_line(error)}): get it again"
+        why = f"is cut off or damaged ({errors.first_line(error)}): get it again"
         raise BadInput(f"{path} {why}") from None
     found = {column.name: str(column.type) for column in file.schema_arrow}
     image, label = found.get("image", ""), found.get("label", "")
@@ -295,11 +297,6 @@ def open_parquet(path):
         need = "image, a struct of bytes and path, and label, a whole number"
         raise BadInput(f"{path} has the columns {', '.join(found)}; needed are {need}")
     return file
-
-
-def first_line(error):
-    """Returns the first line of an error's text, or the name of its type if it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def read_parquet(path, file, first, shards):
@@ -319,7 +316,7 @@ def read_parquet(path, file, first, shards):
                 yield key, suffix, image["bytes"], label
                 number += 1
     except (OSError, ValueError) as error:
-        why = f"is damaged ({first_line(error)}): get it again"
+        why = f"is damaged ({errors.first_line(error)}): get it again"
         raise BadInput(f"{path} {why}") from None
 
 
