@@ -183,6 +183,16 @@ def popen(words, cwd, env=None, stdout=None, **options):
     return begin(words, cwd, env, file=stdout.name, own_session=options.get("start_new_session"))
 
 
+def run_forked(words, cwd=None, env=None, **options):
+    """Stands for subprocess.run() in a program that a test calls; stderr is with stdout."""
+    words = [*map(str, words)]
+    env = {**(env or os.environ)}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (SMALL, env.get("PYTHONPATH"))))
+    process = begin(words, str(cwd or os.getcwd()), env)
+    output = process.communicate()[0]
+    return subprocess.CompletedProcess(words, process.returncode, output, output)
+
+
 def words_of(line, cwd):
     """Returns the words of a command of Python, as a shell reads the line, by which run() runs it
     in a fork."""

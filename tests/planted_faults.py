@@ -368,7 +368,7 @@ tests/test_look.py -k "table or unequal"
   all images in one batch => batch_size=max(1, 64 // max(1, pictures.size // 224) ** 2) => batch_size=len(paths)
   probabilities are rounded => name, *chances.numpy()]) => name, *chances.numpy().round(4)])
   the least likely class is predicted => trained.classes[chances.argmax()] => trained.classes[chances.argmin()]
-  columns in another order => table.writerow(["file", "class", *trained.classes]) => table.writerow(["file", "class", *sorted(trained.classes)[::-1]])
+  columns in another order => table.writerow(["file", "class", *columns(trained, "file", "class")]) => table.writerow(["file", "class", *sorted(trained.classes)[::-1]])
   images are numbered by batch => table.writerow([paths[number], => table.writerow([paths[number % 64],
   commas are not quoted => yield csv.writer(file => yield csv.writer(file, quoting=csv.QUOTE_NONE, escapechar="|"
   a table half written stays => out.unlink(missing_ok=True) => pass
@@ -1261,6 +1261,84 @@ tests/test_tools.py -k worker_ends
   worker processes of a killed program stay => signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    endings.end_with_parent(signal.SIGKILL) => signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    endings.end_with_parent(signal.SIGINT)
 tests/test_prepare.py -k numbered_on
   images of a third parquet file have numbers of the second =>             first += count\n =>             first = count\n
+tests/test_prepare_folder.py -k "table_becomes or column_of_coco or several_folders or says_the_part or without_a_name"
+  a table's mark is part of its first column => text = path.read_text("utf-8-sig")\n        if pointer => text = path.read_text("utf-8")\n        if pointer
+  commas alone separate columns => "delimiter": max(SEPARATORS, key=header.count) => "delimiter": ","
+  values keep their blanks => lines = [(number, [*map(str.strip, line)]) for number => lines = [(number, line) for number
+  a path needs its suffix => pairs = [(key, there)] if there else self.stems.get((folder, key), []) => pairs = [(key, there)] if there else []
+  paths of Windows are not found => found, name = {}, name.replace("\\", "/") => found = {}
+  an annotation has the first image's category => categories[each["category_id"]] => categories[min(categories)]
+  the first folder of images alone => for folder in self.folders:\n            # An absolute => for folder in self.folders[:1]:\n            # An absolute
+  a row of dev is tested => "val": ("val", "valid", "validation", "dev"), => "val": ("val", "valid", "validation"),
+  pandas' index is a column => {name: value for name, value in pairs if name}))  # pandas => dict(pairs)))  # pandas
+tests/test_prepare_folder.py -k "that_is_printed or twice_and or no_file_at_all or may_be_several"
+  images are counted as files => columns[part] = [f"{len(images[part, name]):,}" for name in names] => columns[part] = [f"{files[part, name]:,}" for name in names]
+  rows that name an image again are not said => say(f"rows or links that name an image again, with the same label: {double:,}") => pass
+  a dry run makes DIR =>         if not args.dry_run:\n =>         if True:\n
+  classes that val lacks are not said => if without := [name for name in names if not files["val", name]]: => if without := []:
+  a table of which no row is left is well => if missing == len(rows): => if missing > len(rows):
+  all images of one class are well => and len(labels["train"]) == 1:\n        if not => and False:\n        if not
+tests/test_prepare_folder.py -k "label_that or labels_that"
+  labels of one folder meet => elif other := labels.get(name): => elif other := None:
+  hidden folders are classes => if not name or name[0] == "." or => if not name or name in (".", "..") or
+  a label that is a path makes folders => name = label.replace("/", "_") => name = label
+  names of 256 bytes => len(os.fsencode(name)) > 255: => len(name) > 255:
+tests/test_prepare_folder.py -k "each_mistake or may_be_left_out or is_no_table or one_hot_rows or is_no_json or several_labels or file_that_is_no or hint_names"
+  the last label of an image wins => if first.label != image.label: => if False:
+  an image is in two parts => elif first.part != image.part: => elif False:
+  rows are numbered from the header => enumerate(reader, 1)] => enumerate(reader, 0)]
+  an open quote takes the rest => key=header.count), "strict": True} => key=header.count)}
+  two columns of one name => if double := next((name for name, count in counts.items() if count > 1), None): => if double := None:
+  a row without a class is of the first => if len(ones := [tag for tag in tags if row[tag][0] == "1"]) != 1: => if len(ones := [tag for tag in tags if row[tag][0] == "1"] or tags) > 2:
+  lines of JSON are numbered from 0 => raise ValueError(f"line {number} is no JSON: => raise ValueError(f"line {number - 1} is no JSON:
+  a list is a class => if not isinstance(row[column], str): => if row[column] is None:
+  a scan is an image => if not is_image(path) and not is_image_inside(path): => if False:
+  the hint names any file of that name => if other := next(filter(None, found), None): => if other := None:
+  a row without a label is of the class None => if not label:\n        raise => if label is None:\n        raise
+tests/test_prepare_folder.py -k "stays_in_its or is_divided or in_one_part or group_in_two or keeps_an_image or divides_train"
+  images are divided by their order => share_of(group or image.key) < args.val: => share_of(str(len(divided))) < args.val:
+  a group is divided => share_of(group or image.key) < args.val: => share_of(image.key) < args.val:
+  a group in two parts passes => if first.part != image.part:\n            what = f"group => if False:\n            what = f"group
+  the whole match is the group => group = found and found[min(1, args.group.groups)] => group = found and found[0]
+  hidden files are images => return name[0] != "." and name != "__MACOSX" => return name != "__MACOSX"
+  links to an image are other images => first = found.setdefault(os.path.realpath(image.path, strict=True), image) => first = found.setdefault(os.path.abspath(image.path), image)
+  a class is in val alone => return keep_in_train(divided) if args.val else divided => return divided
+  a group is divided for a class => if image.part == "val" and not image.group => if image.part == "val"
+  test is divided with train => if args.val and part == "train" and share_of => if args.val and share_of
+tests/test_prepare_folder.py -k "other_names or test_alone or called_train or something_else or go_together or left_out or one_class or beside_the_classes or lie_in_source or never_in_the_way or to_nothing"
+  a class called Train is a part => if not parts or (len(found) == 1 and len(parts) < len(names)): => if not parts:
+  test is in val and in test => if not (args.val_from and is_same(folder / name, args.val_from)): => if True:
+  images of unknown classes are tested => if image.part != "test" or image.label not in strange] => if image.label is not None]
+  DIR is a class => return [name for name in names if not is_same(folder / name, without)] => return [*names]
+  val of one class is refused => elif len(labels) == 1 and part in ("", "train"): => elif len(labels) == 1:
+  images beside the classes are not counted => = sum(map(is_image, beside)) => = 0
+  images of SOURCE are replaced => if any(source.startswith(inside) for source in sources): => if False:
+tests/test_prepare_folder.py -k "balance or interrupted or other_options or links_and_copies or beside_the_table or other_classes"
+  rare classes have a link too few => for number in range(most[part] if part in balance else len(some)): => for number in range(most[part] - (len(some) < most[part]) if part in balance else len(some)):
+  val is balanced with train => most[part] if part in balance else => most[part] if balance else
+  a second link replaces an image of its name => while again and path in plan:  # an image => while False:  # an image
+  a part has its name before it is whole =>             unfinished.mkdir(parents=True, exist_ok=True)\n            with ThreadPool() as pool: =>             unfinished = whole\n            unfinished.mkdir(parents=True, exist_ok=True)\n            with ThreadPool() as pool:
+  what is there is made again => if todo := [job for job in every if not job.is_made(there)]: => if todo := every:
+  images of an earlier division stay => if not (job := known.get(path)): => if not (job := known.get(path, jobs[0])):
+  classes of an earlier table stay => if name not in classes and is_visible(name): => if False:
+  a file of the user is replaced => elif job.kind != "turned copy" and not os.path.islink(path) and not job.is_made(there): => elif False:
+  links are absolute => os.symlink(os.path.relpath(os.path.realpath(self.source), start), unfinished) => os.symlink(os.path.realpath(self.source), unfinished)
+  copies are links => jobs, kind = {part: [] for part in PARTS}, "copy" if args.copy else "link" => jobs, kind = {part: [] for part in PARTS}, "link"
+tests/test_prepare_folder.py -k "upright or turned"
+  a photo is turned and stays marked => PIL.ImageOps.exif_transpose(image).save( => image.copy().save(
+  photos of one part are counted => turned += decoding.orientation(io.BytesIO(encoded)) != 1 => turned = decoding.orientation(io.BytesIO(encoded)) != 1
+  turned photos are made again => return made.st_mtime >= before.st_mtime and is_upright(path) => return False
+  a copy that is not turned is kept => return made.st_mtime >= before.st_mtime and is_upright(path) => return made.st_mtime >= before.st_mtime
+  a photo that was replaced is not turned => return made.st_mtime >= before.st_mtime and is_upright(path) => return is_upright(path)
+  a damaged photo is left out => elif self.kind == "copy" or not turn_upright(self.source, unfinished):\n            shutil.copyfile(self.source, unfinished) => elif self.kind == "copy" or not turn_upright(self.source, unfinished):\n            unfinished.touch()
+tests/images/test_decoding.py
+  a TIFF is said to be on its side => return found if image.format != "TIFF" and found in range(2, 9) else 1 => return found if found in range(2, 9) else 1
+  mirrored photos are upright => found in range(2, 9) else 1 => found in (3, 6, 8) else 1
+tests/test_look.py -k taken_for_another
+  a class called file has the column of paths => while column in others or (column != name and column in taken): => while False:
+  a class called class has a column of another class => while column in others or (column != name and column in taken): => while column in others:
+tests/test_tools.py -k index_of_tars
+  names of classes keep blanks at their ends => classes = [line.strip() for line in lines] => classes = lines
 """  # noqa: E501
 
 

@@ -258,7 +258,7 @@ FOLDERS = {  # what is done to an ImageFolder => words of the line
         lambda folder: (folder / "val" / "dog").rename(folder / "val" / "fox"),
         ["{}/val: 1 of ", "classes are not in train/, as fox"],
     ),
-    "flat": (flatten, ["{}/val: Couldn't find any class folder", "prepare_imagenet.py"]),
+    "flat": (flatten, ["{}/val: Couldn't find any class folder", "prepare_folder.py"]),
     "tar": (archive, ["{}/train: ", "prepare_imagenet.py"]),
 }
 

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from conftest import (
     locked,
     needs_bfloat16,
     run,
+    run_forked,
     write_images,
 )
 
@@ -89,7 +91,7 @@ print(seen[0].nd.__file__, seen[0].nd.checkpointing.__file__)
 """
 
 
-def test_processor_time_is_of_the_checkout(tmp_path):
+def test_processor_time_is_of_the_checkout(tmp_path, monkeypatch, capsys):
     """Each value is of the code of its checkout: here the other one has a script and a package that
     say that they ran."""
     before, ran = tmp_path / "before", tmp_path / "ran"
@@ -101,8 +103,13 @@ def test_processor_time_is_of_the_checkout(tmp_path):
         says = f"open({str(ran)!r}, 'a').write('{path.stem} ')\n"
         (before / name).write_text(f"{head}\n{says}{mark}{rest}")
     images = write_images(tmp_path / "images", train=16)
-    program = [sys.executable, ROOT / "benchmarks" / "processor_time.py", before, images]
-    printed = run([*program, "--pairs", "1", "--steps", "2"], tmp_path)
+    program = importlib.import_module("processor_time")
+    forks = SimpleNamespace(**{**vars(subprocess), "run": run_forked})
+    monkeypatch.setattr(program, "subprocess", forks)
+    words = ["processor_time.py", before, images, "--pairs", "1", "--steps", "2"]
+    monkeypatch.setattr(sys, "argv", [*map(str, words)])
+    program.main()
+    printed = capsys.readouterr().out
     lines, number = re.findall(".*: median .*", printed), r"\d+\.\d{3}"
     units = "image", "image, of two loader processes", "step", "--help"
     for line, unit in zip(lines, units, strict=True):

@@ -277,6 +277,25 @@ def test_classes_are_counted_and_drawn(tmp_path, look, figures):
     assert axes.get_title() == f"top-1 {5 / 4 * right.total():.2f} %; images: 80"
 
 
+def test_no_column_is_taken_for_another(tmp_path, look):
+    names = ["class", "file", "class_", "cat"]
+    folder = tmp_path / "data"
+    write_pictures(folder / "val", names, each=2)
+    checkpoint = write(tmp_path / "model_best.pt", make(seed=1), classes=names)
+    look("predict", checkpoint, folder / "val", "--csv", "out.csv")
+    columns = ["class__", "file_", "class_", "cat"]
+    for row in read_table("out.csv"):
+        assert [*row] == ["file", "class", *columns] and row["file"].startswith(str(folder))
+        chances = [float(row[column]) for column in columns]
+        assert sum(chances) == pytest.approx(1, abs=1e-5)
+        assert row["class"] == names[np.argmax(chances)]
+    look("classes", checkpoint, folder, "--csv", "confusion.csv")
+    rows = read_table("confusion.csv")
+    assert [row["class"] for row in rows] == names
+    assert [*rows[0]] == ["class", "class__", "file", "class_", "cat"]
+    assert sum(int(row[name]) for row in rows for name in [*row][1:]) == 8
+
+
 def test_classes_of_unequal_size(tmp_path, look):
     """Balanced accuracy is the mean of classes; the matrix has the counts of all classes."""
     names = ["dog", "ant, red", "cat", "bee"]  # a checkpoint's need not be sorted

@@ -24,13 +24,14 @@ SHORT = {
     "imagenet_ddp.py": [*SMALL, *"--epochs 1 -b 9 --lr 1 --warmup-epochs 0".split()],
     "text_nd.py": "--epochs 1 --max-length 32 --layers 1 --no-accel".split(),
 }
-# Of each class so many images in train.csv and in val.csv; the page's links make them equal.
+LABELS = "Labels in a table, or one folder"
+# Of each class so many images in train.csv and in val.csv; --balance makes them equal.
 TABLE = {"normal": 18, "nodule": 3, "effusion": 1}
 
 
 def test_each_part_has_a_test():
     tested = [
-        "Labels in a table",
+        LABELS,
         "A CSV instead of folders",
         "Images of 16 bits",
         "A second validation set",
@@ -78,13 +79,14 @@ def trained(tmp_path_factory):
             PIL.Image.new("RGB", (40, 36), (9 * number, 90, 200)).save(folder / "images" / name)
         with open(folder / f"{part}.csv", "w", newline="", encoding="utf-8-sig") as file:
             csv.writer(file).writerows([("file", "label"), *rows])
-    run(program("Labels in a table"), folder)
-    return folder, train(commands("Labels in a table")[0], folder)
+    prepare, script, _ = commands(LABELS)
+    run([sys.executable, ROOT / prepare[0], *prepare[1:]], folder)
+    return folder, train(script, folder)
 
 
 def numbers_of(folder):
     """Returns {class: number of links} that lead to images of this class."""
-    links = {label.name: [*label.iterdir()] for label in folder.iterdir()}
+    links = {label.name: [*label.rglob("*.png")] for label in folder.iterdir()}
     for label, paths in links.items():
         assert all(path.is_symlink() and label in path.resolve().name for path in paths)
     return {label: len(paths) for label, paths in links.items()}
@@ -99,7 +101,7 @@ def test_a_table_becomes_links(trained):
 
 def test_top1_of_balanced_links_is_the_balanced_accuracy(trained, tmp_path, call_tool, monkeypatch):
     folder, _ = trained
-    _, (tool, *words) = commands("Labels in a table")
+    prepare, _, (tool, *words) = commands(LABELS)
     assert tool == "tools/look.py"
     monkeypatch.chdir(folder)
     output, _ = call_tool("look", *words)
@@ -108,14 +110,48 @@ def test_top1_of_balanced_links_is_the_balanced_accuracy(trained, tmp_path, call
     (tmp_path / "images").symlink_to(folder / "images")
     for name in "train.csv", "val.csv":
         (tmp_path / name).symlink_to(folder / name)
-    both = 'balanced = ["train"]', 'balanced = ["train", "val"]'
-    run(program("Labels in a table", both), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    call_tool("prepare_folder", *prepare[1:], "--balance", "val")
     assert numbers_of(tmp_path / "DIR" / "val") == dict.fromkeys(TABLE, 18)
     words = ["-e", "--resume", folder / "runs/NAME/model_best.pt", "DIR"]
     balanced = run([sys.executable, ROOT / "imagenet_nd.py", *SMALL, *words], tmp_path)
     (top1,) = re.findall(r"^validation: top-1 (\S+) %", balanced, re.M)
     assert float(top1) == pytest.approx(np.mean(accuracies), abs=0.02)
     assert f"top-1 {top1}" not in output, "the classes are of different sizes in DIR/val"
+
+
+def test_each_way_of_the_table_makes_dir(tmp_path, call_tool, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = [(n, f"{n}.png", ("cat", "dog")[n % 2], ("train", "val")[n // 20]) for n in range(40)]
+    rows = [(n, label, file, label, part) for n, file, label, part in images]
+    header = "image_id", "diagnosis", "file", "label", "part"
+    tables = {"labels": rows, "train": rows[:20], "val": rows[20:]}
+    for name, some in tables.items():
+        with open(f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([header, *some])
+    for n, file, label, part in images:
+        other = {"train": "Train", "val": "valid"}[part]
+        for path in f"images/{file}", f"classes/{label}/{file}", f"parts/{other}/{label}/{file}":
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            PIL.Image.new("RGB", (8, 8), (n, 0, 0)).save(tmp_path / path)
+    typed = re.findall(r"\| `python (tools/prepare_folder.py .*?)` \|", PARTS[LABELS])
+    sources = ["labels.csv", "train.csv", "labels.csv", "classes", "parts"]
+    assert len(typed) == len(sources)
+    for number, (line, source) in enumerate(zip(typed, sources, strict=True)):
+        _, typed_source, folder, *options = line.split()
+        assert (typed_source.replace("FOLDER", source), folder) == (source, "DIR")
+        words = [source, f"DIR{number}", *options]
+        call_tool("prepare_folder", *words)
+        train, val = (
+            {
+                path.name: path.parent.name
+                for path in (tmp_path / f"DIR{number}" / part).rglob("*.*")
+            }
+            for part in ("train", "val")
+        )
+        assert train | val == {file: label for _, file, label, _ in images}
+        if "--val" not in words:
+            assert [*sorted(val)] == sorted(file for _, file, _, part in images if part == "val")
 
 
 def test_a_window_makes_8_bits(tmp_path):

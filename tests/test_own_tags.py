@@ -2,6 +2,7 @@
 train it alike, and its measures and average precision are those of plain definitions."""
 
 import csv
+import importlib.util
 import os
 import re
 import subprocess
@@ -27,6 +28,8 @@ from conftest import (
 from test_own_data import PARTS, program
 from torchvision.models import VisionTransformer
 from torchvision.transforms import v2
+
+from trainparts import errors
 
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PARTS["Several tags per image"], re.S | re.M)
 MAKE, ASSEMBLE, TRAIN = BLOCKS[0].splitlines()
@@ -163,6 +166,33 @@ def test_measures_are_those_of_the_scores(folder, one_device):
     assert 0.3 < min(each) < 0.99, "no trivial number"
     numbers = [float(each) for each in re.findall(r"\d\.\d+(?:e-\d+)?", printed)]
     assert numbers == pytest.approx([*each, np.mean(each)], abs=1e-6)
+
+
+WRONG_TABLES = {
+    "uncertain": ("file,red,blue\n0.png,1,0\n1.png,0,-1\n", "row 3: 1.png has '-1', not 0 or 1"),
+    "empty": ("file,red,blue\n0.png,,0\n", "row 2: 0.png has '', not 0 or 1"),
+    "semicolons": ("file;red;blue\n0.png;1;0\n", "it has 1 rows, of the columns ['file;red;blue']"),
+    "no rows": ("file,red\n", "it has 0 rows, of the columns ['file', 'red']"),
+    "twice": ("file,red,red\n0.png,1,0\n", "it has 1 rows, of the columns ['file', 'red', 'red']"),
+    "contradict": (
+        "file,red\n0.png,1\n1.png,0\n0.png,1\n1.png,1\n",
+        "row 5: 1.png has other tags than in an earlier row",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_TABLES)
+def test_a_line_names_what_is_wrong_in_a_table(kind, folder, tmp_path, monkeypatch):
+    content, why = WRONG_TABLES[kind]
+    (tmp_path / "train.csv").write_text(content)
+    spec = importlib.util.spec_from_file_location("tags_nd", folder / "tags_nd.py")
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "tags_nd", script)
+    spec.loader.exec_module(script)
+    holds = "; train.csv and val.csv have a column of files, and one of 0 and 1 for each tag"
+    with pytest.raises(errors.BadInput) as raised:
+        script.open_table(tmp_path / "train")
+    assert str(raised.value) == f"{tmp_path}/train.csv: {why}{holds}"
 
 
 def test_it_applies_though_other_places_change(tmp_path):

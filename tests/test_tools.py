@@ -296,7 +296,8 @@ def test_index_of_tars_that_exist(tmp_path, tool):
         (b"ant\nbee\nbee\n", "names needs 3 names or more, no two alike"),
         (b"\xff\xfe\x00", "names is no text in UTF-8"),
         (b"ant\n\nbee\n", "names needs 3 names or more, no two alike"),
-        ("\ufeffant\r\nbee\x85\u2028wasp\r\ncat\r\n\r\n".encode(), None),  # as Notepad writes
+        (b"ant\nbee \nbee\n", "names needs 3 names or more, no two alike"),
+        ("\ufeffant \r\n bee\x85\u2028wasp\r\ncat\r\n\r\n".encode(), None),  # as Notepad writes
     ):
         (tmp_path / "names").write_bytes(names)
         for part in "train", "val":
@@ -811,7 +812,7 @@ def test_a_check_says_what_it_compared(part_of, tmp_path, tool):
 def test_bad_images_have_their_numbers_in_the_part(part_of):
     content = [encoded((8, 6)), b"no image", encoded((8, 6)), b""]
     source = SimpleNamespace(target=[0] * 4, read=content.__getitem__, path="{}.jpg".format)
-    lines = part_of("make_shards").decode_all(2000, source)
+    lines, _ = part_of("make_shards").decode_all(2000, source)
     assert [line.partition(" cannot be used")[0] for line in lines] == [
         "1.jpg: image 2001",
         "3.jpg: image 2003",

@@ -374,7 +374,7 @@ def predict(args):
     with open_table(args.csv) as table:
         trained, odd = on_best_device(open_checkpoint(args.checkpoint, args.arch)), 0
         if table:
-            table.writerow(["file", "class", *trained.classes])
+            table.writerow(["file", "class", *columns(trained, "file", "class")])
         for images, numbers in crops(trained, paths):
             logits = finite(trained, trained.model(normalised(trained, images)))
             values = (logits if args.outputs else logits.softmax(dim=1)).cpu()
@@ -387,6 +387,18 @@ def predict(args):
                 else:
                     errors.print_line(f"{shown(paths[number])}: {likeliest(trained, chances)}")
     return odd
+
+
+def columns(trained, *others):
+    """Returns the names of a table's columns of the classes. A class that is called as another
+    column gets underscores, so that whoever reads by name does not take one for the other."""
+    names, taken = [], {*others, *trained.classes}
+    for name in trained.classes:
+        column = name
+        while column in others or (column != name and column in taken):
+            column += "_"
+        names.append(column)
+    return names
 
 
 def likeliest(trained, chances):
@@ -414,7 +426,7 @@ def classes(args):
         names = [shown_name(trained, label) for label in range(len(matrix))]
         print_classes(source.folder, names, matrix, found)
         if table:
-            table.writerow(["class", *trained.classes])
+            table.writerow(["class", *columns(trained, "class")])
             table.writerows(
                 [name, *row] for name, row in zip(trained.classes, matrix.tolist(), strict=True)
             )

@@ -44,6 +44,7 @@ PARTS = ("train", "val")
 PER_IMAGE = ("offset", "length", "target")  # arrays of index.npz; the others are per tar file
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MOST_CLASSES = 1_000_000  # of them the index has a list of names
+UPRIGHT = "a DIR that tools/prepare_folder.py --upright makes has turned copies of them"
 WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")  # in n01440764_10026.JPEG
 
 
@@ -301,7 +302,8 @@ def make_index(args, pool, parts=PARTS):
         count = len(classes)
         try:
             # Lines end as in text files alone: str.splitlines() would divide names, too.
-            classes = args.classes.read_text("utf-8-sig").rstrip().split("\n")
+            lines = args.classes.read_text("utf-8-sig").rstrip().split("\n")
+            classes = [line.strip() for line in lines]
         except UnicodeDecodeError:
             raise errors.BadInput(f"{args.classes} is no text in UTF-8") from None
         if len(set(classes)) < len(classes) or len(classes) < count or not all(classes):
@@ -349,26 +351,34 @@ def check(out):
 
 
 def decode_all(first, source):
-    """Returns a line for each image of a source that cannot be used."""
+    """Returns (a line for each image of a source that cannot be used, the number of images that
+    are not stored upright)."""
     torch.set_num_threads(1)
-    lines = []
+    lines, turned = [], 0
     for index in range(len(source.target)):
         try:
-            decoding.decode_by_pillow(source.read(index), whole)
+            encoded = source.read(index)
+            decoding.decode_by_pillow(encoded, whole)
+            turned += decoding.orientation(io.BytesIO(encoded)) != 1
         except (OSError, errors.BadInput) as error:
             lines.append(f"{source.path(index)}: image {first + index} cannot be used: {error}")
-    return lines
+    return lines, turned
 
 
 def verify(folder, pool):
     """Decodes every image, whole, and names those that cannot be; returns (images, bad ones)."""
-    sources, bad = open_parts(folder), 0
+    sources, bad, turned = open_parts(folder), 0, 0
     for part, source in sources.items():
         jobs = [pool.submit(decode_all, *share) for share in shares(source, 1000)]
         for job in tqdm(jobs, part, disable=None):
-            for line in job.result():
+            lines, count = job.result()
+            turned += count
+            for line in lines:
                 tqdm.write(line)
                 bad += 1
+    if turned:
+        what = f"{turned:,} images are to be turned, as their EXIF orientation says"
+        print(f"{folder}: {what}, and are read as they are: {UPRIGHT}")
     return sum(len(source.target) for source in sources.values()), bad
 
 

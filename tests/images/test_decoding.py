@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import importlib
+import io
 import os
 import random
 import re
@@ -53,6 +54,24 @@ def test_a_region_is_that_part_of_what_pillow_decodes(kind, decoder):
         assert region.dtype == np.uint8
         difference = region - expected[top : top + height, left : left + width]
         assert np.abs(difference).max() <= (kind == "CMYK"), box
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "PPM"])
+def test_the_orientation_is_said_and_not_applied(kind):
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, :8] = 200
+    for orientation in range(11):
+        exif = PIL.Image.Exif()
+        exif[0x112] = orientation
+        encoded = encode(PIL.Image.fromarray(pixels), kind, exif=exif)
+        # Pillow turns a TIFF; a PPM has no EXIF data.
+        turns = kind in ("JPEG", "PNG", "WEBP") and 2 <= orientation <= 8
+        assert decoding.orientation(io.BytesIO(encoded)) == (orientation if turns else 1)
+        if kind != "TIFF":
+            found = decoding.decode(encoded, lambda height, width: (0, 0, height, width))
+            assert np.abs(found.astype(int) - pixels).mean() < 9
+    for damaged in b"", b"\xff\xd8 no image", encoded[:40]:
+        assert decoding.orientation(io.BytesIO(damaged)) == 1
 
 
 def test_a_region_of_a_ppm_is_a_view():

@@ -18,7 +18,8 @@ from trainparts.images import image_files
 
 HOLDS = (
     "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet in any "
-    "form), or tars and index.npz (tools/make_shards.py --index)"
+    "form, tools/prepare_folder.py from a table of labels or from one folder of classes), or tars "
+    "and index.npz (tools/make_shards.py --index)"
 )
 KINDS = "*.jpg, *.jpeg, *.png, *.ppm, *.bmp, *.pgm, *.tif, *.tiff, *.webp"
 

@@ -17,9 +17,10 @@ import re
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from types import ModuleType
-from typing import Protocol
+from typing import IO, Protocol
 
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 import torch
 
@@ -194,6 +195,17 @@ def decode_by_pillow(encoded: bytes, choose: Choose) -> np.ndarray:
             raise errors.BadInput(why_unread(encoded)) from None
         except Exception as error:  # Pillow's decoders raise errors of any kind
             raise errors.BadInput(errors.first_line(error)) from None
+
+
+def orientation(file: IO[bytes]) -> int:
+    """Returns the EXIF orientation of an image: 1 is upright, 2 to 8 are to be turned or mirrored,
+    which decode() does not do, as torchvision does not. Pillow does it for a TIFF, which is 1."""
+    with contextlib.suppress(Exception), hushed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with PIL.Image.open(file, formats=FORMATS) as image:
+            found = image.getexif().get(PIL.ExifTags.Base.Orientation, 1)
+            return found if image.format != "TIFF" and found in range(2, 9) else 1
+    return 1  # decode() says what is wrong with it
 
 
 def why_unread(encoded: bytes) -> str:

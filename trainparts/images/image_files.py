@@ -167,8 +167,9 @@ def name_classes(folder: Path) -> list[str]:
 def no_part(folder: Path, error: Exception) -> errors.BadInput | errors.Fault:
     """Returns what to raise for an error of listing train/ or val/."""
     holds = (
-        "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet "
-        "in any form), or tars and index.npz (tools/make_shards.py --index)"
+        "; train/ and val/ hold <class>/* (tools/prepare_imagenet.py makes them from ImageNet in "
+        "any form, tools/prepare_folder.py from a table of labels or from one folder of classes), "
+        "or tars and index.npz (tools/make_shards.py --index)"
     )
     return errors.storage_error(folder, error, typed=True, advice=holds)
 
