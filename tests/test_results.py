@@ -185,8 +185,17 @@ def test_the_last_epoch_is_the_headline():
     recipes = " ".join((ROOT / "docs" / "recipes.md").read_text().split())
     assert f"{eight} % after the last epoch in 5 h 49 min on 8, {many} % in 1 h 8 min" in recipes
     readme = " ".join((ROOT / "README.md").read_text().split())
-    ends = f"needed 5 h 49 min for the same 90 epochs, and ended at {eight} % top-1."
-    assert f"On 8 V100, the project of 2020 {ends}" in readme
+    share, times = (
+        re.search(r"64 GPUs reach (\d+) % of ideal", text)[1],
+        r"(\d\.\d) times as fast as",
+    )
+    assert f"{eight} % top-1 in 5 h 49 min on 8, and {share} % of ideal scaling on 64." in readme
+    speed = re.search(r"On one NVIDIA H200, ResNet-50 trains at ([\d,]+) images/s", text)[1]
+    assert f"One NVIDIA H200: ResNet-50 trains at {speed} images/s on synthetic images." in readme
+    loading = re.search(rf"{times} DALI, {times} FFCV .*?; {times} pytorch/examples", text).groups()
+    assert loading[1:2] + loading[:1] != loading[:2]
+    for factor, other in zip(loading, ("by DALI", "by FFCV", "into pytorch/ex"), strict=True):
+        assert f"{factor} times as fast as {other}" in readme
     lessons = " ".join((ROOT / "docs" / "lessons.md").read_text().split())
     ends = f"{eight} % top-1 on 8 GPUs with 1,664 images per step, and at {many} % on 64 GPUs"
     assert f"ended at {ends}" in lessons

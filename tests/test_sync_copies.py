@@ -529,7 +529,7 @@ def test_pages_list_the_sections():
     parts = sync_copies.split(SCRIPTS["imagenet_nd.py"])
     titles = {name: re.findall("^# -{9,} (.+)$", parts[name], re.MULTILINE) for name in parts}
     assert len(titles["task"]) == 6
-    for page in "README.md", "CONTRIBUTING.md":
+    for page in "docs/reading.md", "CONTRIBUTING.md":
         rows = re.findall(r"^\| \*\*(\w+)\*\* \| (.+?) \|", (ROOT / page).read_text(), re.MULTILINE)
         assert [name for name, _ in rows] == list(sync_copies.SECTIONS), page
         assert dict(rows)["task"].endswith(": " + ", ".join(titles["task"])), page
@@ -542,7 +542,7 @@ def test_a_docstring_ends_with_where_to_read(name):
 
 
 def test_the_first_145_lines_of_the_diff_are_ddp():
-    """As the README says; what follows is in the launch sections."""
+    """As docs/reading.md says; what follows is in the launch sections."""
     text = SCRIPTS["imagenet_nd.py"].splitlines()
     loop, launch = (
         next(number for number, line in enumerate(text, 1) if line.startswith(f"# ==== {name}"))
