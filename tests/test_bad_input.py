@@ -119,11 +119,6 @@ OPTIONS = {
         ("@nothing.txt", "@nothing.txt: No such file or directory"),
         ("--output-dir /dev/null/runs", "--output-dir /dev/null/runs"),
         ("--output-dir nothing/run", "nothing/run: there is no folder nothing: mount its disk"),
-        ("--log-dir x", "--log-dir: a run has a folder of its own: --output-dir FOLDER"),
-        (
-            "--resume auto",
-            "--resume: give the run's folder, --output-dir FOLDER, and the same comm",
-        ),
         ("--output-dir=", "--resume and --output-dir need a name"),
         ("--resume=", "--resume and --output-dir need a name"),
         ("--evaluate", "--evaluate needs --resume, --output-dir, --weights or --pretrained"),

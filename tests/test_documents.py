@@ -6,7 +6,7 @@ import pytest
 from conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CONTRIBUTING.md"]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += [ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 # All that people read, docstrings and templates of pages included, but for tests.
 READ = [*PAGES, *ROOT.glob("logs/*/README.md"), *ROOT.glob("*/*.j2"), *ROOT.glob("*.py")]
 READ += [

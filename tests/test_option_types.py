@@ -63,12 +63,3 @@ def test_a_range_is_of_its_kind_and_ends():
     assert (parse("-3"), parse("5")) == (-3, 5)
     with pytest.raises(argparse.ArgumentTypeError, match=r"^6 is no int from -3 to 5$"):
         parse("6")
-
-
-def test_a_value_that_is_gone_is_refused_with_advice():
-    line = "^give a folder, and the same command again resumes it$"
-    for gone, text in ("auto", "auto"), (None, "auto"), (None, ""):
-        with pytest.raises(argparse.ArgumentTypeError, match=line):
-            option_types.replaced(gone, "give a folder", text)
-    for text in "automatic", "", "AUTO", "None":
-        assert option_types.replaced("auto", "give a folder", text) == text

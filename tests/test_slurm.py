@@ -118,7 +118,6 @@ def test_options_parse(script, named, gpus, tmp_path):
 
 
 ONE = "{} is one process: sbatch --nodes=1 --ntasks-per-node=1 ..."
-RUNS = "RUNS=my runs: unset it, and type --output-dir my runs/NAME behind {}"
 FILES = {"@one": "--output-dir elsewhere\n", "@two": "--lr 0.2\n--seed 1 '--output-dir=a b'\n"}
 FILED = "{}: type its --output-dir behind {{}}, where this file can read it"
 
@@ -129,7 +128,6 @@ FILED = "{}: type its --output-dir behind {{}}, where this file can read it"
         *[(script, {"size": "14"}, ONE) for script in (*ALONE, "text_dp.py")],
         ("text_nd.py", {"size": "21"}, ONE),
         ("mine.py", {"LAUNCHER": "mpirun"}, "LAUNCHER=mpirun: it is srun, torchrun or horovodrun"),
-        ("imagenet_ddp.py", {"RUNS": "my runs"}, RUNS),
         # The file could not know in which folder to look for the marker.
         *[("imagenet_ddp.py", {"more": ["@no", each]}, FILED.format(each)) for each in FILES],
     ],
@@ -233,9 +231,7 @@ def test_evaluation_gets_no_folder(evaluate, tmp_path):
     assert (tmp_path / "output").read_text() == ""
 
 
-@pytest.mark.parametrize(
-    "more", [["--output-dir="], ["--output-dir"], ["--resume", "auto"], ["--log-dir", "runs"]]
-)
+@pytest.mark.parametrize("more", [["--output-dir="], ["--output-dir"]])
 def test_refused_by_the_script(more, tmp_path):
     """What the file adds takes the place of nothing that was typed."""
     assert batch("imagenet_ddp.py", tmp_path, WORDS, more=more) == 0

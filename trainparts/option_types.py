@@ -33,11 +33,3 @@ non_negative = number_between(float, 0, 1e12)
 positive = number_between(float, 1e-12, 1e12)
 zero_to_1 = number_between(float, 0, 1)
 fraction = number_between(float, 1e-9, 1)
-
-
-def replaced(gone: str | None, advice: str, text: str) -> str:
-    """Returns the text of an option. Raises ArgumentTypeError, with advice, if the text is `gone`,
-    a value that is no longer accepted; or for any text, if `gone` is None."""
-    if text == gone or gone is None:
-        raise argparse.ArgumentTypeError(f"{advice}, and the same command again resumes it")
-    return text

@@ -6,7 +6,6 @@ Use it to give another script the options that these scripts have, with their he
 from __future__ import annotations
 
 import argparse
-import functools
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -83,14 +82,8 @@ def add_run_options(
     add(
         "--resume",
         metavar="PATH",
-        type=functools.partial(
-            option_types.replaced, "auto", "give the run's folder, --output-dir FOLDER"
-        ),
         help="begin another run from a checkpoint, or from a folder's newest (default: none)",
     )
-    gone = "a run has a folder of its own: --output-dir FOLDER"
-    hidden = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    add("--log-dir", type=functools.partial(option_types.replaced, None, gone), **hidden)
     add(
         "--checkpoint-minutes",
         type=option_types.non_negative,
