@@ -1261,7 +1261,9 @@ tests/test_tools.py -k worker_ends
   worker processes of a killed program stay => signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    endings.end_with_parent(signal.SIGKILL) => signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    endings.end_with_parent(signal.SIGINT)
 tests/test_prepare.py -k numbered_on
   images of a third parquet file have numbers of the second =>             first += count\n =>             first = count\n
-tests/test_prepare_folder.py -k "table_becomes or column_of_coco or several_folders or says_the_part or without_a_name"
+tests/test_prepare_folder.py -k "table_becomes or column_of_coco or several_folders or says_the_part or without_a_name or header_says or table_of_val"
+  the whole table says what separates its columns => "delimiter": max(SEPARATORS, key=header.count) => "delimiter": max(SEPARATORS, key=text.count)
+  val's table is divided by its column => "--split": None if part else args.split, => "--split": args.split,
   a table's mark is part of its first column => text = path.read_text("utf-8-sig")\n        if pointer => text = path.read_text("utf-8")\n        if pointer
   commas alone separate columns => "delimiter": max(SEPARATORS, key=header.count) => "delimiter": ","
   values keep their blanks => lines = [(number, [*map(str.strip, line)]) for number => lines = [(number, line) for number
@@ -1306,6 +1308,7 @@ tests/test_prepare_folder.py -k "stays_in_its or is_divided or in_one_part or gr
   a group is divided for a class => if image.part == "val" and not image.group => if image.part == "val"
   test is divided with train => if args.val and part == "train" and share_of => if args.val and share_of
 tests/test_prepare_folder.py -k "other_names or test_alone or called_train or something_else or go_together or left_out or one_class or beside_the_classes or lie_in_source or never_in_the_way or to_nothing"
+  a folder of classes is a class of train/ => elif len(labels) == 1 and part in ("", "train"): => elif len(labels) == 1 and not part:
   a class called Train is a part => if not parts or (len(found) == 1 and len(parts) < len(names)): => if not parts:
   test is in val and in test => if not (args.val_from and is_same(folder / name, args.val_from)): => if True:
   images of unknown classes are tested => if image.part != "test" or image.label not in strange] => if image.label is not None]
@@ -1313,7 +1316,9 @@ tests/test_prepare_folder.py -k "other_names or test_alone or called_train or so
   val of one class is refused => elif len(labels) == 1 and part in ("", "train"): => elif len(labels) == 1:
   images beside the classes are not counted => = sum(map(is_image, beside)) => = 0
   images of SOURCE are replaced => if any(source.startswith(inside) for source in sources): => if False:
-tests/test_prepare_folder.py -k "balance or interrupted or other_options or links_and_copies or beside_the_table or other_classes"
+tests/test_prepare_folder.py -k "balance or interrupted or other_options or links_and_copies or beside_the_table or other_classes or whole_part or behind_a_link"
+  links of a DIR behind a link lead to nothing => start = os.path.realpath(path.parent) => start = os.path.abspath(path.parent)
+  a part that was whole keeps its unfinished name =>         if unfinished.exists():\n            os.rename(unfinished, whole) =>         if todo and unfinished.exists():\n            os.rename(unfinished, whole)
   rare classes have a link too few => for number in range(most[part] if part in balance else len(some)): => for number in range(most[part] - (len(some) < most[part]) if part in balance else len(some)):
   val is balanced with train => most[part] if part in balance else => most[part] if balance else
   a second link replaces an image of its name => while again and path in plan:  # an image => while False:  # an image
@@ -1332,6 +1337,7 @@ tests/test_prepare_folder.py -k "upright or turned"
   a photo that was replaced is not turned => return made.st_mtime >= before.st_mtime and is_upright(path) => return is_upright(path)
   a damaged photo is left out => elif self.kind == "copy" or not turn_upright(self.source, unfinished):\n            shutil.copyfile(self.source, unfinished) => elif self.kind == "copy" or not turn_upright(self.source, unfinished):\n            unfinished.touch()
 tests/images/test_decoding.py
+  damaged EXIF data end the run => with contextlib.suppress(Exception), hushed(), warnings.catch_warnings():\n        warnings.simplefilter("ignore")\n        with PIL.Image.open(file => with contextlib.suppress(OSError), hushed(), warnings.catch_warnings():\n        warnings.simplefilter("ignore")\n        with PIL.Image.open(file
   a TIFF is said to be on its side => return found if image.format != "TIFF" and found in range(2, 9) else 1 => return found if found in range(2, 9) else 1
   mirrored photos are upright => found in range(2, 9) else 1 => found in (3, 6, 8) else 1
 tests/test_look.py -k taken_for_another

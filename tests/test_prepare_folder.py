@@ -201,6 +201,22 @@ def test_a_column_says_the_part(folder, prepare):
         assert f"DIR/{part}: {len(some)} images of" in "\n".join(lines)
 
 
+def test_the_header_says_what_separates_columns(folder, prepare):
+    rows = [(*row, ("train", "val")[n % 2], "a, b, c, d, e, f") for n, row in enumerate(ROWS)]
+    write_csv(folder / "t.csv", rows, ("file", "label", "set", "note"), ";")
+    prepare(*"t.csv DIR --images images --split set".split())
+    assert held(folder / "DIR", "val") == wanted(folder, ROWS[1::2])
+
+
+@pytest.mark.parametrize("header", [("file", "label"), ("file", "label", "set")])
+def test_a_table_of_val_is_val_whatever_it_says(header, folder, prepare):
+    rows = [(*row, "train") for row in ROWS]
+    write_csv(folder / "t.csv", rows[:8], ("file", "label", "set"))
+    write_csv(folder / "v.csv", [row[: len(header)] for row in rows[8:]], header)
+    prepare(*"t.csv DIR --images images --split set --val-from v.csv".split())
+    assert held(folder / "DIR", "val") == wanted(folder, ROWS[8:])
+
+
 def test_the_table_that_is_printed(folder, prepare):
     rows = [("0.jpg", "all"), ("1.jpg", "all"), ("2.jpg", "ox"), ("1.jpg", "all")]
     write_csv(folder / "t.csv", rows)
@@ -686,6 +702,10 @@ FOLDERS = {  # {kind: (paths in FOLDER, the line)}
         ["data/cat/a.jpg", "data/dog/a.jpg"],
         "FOLDER has one class, data; if that holds the classes, give FOLDER/data",
     ),
+    "nested parts": (
+        [f"{part}/images/{label}/a.jpg" for part in ("train", "val") for label in ("cat", "dog")],
+        "FOLDER/train has one class, images; if that holds the classes, give FOLDER/train/images",
+    ),
     "two": (
         ["val/a/a.jpg", "train/a/a.jpg", "valid/a/a.jpg"],
         "error: FOLDER has train and val and valid: remove or rename one of them",
@@ -698,7 +718,8 @@ def test_a_folder_that_holds_something_else(kind, folder, prepare):
     paths, line = FOLDERS[kind]
     for path in paths:
         write_photo(folder / "FOLDER" / path)
-    lines = prepare("FOLDER", "DIR", *(["--val", 0.1] if kind != "two" else []), status=2)
+    divided = kind not in ("two", "nested parts")
+    lines = prepare("FOLDER", "DIR", *(["--val", 0.1] if divided else []), status=2)
     assert lines[0] == f"prepare_folder.py: {line}"
 
 
@@ -775,6 +796,22 @@ def test_again_completes_what_was_interrupted(folder, prepare, monkeypatch):
     before = {path: path.lstat().st_mtime_ns for path in (folder / "DIR").rglob("*")}
     prepare(*words)
     assert {path: path.lstat().st_mtime_ns for path in (folder / "DIR").rglob("*")} == before
+
+
+def test_again_gives_a_whole_part_its_name(folder, prepare):
+    write_parts(folder, ["train", "val"])
+    prepare("FOLDER", "DIR")
+    (folder / "DIR" / "train").rename(folder / "DIR" / "train.unfinished")
+    prepare("FOLDER", "DIR")
+    assert sorted(os.listdir("DIR")) == ["train", "val"] and len(held(folder / "DIR", "train")) == 4
+
+
+def test_dir_behind_a_link(folder, prepare):
+    write_parts(folder, ["train", "val"])
+    (folder / "disk" / "deep").mkdir(parents=True)
+    (folder / "data").symlink_to("disk/deep")
+    prepare("FOLDER", "data/DIR")
+    assert len(held(folder / "data" / "DIR", "train")) == 4
 
 
 def test_dir_has_nothing_of_other_options(folder, prepare):

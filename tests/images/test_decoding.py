@@ -70,7 +70,8 @@ def test_the_orientation_is_said_and_not_applied(kind):
         if kind != "TIFF":
             found = decoding.decode(encoded, lambda height, width: (0, 0, height, width))
             assert np.abs(found.astype(int) - pixels).mean() < 9
-    for damaged in b"", b"\xff\xd8 no image", encoded[:40]:
+    odd = encode(PIL.Image.fromarray(pixels), "PNG", exif=b"Exif\0\0garbage!")
+    for damaged in b"", b"\xff\xd8 no image", encoded[:40], odd:
         assert decoding.orientation(io.BytesIO(damaged)) == 1
 
 
