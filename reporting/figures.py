@@ -198,12 +198,12 @@ def io(counters):
 
 
 def model(scaling):
-    """A scaling model: its fits, their continuation by a decade, and its 95 % band."""
+    """A scaling model: its fits, up to twice the largest measured size, and its 95 % band."""
     fit, small, large, model = scaling
     runs = sorted([*small, *large], key=lambda run: run.devices)
     least, last, word = runs[0].devices, runs[-1], device_word(runs)
     strong = len({run.global_batch for run in runs}) == 1  # the same global batch for all
-    most = min(10 * last.devices, last.global_batch) if strong else 10 * last.devices
+    most = min(2 * last.devices, last.global_batch) if strong else 2 * last.devices
     x = np.geomspace(least, max(most, last.devices), 60)
     images = last.global_batch / (x if strong else last.devices)
     y, of_small = (images * x / each.predict(x, images) for each in (model, fit))
@@ -287,13 +287,16 @@ def scaling(cluster):
 
 
 def parity(rows):
-    """Differences of losses, step by step."""
+    """The largest difference of losses in each step, of models with and without BatchNorm."""
     curves, plain = {}, [row["largest"] for row in rows if not row["batchnorm"]]
-    for place, row in enumerate(rows):
-        name = row["run"].arch + (", BatchNorm" if row["batchnorm"] else "")
-        apart = pd.Series(np.maximum(row["apart"], 1e-9), row["steps"])
-        curves[f"_{place}" if name in curves else name] = apart
-    look = {"colors": [ORANGE if row["batchnorm"] else TEAL for row in rows], "logy": True}
+    for batchnorm in False, True:
+        some = [row for row in rows if row["batchnorm"] == batchnorm]
+        for arch in dict.fromkeys(row["run"].arch for row in some):
+            apart = [pd.Series(r["apart"], r["steps"]) for r in some if r["run"].arch == arch]
+            name = f"{arch}{', BatchNorm' * batchnorm}"
+            name += f", largest of {len(apart)} runs" * (len(apart) > 1)
+            curves[name] = pd.concat(apart, axis=1).max(axis=1).clip(lower=1e-9)
+    look = {"colors": [ORANGE if "BatchNorm" in name else TEAL for name in curves], "logy": True}
     title = f"{len(plain)} ways, without BatchNorm: losses within {max(plain, default=0):.0e}"
     return [panel(curves, title, "step", "relative difference", **look)]
 
