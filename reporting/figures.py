@@ -185,6 +185,24 @@ def study(runs, counters=None):
     return panels + (io(counters) if counters else [])
 
 
+def reached(runs):
+    """What runs of a study reach over epochs and over time, for a page that has their speed in a
+    table; all of study() if they log no accuracy."""
+    panels = study(runs)
+    names = "validation top-1, %", "validation accuracy, %"
+    shown = [each for each in panels if each["ylabel"] in names]
+    if [each["xlabel"] for each in shown] != ["epoch", "minutes"]:
+        return panels
+    over_epochs, over_time = shown
+    ends = [values.iat[-1] for values in over_epochs["curves"].values()]
+    over_epochs["title"] = f"{min(ends):.1f} to {max(ends):.1f} % after the last epoch"
+    minutes = {name[1:]: values.index[-1] for name, values in over_time["curves"].items()}
+    first, last = (pick(minutes, key=minutes.get) for pick in (min, max))
+    took = f"{first} takes {minutes[first]:.1f} minutes"
+    over_time["title"] = f"{took}, {last} {minutes[last]:.1f}" if first != last else took
+    return shown
+
+
 def io(counters):
     """A file system's bandwidth and reads/s over minutes."""
     (minutes, read), (others, calls) = counters

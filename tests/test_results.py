@@ -1330,6 +1330,24 @@ def test_a_cluster_s_speed_and_time(cluster):
     assert time["title"] == "4 epochs in 1:00:00 on 8 GPUs"
 
 
+def test_what_a_study_reaches(tmp_path):
+    """Over epochs and over time, each with its finding; of runs without an accuracy all panels."""
+    for number, top1 in enumerate(([10, 50], [20, 40], [30, 45])):
+        tags = {"Top1/val": top1, "Loss/val": [2, 1], "Throughput/train": [9, 9]}
+        name = NAME.format(2 * (number + 1))
+        write_run(tmp_path / "with" / name, tags, epoch_seconds=(120, 60, 600)[number])
+        write_run(tmp_path / "without" / name, {"Loss/val": [2, 1]})
+    runs = logs.read_runs([tmp_path / "with"])[0]
+    over_epochs, over_time = figures.reached(runs)
+    assert over_epochs["title"] == "40.0 to 50.0 % after the last epoch"
+    names = [*over_epochs["curves"]]
+    assert over_time["title"] == f"{names[1]} takes 2.0 minutes, {names[2]} 20.0"
+    (alone, time) = figures.reached(runs[:1])
+    assert time["title"].endswith(" takes 4.0 minutes") and alone["xlabel"] == "epoch"
+    others = logs.read_runs([tmp_path / "without"])[0]
+    assert len(figures.reached(others)) == len(figures.study(others)) > 0
+
+
 def test_the_figure_of_parity():
     """Differences of 0 have a place on its logarithmic axis; the title is of rows without
     BatchNorm."""
