@@ -191,10 +191,10 @@ def test_the_last_epoch_is_the_headline():
     )
     assert f"{eight} % top-1 in 5 h 49 min on 8, and {share} % of ideal scaling on 64." in readme
     speed = re.search(r"On one NVIDIA H200, ResNet-50 trains at ([\d,]+) images/s", text)[1]
-    assert f"One NVIDIA H200: ResNet-50 trains at {speed} images/s on synthetic images." in readme
+    assert f"One NVIDIA H200: ResNet-50 trains at {speed} images/s on synthetic images" in readme
     loading = re.search(rf"{times} DALI, {times} FFCV .*?; {times} pytorch/examples", text).groups()
     assert loading[1:2] + loading[:1] != loading[:2]
-    for factor, other in zip(loading, ("by DALI", "by FFCV", "into pytorch/ex"), strict=True):
+    for factor, other in zip(loading, ("by DALI", "by FFCV", "in pytorch/ex"), strict=True):
         assert f"{factor} times as fast as {other}" in readme
     lessons = " ".join((ROOT / "docs" / "lessons.md").read_text().split())
     ends = f"{eight} % top-1 on 8 GPUs with 1,664 images per step, and at {many} % on 64 GPUs"
