@@ -1340,6 +1340,8 @@ tests/images/test_decoding.py
   damaged EXIF data end the run => with contextlib.suppress(Exception), hushed(), warnings.catch_warnings():\n        warnings.simplefilter("ignore")\n        with PIL.Image.open(file => with contextlib.suppress(OSError), hushed(), warnings.catch_warnings():\n        warnings.simplefilter("ignore")\n        with PIL.Image.open(file
   a TIFF is said to be on its side => return found if image.format != "TIFF" and found in range(2, 9) else 1 => return found if found in range(2, 9) else 1
   mirrored photos are upright => found in range(2, 9) else 1 => found in (3, 6, 8) else 1
+tests/images/test_image_loading.py -k batches_are_left
+  loader workers keep a program from ending =>     for worker in {*multiprocessing.active_children()} - before:\n =>     for worker in ():\n
 tests/test_look.py -k taken_for_another
   a class called file has the column of paths => while column in others or (column != name and column in taken): => while False:
   a class called class has a column of another class => while column in others or (column != name and column in taken): => while column in others:

@@ -128,3 +128,9 @@ print(before == digest.IDENTITY, before.endswith(now), sorted(digest.TEXTS))
     words = [sys.executable, "-c", program]
     output = subprocess.check_output(words, cwd=tmp_path, text=True)
     assert output == "True False ['__init__.py', 'package_digest.py']\n"
+
+
+def test_the_package_says_which_it_is():
+    words = [sys.executable, "-m", "trainparts"]
+    printed = subprocess.check_output(words, cwd=ROOT, text=True, env={"PATH": os.environ["PATH"]})
+    assert printed == f"trainparts {package_digest.IDENTITY} in {ROOT / 'trainparts'}\n"

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -16,7 +17,7 @@ import PIL.Image
 import psutil
 import pytest
 import torch
-from conftest import no_table
+from conftest import ROOT, no_table, write_images
 from test_data import encode, photo, whole
 
 from trainparts import errors
@@ -524,3 +525,35 @@ def test_shards_are_closed_where_the_system_allows_no_more_files(
         shard.read(0)
     assert image_loading.load_again(shard, 0, lambda: None, raised.value) == b"img."
     assert pauses == [1]
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+from pathlib import Path
+from trainparts.images import image_files, image_loading
+
+def crop(out, key, epoch):
+    image = yield lambda height, width: (0, 0, 8, 8)
+    out.copy_(torch.from_numpy(image.copy()))
+    yield
+
+if __name__ == "__main__":
+    sources = dict(zip(("train", "val"), image_files.open_sources(Path("data"))))
+    jobs = [("train", 0, number, [0, 1]) for number in range(50)]
+    size_of, device = (lambda split, epoch: 8), torch.device("cpu")
+    crops = dict.fromkeys(sources, crop)
+    batches = image_loading.load_images(jobs, sources, crops, size_of, 1000, 2, device)
+    print([*next(batches)[0].shape], flush=True)
+    {ends}
+"""
+
+
+@pytest.mark.parametrize(("ends", "status"), [("pass", 0), ("raise ValueError", 1)])
+def test_a_program_ends_though_batches_are_left(ends, status, tmp_path):
+    """Loader workers ignore what multiprocessing ends them by, and would be waited for."""
+    write_images(tmp_path / "data")
+    words = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), ends=ends)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (status, "[2, 8, 8, 3]\n"), done.stderr

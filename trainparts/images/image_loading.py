@@ -8,7 +8,9 @@ region, uint8 (height, width, 3); writes into `out`, uint8 (size, size, 3); and 
 
 from __future__ import annotations
 
+import atexit
 import functools
+import multiprocessing
 import signal
 import sys
 import time
@@ -58,7 +60,11 @@ def load_images(
     )
     # Workers are forked here, and the caller's first collective comes later: up to Python 3.11, a
     # child hangs that is forked while a collective's thread waits for the interpreter's lock.
+    before = {*multiprocessing.active_children()}
     loaded = iter(loader)
+    # As Python exits, multiprocessing sends SIGTERM, which the workers ignore, and waits for them.
+    for worker in {*multiprocessing.active_children()} - before:
+        atexit.register(worker.kill)
     if device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
         where = buffers.data_ptr(), buffers.nbytes, 0
