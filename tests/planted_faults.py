@@ -1275,7 +1275,7 @@ tests/test_prepare_folder.py -k "table_becomes or column_of_coco or several_fold
   pandas' index is a column => {name: value for name, value in pairs if name}))  # pandas => dict(pairs)))  # pandas
 tests/test_prepare_folder.py -k "that_is_printed or twice_and or no_file_at_all or may_be_several"
   images are counted as files => columns[part] = [f"{len(images[part, name]):,}" for name in names] => columns[part] = [f"{files[part, name]:,}" for name in names]
-  rows that name an image again are not said => say(f"rows or links that name an image again, with the same label: {double:,}") => pass
+  rows that name an image again are not said => again.append(image.where) => pass
   a dry run makes DIR =>         if not args.dry_run:\n =>         if True:\n
   classes that val lacks are not said => if without := [name for name in names if not files["val", name]]: => if without := []:
   a table of which no row is left is well => if missing == len(rows): => if missing > len(rows):

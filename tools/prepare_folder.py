@@ -466,7 +466,7 @@ def make_plan(args, mistakes):
 
 def without_doubles(images, mistakes):
     """Returns the images once each; two that contradict each other are mistakes."""
-    found = {}
+    found, again = {}, []
     for image in images:
         try:
             first = found.setdefault(os.path.realpath(image.path, strict=True), image)
@@ -480,8 +480,13 @@ def without_doubles(images, mistakes):
             what = f"{image.path} is in {image.part or 'train'} there"
             what += f", and in {first.part or 'train'} in {first.where}"
             mistakes.add("two parts", f"{image.where}: {what}")
-    if double := len(images) - len(found) - len(mistakes.lines["a link to nothing"]):
-        say(f"rows or links that name an image again, with the same label: {double:,}")
+        elif first is not image:
+            again.append(image.where)
+    if again:
+        first = ", ".join(again[:3]) + ", ..." * (len(again) > 3)
+        say(
+            f"rows or links that name an image again, with the same label: {len(again):,} ({first})"
+        )
     return [*found.values()]
 
 
