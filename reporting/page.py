@@ -79,12 +79,10 @@ def make_page(runs, bench, ios, warnings, command):
         files[name] = file_name(name or "runs")
         while files[name] in drawn:  # two studies whose names differ in odd characters alone
             files[name] += "_"
-        of_others = name in others
-        drawn[files[name]] = (
-            figures.study(studies[name], ios.get(name))
-            if of_others
-            else figures.reached(studies[name])
-        )
+        if name in others:
+            drawn[files[name]] = figures.study(studies[name], ios.get(name))
+        else:  # the page has a table of their speed
+            drawn[files[name]] = figures.reached(studies[name])
         shown[files[name]] = studies[name]
     for name, members in shown.items():
         said = dict.fromkeys(filter(None, map(findings.whose, members)))

@@ -172,23 +172,27 @@ def begin(words, cwd, env, **options):
     return STARTED[-1]
 
 
+def with_small(env):
+    """Returns an environment, by default this process's, in which small_models/ is found."""
+    env = {**(env or os.environ)}
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, (SMALL, env.get("PYTHONPATH"))))}
+
+
 def popen(words, cwd, env=None, stdout=None, **options):
     """Stands for subprocess.Popen() in a program that a test calls, and which writes its processes'
     output to a file."""
     words = [*map(str, words)]
     if not forked.can_run(words):
         return subprocess.Popen(words, cwd=cwd, env=env, stdout=stdout, **options)
-    env = {**(env or os.environ)}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (SMALL, env.get("PYTHONPATH"))))
-    return begin(words, cwd, env, file=stdout.name, own_session=options.get("start_new_session"))
+    return begin(
+        words, cwd, with_small(env), file=stdout.name, own_session=options.get("start_new_session")
+    )
 
 
 def run_forked(words, cwd=None, env=None, **options):
     """Stands for subprocess.run() in a program that a test calls; stderr is with stdout."""
     words = [*map(str, words)]
-    env = {**(env or os.environ)}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (SMALL, env.get("PYTHONPATH"))))
-    process = begin(words, str(cwd or os.getcwd()), env)
+    process = begin(words, str(cwd or os.getcwd()), with_small(env))
     output = process.communicate()[0]
     return subprocess.CompletedProcess(words, process.returncode, output, output)
 

@@ -1268,9 +1268,9 @@ tests/test_prepare_folder.py -k "table_becomes or column_of_coco or several_fold
   commas alone separate columns => "delimiter": max(SEPARATORS, key=header.count) => "delimiter": ","
   values keep their blanks => lines = [(number, [*map(str.strip, line)]) for number => lines = [(number, line) for number
   a path needs its suffix => pairs = [(key, there)] if there else self.stems.get((folder, key), []) => pairs = [(key, there)] if there else []
-  paths of Windows are not found => found, name = {}, name.replace("\\", "/") => found = {}
+  paths of Windows are not found => {name, name.replace("\\", "/")}): => {name}):
   an annotation has the first image's category => categories[each["category_id"]] => categories[min(categories)]
-  the first folder of images alone => for folder in self.folders:\n            # An absolute => for folder in self.folders[:1]:\n            # An absolute
+  the first folder of images alone => itertools.product(self.folders, {name, => itertools.product(self.folders[:1], {name,
   a row of dev is tested => "val": ("val", "valid", "validation", "dev"), => "val": ("val", "valid", "validation"),
   pandas' index is a column => {name: value for name, value in pairs if name}))  # pandas => dict(pairs)))  # pandas
 tests/test_prepare_folder.py -k "that_is_printed or twice_and or no_file_at_all or may_be_several"
@@ -1279,7 +1279,7 @@ tests/test_prepare_folder.py -k "that_is_printed or twice_and or no_file_at_all 
   a dry run makes DIR =>         if not args.dry_run:\n =>         if True:\n
   classes that val lacks are not said => if without := [name for name in names if not files["val", name]]: => if without := []:
   a table of which no row is left is well => if missing == len(rows): => if missing > len(rows):
-  all images of one class are well => and len(labels["train"]) == 1:\n        if not => and False:\n        if not
+  all images of one class are well => if len({*labels["train"], *labels["val"]}) == 1 and not args.source => if False and not args.source
 tests/test_prepare_folder.py -k "label_that or labels_that"
   labels of one folder meet => elif other := labels.get(name): => elif other := None:
   hidden folders are classes => if not name or name[0] == "." or => if not name or name in (".", "..") or
@@ -1336,6 +1336,9 @@ tests/test_prepare_folder.py -k "upright or turned"
   a copy that is not turned is kept => return made.st_mtime >= before.st_mtime and is_upright(path) => return made.st_mtime >= before.st_mtime
   a photo that was replaced is not turned => return made.st_mtime >= before.st_mtime and is_upright(path) => return is_upright(path)
   a damaged photo is left out => elif self.kind == "copy" or not turn_upright(self.source, unfinished):\n            shutil.copyfile(self.source, unfinished) => elif self.kind == "copy" or not turn_upright(self.source, unfinished):\n            unfinished.touch()
+tests/test_prepare_folder.py -k "path_of_no_file or have_a_backslash"
+  a row that names its folder is a bug => .parts[1:]  # one was not => .parts[1:] or [][0]  # one was not
+  a backslash is a separator alone => {name, name.replace("\\", "/")}): => {name.replace("\\", "/")}):
 tests/images/test_decoding.py
   damaged EXIF data end the run => with contextlib.suppress(Exception), hushed(), warnings.catch_warnings():\n        warnings.simplefilter("ignore")\n        with PIL.Image.open(file => with contextlib.suppress(OSError), hushed(), warnings.catch_warnings():\n        warnings.simplefilter("ignore")\n        with PIL.Image.open(file
   a TIFF is said to be on its side => return found if image.format != "TIFF" and found in range(2, 9) else 1 => return found if found in range(2, 9) else 1

@@ -496,6 +496,22 @@ def test_the_hint_names_the_file_that_a_path_ends_in(folder, prepare):
     assert lines[2].endswith("no 5.jpg in images, but images/5.png, with another suffix")
 
 
+@pytest.mark.parametrize("name", [".", "..", "/", "a\\b", "./."])
+def test_a_path_of_no_file_is_a_mistake(name, folder, prepare):
+    write_csv(folder / "t.csv", [*ROWS, (name, "cat")])
+    lines = prepare(*"t.csv DIR --images images --val 0.4".split(), status=2)
+    assert lines[0] == f"prepare_folder.py: t.csv: row 14: {MISSING.format(name)}"
+
+
+def test_a_name_may_have_a_backslash(folder, prepare):
+    (folder / "images" / "0.jpg").rename(folder / "images" / "a\\b.jpg")
+    rows = [("a\\b.jpg", "cat"), *ROWS[1:]]
+    write_csv(folder / "t.csv", rows)
+    prepare(*"t.csv DIR --images images --val 0.4".split())
+    both = held(folder / "DIR", "train") + held(folder / "DIR", "val")
+    assert sorted(both) == wanted(folder, rows)
+
+
 def test_a_file_that_is_no_image_is_a_mistake(folder, prepare):
     (folder / "images" / "scan.dcm").write_text("no image")
     write_csv(folder / "t.csv", [*ROWS, ("scan.dcm", "cat")])

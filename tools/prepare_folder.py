@@ -21,6 +21,7 @@ import csv
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -92,8 +93,7 @@ class Wrong(Exception):
 
 def say(line, file=None):
     """Prints a line; what cannot be printed of the names in it is escaped."""
-    escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in line)
-    errors.print_line("".join(escaped), file)
+    errors.print_line(errors.printable(line), file)
 
 
 def part_of(name):
@@ -157,10 +157,9 @@ def read_table(path, wanted):
         raise errors.BadInput(f"{path} is no text in UTF-8: save the table as CSV, UTF-8") from None
     except ValueError as error:
         raise errors.BadInput(f"{path}: {errors.first_line(error)}") from None
-    columns = rows[0][1] if rows else {}
     for option, column in wanted.items():
-        if rows and column not in columns:
-            names = ", ".join(columns)[:300]
+        if column not in rows[0][1]:
+            names = ", ".join(rows[0][1])[:300]
             what = f"{path} has no column {column}; {option} takes one that its first row names"
             what += f": {names}"
             raise errors.BadInput(what)
@@ -262,13 +261,13 @@ class Folders:
 
     def find(self, name):
         """Returns [(key, path)] of the files that a table's value names."""
-        found, name = {}, name.replace("\\", "/")
-        for folder in self.folders:
+        found = {}
+        for folder, path in itertools.product(self.folders, {name, name.replace("\\", "/")}):
             # An absolute path is found if it lies in the folder.
-            key = os.path.relpath(os.path.join(folder, name), folder)
+            key = os.path.relpath(os.path.join(folder, path), folder)
             there = self.paths.get((folder, key))
             pairs = [(key, there)] if there else self.stems.get((folder, key), [])
-            found |= {path: (key, path) for key, path in pairs}
+            found |= {at: (key, at) for key, at in pairs}
         return [*found.values()]
 
     @functools.cached_property
@@ -279,7 +278,7 @@ class Folders:
     def why_missing(self, name):
         """Returns why find() finds nothing."""
         what = f"there is no {name} in {' or '.join(map(str, self.folders))}"
-        _, *parts = Path(name.replace("\\", "/")).parts
+        parts = Path(name.replace("\\", "/")).parts[1:]  # one was not found as a whole
         tails = ("/".join(parts[first:]) for first in range(len(parts)))
         found = (self.paths.get((folder, tail)) for tail in tails for folder in self.folders)
         if other := next(filter(None, found), None):
@@ -571,13 +570,12 @@ def check_parts(images, args, mistakes):
         mistakes.add("no val", f"no image is of val/: {cure}")
     elif images and not labels["train"]:
         mistakes.add("no train", "no image is of train/")
-    elif labels["train"] | labels["val"] == labels["train"] and len(labels["train"]) == 1:
-        if not args.source.is_dir():
-            mistakes.add("one class", f"all images are of one class, {min(labels['train'])}")
     else:
         for label in sorted(labels["val"] - labels["train"]):
             what = f"class {label} has images in val/, and none in train/"
             mistakes.add("a class without training images", what)
+        if len({*labels["train"], *labels["val"]}) == 1 and not args.source.is_dir():
+            mistakes.add("one class", f"all images are of one class, {min(labels['train'])}")
     if strange := labels["test"] - labels["train"]:
         first = ", ".join(sorted(strange)[:3]) + ", ..." * (len(strange) > 3)
         say(f"images of test/ whose classes are not in train/ are left out: {first}")
@@ -660,7 +658,7 @@ class Job(NamedTuple):
         """Makes it in a folder: whole, or not at all."""
         path = folder / self.below
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{share_of(path.name)}.tmp")
+        unfinished = path.with_name(f".{share_of(path.name)}.tmp")  # a name may have 255 bytes
         unfinished.unlink(missing_ok=True)
         if self.kind == "link":  # relative, so that a folder with both in it can be moved
             start = os.path.realpath(path.parent)

@@ -156,6 +156,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def printable(text: str) -> str:
+    """Returns a text in which what cannot be printed of it, as of files' names, is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def print_line(line: str, file: TextIO | None = None) -> None:
     """Prints a line; a failure, such as a closed pipe, does not end the run."""
     with contextlib.suppress(OSError, ValueError):

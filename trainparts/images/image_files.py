@@ -73,8 +73,7 @@ class Source(NamedTuple):
             names = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
             there = f"{len(images) - len(empty):,} of {len(images):,} classes have images"
             lines.append(f"{self.folder}: {there}; without: {names}")
-        escaped = ((c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
-        return ["".join(line) for line in escaped]
+        return [errors.printable(line) for line in lines]
 
     def in_classes(self, classes: list[str], whose: str) -> Source:
         """Returns the Source with targets that are positions in `classes`, by name. Raises BadInput
