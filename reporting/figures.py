@@ -19,15 +19,13 @@ from reporting.findings import (
     at_equal_options,
     complete,
     final,
-    mean_final,
     rows_of,
-    size_of,
 )
 from reporting.scaling import efficiency, prediction_errors
 from reporting.tables import clock, device_word, rate_word, significant
 
 # Told apart in grey and by the colour-blind.
-DARK, TEAL, ORANGE, BLUE, GREEN = "#440154", "#21918c", "#d95f02", "#3b528b", "#5ec962"
+DARK, TEAL, ORANGE, BLUE = "#440154", "#21918c", "#d95f02", "#3b528b"
 GREY, LIGHT = "#777777", "#b0b0b0"
 
 
@@ -206,10 +204,13 @@ def reached(runs):
 def io(counters):
     """A file system's bandwidth and reads/s over minutes."""
     (minutes, read), (others, calls) = counters
-    most = f"{np.nanmax(read) / 1e9:.1f} GB/s are read at most", f"{np.nanmax(calls):,.0f} reads/s"
+    most = findings.most_read(counters)
     rates, reads = pd.Series(read / 1e9, minutes), pd.Series(calls / 1e3, others)
-    panels = [panel({"_": rates}, most[0], "minutes", "GB/s", zero=True)]
-    return [*panels, panel({"_": reads}, f"{most[1]} at most", "minutes", "1,000 reads/s")]
+    panels = [
+        panel({"_": rates}, f"{most[0]:.1f} GB/s are read at most", "minutes", "GB/s", zero=True)
+    ]
+    title = f"{most[1]:,.0f} reads/s at most"
+    return [*panels, panel({"_": reads}, title, "minutes", "1,000 reads/s")]
 
 
 # -------------------------------------------------------------------------------------- the cluster
@@ -254,22 +255,6 @@ def accuracy(cluster):
     if first is not last:
         title += f", {first.devices} take {first.training_seconds / 3600:.0f}"
     return [*panels, panel(hours, title, "hours", "validation top-1, %", logx=True)]
-
-
-def top1_top5(cluster):
-    """Training's and validation's top-1 and top-5 on fewest and most GPUs."""
-    panels, ends = [], (cluster[0], cluster[-1])
-    look = {"colors": [DARK, DARK, ORANGE, ORANGE], "styles": ["--", "-", "--", "-"]}
-    for top, name in ("Top1", "top-1"), ("Top5", "top-5"):
-        curves = {
-            f"{run.devices} GPUs, {what}": curve(run, f"{top}/{part}")
-            for run in ends
-            for part, what in (("train", "training"), ("val", "validation"))
-        }
-        last = [f"{final(run, f'{top}/val'):.1f} % on {run.devices} GPUs" for run in ends]
-        title = f"{name} after the last epoch: {', '.join(last)}"
-        panels.append(panel(curves, title, "epoch", f"{name}, %", **look))
-    return panels
 
 
 def scaling(cluster):
@@ -320,7 +305,7 @@ def parity(rows):
 
 
 def recipe(recipe):
-    """What each component gains, and the accuracy of some runs over time."""
+    """What each component gains, a dot a seed."""
     gains = recipe.gains | {"plain": [final(run) - recipe.base for run in recipe.plain]}
     names = sorted(gains, key=lambda added: np.mean(gains[added]))
     short = {each: f"{each.count('--')} options together" for each in names if each.count("--") > 1}
@@ -330,15 +315,7 @@ def recipe(recipe):
     look = {"colors": [GREY] + [TEAL] * len(names), "styles": [":"] + ["o"] * len(names)}
     look["yticks"] = range(len(names)), ticks
     title = f"{best}: {np.mean(gains[names[-1]]):+.1f} points"
-    panels = [panel(dots, title, "top-1 against plain, points", "", **look)]
-    shown = {f"plain: {recipe.base:.1f} %": recipe.plain[0]}
-    shown[f"{best}: {mean_final(recipe.found[names[-1]]):.1f} %"] = recipe.found[names[-1]][0]
-    shown |= {f"{size_of(run)}: {final(run):.1f} %": run for run in recipe.longer[:2]}
-    highest = max(shown.values(), key=final)
-    title = f"{final(highest):.1f} % in {highest.training_seconds / 60:.0f} minutes"
-    curves = {name: curve(run, "Top1/val", 60) for name, run in shown.items()}
-    look = {"colors": [DARK, TEAL, ORANGE, BLUE][: len(curves)], "logx": True}
-    return [*panels, panel(curves, title, "minutes of training", "validation top-1, %", **look)]
+    return [panel(dots, title, "validation top-1 against plain, points", "", **look)]
 
 
 def transfer(transfer):
@@ -409,60 +386,14 @@ def training_bars(pairs, bench):
     return panel({"": rates}, title, label, "", texts=texts, colors=[TEAL, LIGHT] * len(pairs))
 
 
-# Of ways to exchange gradients, and of schedules of a pipeline.
-WAY_COLOURS = {"gather": ORANGE, "all_reduce": DARK, "async": BLUE, "bucket": TEAL, "ring": GREEN}
-WAY_COLOURS |= {"ddp": GREY, "gpipe": DARK, "1f1b": TEAL}
-
-
-def exchange(found):
-    """Bytes and speed of ways to average gradients, against ranks."""
-    links, speeds, spans, busy = {}, {}, [], found.last["busiest link, MB/step"]
-    for place, (way, rows) in enumerate(found.ways.groupby("way", sort=False)):
-        links[way] = pd.Series(rows["busiest link, MB/step"].array, rows.ranks)
-        beside = rows.ranks + 0.04 * place  # bars side by side
-        speeds[f"_{way}"] = pd.Series([1, *rows.speed], [1, *beside])
-        spans += [*zip(beside, rows.slow, rows.fast, [WAY_COLOURS[way]] * len(rows), strict=True)]
-    look = {"colors": [WAY_COLOURS[way] for way in links], "styles": ["o-"] * len(links)}
-    look |= {"zero": True, "xticks": [*rows.ranks]}
-    title = f"gather: {busy['gather']:.0f} MB a step on one link, {busy.idxmin()} {busy.min():.0f}"
-    panels = [panel(links, title, "ranks", "busiest link, MB/step", **look)]
-    title = f"{rows.ranks.max()} ranks: {found.last.index[0]} has {found.last.speed.iat[0]:.2f}"
-    look |= {"spans": spans, "xticks": [1, *rows.ranks]}
-    return [
-        *panels,
-        panel(speeds, f"{title} of one's speed", "ranks", "images/s, of one rank's", **look),
-    ]
-
-
-def ring(_, ranks=4):
-    """The first turns of `_add_up_in_a_ring()` of imagenet_exchange.py, for docs/lessons.md: the
-    gradients of which ranks each chunk is the sum of, and by an arrow which chunk a rank sends to
-    the next one, the last rank to rank 0."""
-    chunks = [[[rank] for _ in range(ranks)] for rank in range(ranks)]  # the ranks that are in
-    panels, titles = [], ["each rank sends its own chunk", *["the sum so far"] * (ranks - 2)]
-    look = {"yticks": ([-rank for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])}
-    look |= {"xticks": [*range(ranks)], "styles": [" "]}
-    for turn, title in enumerate([*titles, "whole sums go round"]):
-        notes, before = [], [[list(within) for within in mine] for mine in chunks]
-        for rank in range(ranks):
-            for chunk, within in enumerate(before[rank]):
-                text = " + ".join(map(str, sorted(within)))
-                arrow = "  \N{DOWNWARDS ARROW}" if chunk == (rank - turn) % ranks else ""
-                notes.append((chunk, -rank, text + arrow))
-            taken = (rank - turn - 1) % ranks
-            own = before[rank][taken] if turn < ranks - 1 else []
-            chunks[rank][taken] = before[rank - 1][taken] + own
-        title = f"Turn {turn + 1} of {2 * ranks - 2}: {title}"
-        corners = {"_": pd.Series([0.5, 0.5 - ranks], [0, ranks - 0.2])}
-        panels.append(panel(corners, title, "chunk", "", notes=notes, **look))
-    return panels
+WAY_COLOURS = {"gpipe": DARK, "1f1b": TEAL}  # of schedules of a pipeline
 
 
 def bubble(rows):
     """Idle time of pipeline stages against micro-batches."""
     x, curves, frame = np.arange(1, 33), {}, pd.DataFrame(rows)
     look = {"logx": True, "xticks": [1, 2, 4, 8, 16, 32], "colors": [DARK, BLUE, LIGHT]}
-    look |= {"styles": ["-"] * 3, "spans": []}
+    look |= {"styles": ["-", "--", "--"], "spans": []}
     for stages in (2, 4, 8):
         idle = 100 * (stages - 1) / (x + stages - 1)
         curves[f"{stages} stages, formula"] = pd.Series(idle, x)

@@ -356,12 +356,18 @@ def passed(trials):
     return f"All {tried}" if held == tried else f"{held} of {tried}"
 
 
+def most_read(counters):
+    """Returns the most GB/s and the most reads/s of a file system's counters."""
+    (_, read), (_, calls) = counters
+    return np.nanmax(read) / 1e9, np.nanmax(calls)
+
+
 def exchange_of(bench):
     """Returns what exchanging gradients takes, None where it was not measured: `ways`, a frame of
-    the rows of several ranks at the largest batch, with `speed` and its `slow` and `fast` ends
-    relative to one rank; `last`, those on most ranks, the fastest first; `gradients` in MB; and
-    `apart` {batch: how far the first losses of the ways are apart on most ranks, relative to the
-    least of a step}."""
+    the rows of several ranks at the largest batch, with `speed` relative to one rank; `last`, those
+    on most ranks, the fastest first; `fewest`, those on the fewest; `gradients` in MB; and `apart`
+    {batch: how far the first losses of the ways are apart on most ranks, relative to the least of a
+    step}."""
     rows = pd.DataFrame(rows_of(bench, "exchange"))
     if rows.empty:
         return None
@@ -372,8 +378,9 @@ def exchange_of(bench):
     most = rows[rows.batch == rows.batch.max()]
     (alone,) = most[most.ranks == 1]["median"]
     ways = most[most.ranks > 1].assign(speed=alone / most["median"])
-    ways = ways.assign(slow=alone / ways["values"].map(max), fast=alone / ways["values"].map(min))
     last = ways[ways.ranks == ways.ranks.max()].sort_values("median").set_index("way")
+    fewest = ways[ways.ranks == ways.ranks.min()].set_index("way")
     # By formula, gather's busiest link carries the gradients once from each of the other ranks.
     gradients = last["by formula, MB/step"]["gather"] / (rows.ranks.max() - 1)
-    return SimpleNamespace(ways=ways, last=last, gradients=gradients, apart=apart)
+    found = {"ways": ways, "last": last, "fewest": fewest, "gradients": gradients}
+    return SimpleNamespace(**found, apart=apart)

@@ -21,6 +21,17 @@ def row(benchmark, name):
     return {each["name"]: each for each in benchmark["rows"]}[name]
 
 
+def turns_in_ring(ranks):
+    """Returns what ranks send in each turn of `_add_up_in_a_ring()` of imagenet_exchange.py: by
+    turn and rank (chunk, the ranks whose gradients are summed in it)."""
+    turns = []
+    for turn in range(2 * ranks - 2):
+        chunks = [(rank - turn) % ranks for rank in range(ranks)]
+        summed = min(turn + 1, ranks)  # from the rank whose number the chunk has
+        turns.append([(each, [(each + n) % ranks for n in range(summed)]) for each in chunks])
+    return turns
+
+
 def make_lessons(runs, bench):
     """Returns the text of docs/lessons.md; "" where there are no runs of the lessons."""
     studies, lesson = {}, {}
@@ -30,5 +41,5 @@ def make_lessons(runs, bench):
         words = [word for word in run.about["command"][1:-2] if "/" not in word]
         lesson[" ".join(words)] = run
     known = {"runs": runs, "studies": studies, "lesson": lesson, "bench": bench}
-    known |= {"loss": loss, "apart": apart, "row": row}
+    known |= {"loss": loss, "apart": apart, "row": row, "turns": turns_in_ring}
     return environment().get_template("lessons.md.j2").render(known) if lesson else ""

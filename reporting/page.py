@@ -56,13 +56,13 @@ def make_page(runs, bench, ios, warnings, command):
     parity, exchange = findings.parity_of(runs), findings.exchange_of(bench)
     recipe, transfer = findings.recipe_of(runs), findings.transfer_of(runs)
     sources = {figures.speed: bench, figures.parity: parity, figures.recipe: recipe}
-    sources |= {figures.transfer: transfer, figures.exchange: exchange, figures.ring: exchange}
-    sources |= {figures.bubble: findings.rows_of(bench, "bubble"), figures.accuracy: cluster}
-    sources |= {figures.top1_top5: cluster, figures.scaling: cluster}
+    sources |= {figures.transfer: transfer, figures.bubble: findings.rows_of(bench, "bubble")}
+    sources |= {figures.accuracy: cluster, figures.scaling: cluster}
     model = scaling.study_scaling(cluster)
-    sources |= {figures.model: model, figures.io: cluster and ios.get(cluster[0].study)}
+    counters = cluster and ios.get(cluster[0].study)
+    sources |= {figures.model: model, figures.io: counters}
     drawn = {draw.__name__: draw(source) for draw, source in sources.items() if source}
-    of_cluster = {"accuracy", "top1_top5", "scaling", "model", "io"} & drawn.keys()
+    of_cluster = {"accuracy", "scaling", "model", "io"} & drawn.keys()
     shown = dict.fromkeys(of_cluster, cluster)  # {figure: the runs in it}
     precisions = {
         name: same
@@ -98,7 +98,13 @@ def make_page(runs, bench, ios, warnings, command):
         return Markdown(f"![{escape(text)}]({link})")
 
     known = {"cluster": cluster, "parity": parity, "recipe": recipe, "transfer": transfer}
-    known |= {"exchange": exchange, "others": others, "precisions": precisions, "model": model}
+    known |= {
+        "counters": counters,
+        "exchange": exchange,
+        "others": others,
+        "precisions": precisions,
+        "model": model,
+    }
     own = [run for run in runs if not run.facts.get("by")]  # what scripts claim is no one else's
     for task in "lm", "cola":
         of_demos = [run for run in own if not run.study.startswith("gpu_")]
