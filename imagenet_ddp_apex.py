@@ -56,7 +56,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 try:
-    PARTS = "0.6"  # the version of trainparts/ that this script is written for
+    PARTS = "0.7"  # the version of trainparts/ that this script is written for
     from trainparts import VERSION
 except ImportError:  # there is none, or an empty folder
     VERSION = "none"
@@ -532,7 +532,7 @@ def train_one_epoch(run):
     run.data_waits.clear()
     rate = run.optimizer.param_groups[0]["lr"]  # if no step is left, the checkpoint's
     # This timer ends the process if no step within --timeout starts it again.
-    endings.arm_timeout(args.timeout, args.compile)
+    endings.arm_timeout(args.timeout, compiles=args.compile)
     for step in range(run.step, data.steps):
         if run.no_more_steps:
             break
@@ -647,7 +647,7 @@ def validate(run):
     rank, device = run.place.rank, run.place.device
     meter = progress_meter.Meter("val", len(run.data.val.target), ITEMS, rank, device)
     run.data_waits.clear()
-    endings.arm_timeout(run.args.timeout, run.args.compile)
+    endings.arm_timeout(run.args.timeout, compiles=run.args.compile)
     for _ in range(val_steps(run.place, run.data)):
         inputs, target = next_batch(run, "val", None)
         empty = len(target) == 0  # other ranks have one more item, and may need this rank
@@ -718,7 +718,7 @@ def queue_step(run, meter, sums):
         count_oldest_step(run, meter)
     if run.interrupted or run.save_due:  # on all ranks, as they have read the same sums
         count_queued_steps(run, meter)
-    endings.arm_timeout(run.args.timeout, run.args.compile)
+    endings.arm_timeout(run.args.timeout, compiles=run.args.compile)
 
 
 def count_oldest_step(run, meter):
@@ -802,7 +802,9 @@ def save_checkpoint(run):
     run.saved_at = time.monotonic()
     checkpoint = make_checkpoint(run)
     if run.log:  # only after all ranks have given what they hold
-        checkpointing.write_newest(run.folder, checkpoint, run.args.keep_every)
+        checkpointing.write_newest(
+            run.folder, checkpoint=checkpoint, keep_every=run.args.keep_every
+        )
 
 
 def save_best(run):
@@ -818,13 +820,13 @@ def save_best(run):
     saved["stale_epochs"] = -1
     if run.ema:
         saved |= {"state_dict": saved["ema"], "trained": saved["state_dict"]}
-    checkpointing.write_best(run.folder, saved)
+    checkpointing.write_best(run.folder, checkpoint=saved)
 
 
 def make_checkpoint(run):
     """Returns what a checkpoint has, with pytorch/examples' names; complete on rank 0. Every rank
     calls it, because each gives what it holds."""
-    endings.arm_timeout(run.args.timeout, run.args.compile)
+    endings.arm_timeout(run.args.timeout, compiles=run.args.compile)
     # After an epoch's last step, this is step 0 of the next one. where_to_resume() turns that back
     # into all steps of this epoch: so it trains none of them, and validates it.
     epoch, step = divmod(run.epoch * run.data.steps + run.step, run.data.steps)
@@ -940,7 +942,8 @@ def build_model(args: Namespace, data: Data, load: bool = True) -> nn.Module:
     model = architectures.make_model(args.arch, num_classes=data.num_classes, **data.model_options)
     if load and not data.from_checkpoint and (args.pretrained or args.weights):
         what, saved = weight_files.read_weights(args.arch, args.weights, data.model_options)
-        weight_files.load_weights(model, saved, what, data.val_size if args.evaluate else None)
+        size = data.val_size if args.evaluate else None
+        weight_files.load_weights(model, saved=saved, what=what, size=size)
     if args.freeze:
         freeze_all_but_last(model)
     if args.channels_last:
@@ -1225,7 +1228,13 @@ def load_batches(
     }
     sources = {"train": data.train, "val": data.val}
     return image_loading.load_images(
-        schedule, sources, crops, size_of, batch_bytes, data.workers, place.device
+        schedule,
+        sources=sources,
+        crops=crops,
+        size_of=size_of,
+        batch_bytes=batch_bytes,
+        workers=data.workers,
+        device=place.device,
     )
 
 
@@ -1299,7 +1308,7 @@ def random_crop(args, data, policy, out, key, epoch):
     if args.flip == "alternate":
         mirrored = (random.Random(f"{args.seed} {key}").random() < 0.5) != bool(epoch % 2)
     region = yield functools.partial(crop_box, rng=rng, least=args.min_crop)
-    decoding.resize(region, out.shape[:2], data.interpolation, out)
+    decoding.resize(region, size=out.shape[:2], mode=data.interpolation, out=out)
     if mirrored and args.flip != "off":
         out.copy_(out.flip(1))
     augment(out, rng, args, data, policy)
@@ -1326,7 +1335,7 @@ def central_crop(args, data, out, key=None, epoch=None):
     shorter = region.shape[:2] if squash else [min(region.shape[:2])] * 2
     sides = [data.val_resize * s // n for s, n in zip(region.shape[:2], shorter, strict=True)]
     resized = torch.empty(*sides, 3, dtype=torch.uint8)
-    decoding.resize(region, sides, data.interpolation, resized)
+    decoding.resize(region, size=sides, mode=data.interpolation, out=resized)
     top, left = (round((side - len(out)) / 2) for side in sides)
     out.copy_(resized[top : top + len(out), left : left + len(out)])
     yield
@@ -1894,7 +1903,7 @@ def leave_group(place):
 def build_run(args):
     """Returns the Run, ready to train. The order of its steps is not free."""
     # 1. What must be set before a group exists: communicators choose algorithms as they form.
-    endings.arm_timeout(args.timeout, args.compile)
+    endings.arm_timeout(args.timeout, compiles=args.compile)
     devices.choose_kernels(args.deterministic)
     place = init_distributed(args)
     devices.share_cores(place.device, place.local_ranks)
@@ -1909,7 +1918,7 @@ def build_run(args):
     #    check_model() what MUST_FIT lists, and restore() names and shapes of all tensors. If
     #    options that define what is trained differ, the run in --output-dir ends with an error; a
     #    new run from --resume prints how they differ, and begins.
-    endings.arm_timeout(args.timeout, args.compile)
+    endings.arm_timeout(args.timeout, compiles=args.compile)
     metadata = tensors = None
     if place.rank == 0:
         metadata, tensors = checkpointing.load_checkpoint(
@@ -1970,7 +1979,7 @@ def build_run(args):
 
     # 5. Loader processes are forked before prepare(), which may call a collective: up to Python
     #    3.11, a fork hangs if a collective's thread waits for the interpreter's lock meanwhile.
-    endings.arm_timeout(args.timeout, args.compile)
+    endings.arm_timeout(args.timeout, compiles=args.compile)
     try:
         begin = run.epoch, run.step
         schedule = schedule_batches(args, place, data, *begin, over=lambda: run.no_more_steps)
@@ -2008,7 +2017,7 @@ def defining_options(args, place, sources):
     data's digest, the same on all ranks."""
     parser = make_parser()
     digest, val_digest = (source.digest() for source in sources)
-    endings.arm_timeout(args.timeout, args.compile)
+    endings.arm_timeout(args.timeout, compiles=args.compile)
     mine = {name: value for name, value in vars(args).items() if name not in parser.own}
     mine |= {"precision": place.precision or args.precision}
     mine |= {"data": digest, "val_data": val_digest}

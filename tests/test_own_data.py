@@ -162,7 +162,7 @@ def test_a_window_makes_8_bits(tmp_path):
 
     def decoded(folder):
         encoded = (tmp_path / folder / "deep.png").read_bytes()
-        return decoding.decode(encoded, lambda height, width: (0, 0, height, width))
+        return decoding.decode(encoded, choose=lambda height, width: (0, 0, height, width))
 
     with pytest.raises(errors.BadInput, match="more than 8 bits a channel"):
         decoded("images")

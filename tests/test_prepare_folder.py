@@ -945,13 +945,13 @@ def test_upright_turns_copies(kind, folder, prepare, call_tool):
     for name, label, part in rows:
         path, orientation = folder / "DIR" / part / label / name, int(label[-1])
         upright = TURN.get(orientation, TURN[1])(stored[name]).astype(int)
-        found = decoding.decode(path.read_bytes(), whole).astype(int)
+        found = decoding.decode(path.read_bytes(), choose=whole).astype(int)
         assert found.shape == upright.shape and np.abs(found - upright).mean() < 4
         turns = kind != "TIFF" and 2 <= orientation <= 8
         assert path.is_symlink() != turns
         if kind != "TIFF":
             assert decoding.orientation(io.BytesIO(path.read_bytes())) == 1
-            raw = decoding.decode((folder / "images" / name).read_bytes(), whole).astype(int)
+            raw = decoding.decode((folder / "images" / name).read_bytes(), choose=whole).astype(int)
             assert np.abs(raw - stored[name]).mean() < 4, "as torchvision reads it"
     for options in ["--copy"], ["--copy", "--upright"]:
         prepare("t.csv", "COPY", *words[2:], *options)
@@ -984,5 +984,7 @@ def test_a_replaced_photo_is_turned_again(folder, prepare):
         os.utime(path, ns=(time.time_ns() + 10**9 * (orientation == 3),) * 2)
         prepare("FOLDER", "DIR", "--upright")
         upright = TURN[orientation](photo("JPEG", 1)[1]).astype(int)
-        found = decoding.decode((folder / "DIR/train/cat/0.jpg").read_bytes(), whole).astype(int)
+        found = decoding.decode((folder / "DIR/train/cat/0.jpg").read_bytes(), choose=whole).astype(
+            int
+        )
         assert found.shape == upright.shape and np.abs(found - upright).mean() < 4

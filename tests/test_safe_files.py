@@ -29,7 +29,7 @@ from trainparts import errors, safe_files
 def test_a_file_is_replaced_by_what_is_written(tmp_path):
     path = tmp_path / "checkpoint.pt"
     for content in b"one", b"two, which is longer", b"3":
-        safe_files.write_atomically(path, lambda file, content=content: file.write(content))
+        safe_files.write_atomically(path, save=lambda file, content=content: file.write(content))
         assert path.read_bytes() == content
         assert [*tmp_path.iterdir()] == [path]
 
@@ -39,11 +39,11 @@ def test_no_link_is_followed_in_writing(tmp_path):
     path, other = tmp_path / "checkpoint.pt", tmp_path / "other"
     other.write_bytes(b"of somebody else")
     (tmp_path / "checkpoint.tmp").symlink_to(other)
-    safe_files.write_atomically(path, lambda file: file.write(b"one"))
+    safe_files.write_atomically(path, save=lambda file: file.write(b"one"))
     assert (path.read_bytes(), other.read_bytes()) == (b"one", b"of somebody else")
     assert not path.is_symlink()
     (tmp_path / "checkpoint.tmp").write_bytes(b"left by a process that was killed")
-    safe_files.write_atomically(path, lambda file: file.write(b"two"))
+    safe_files.write_atomically(path, save=lambda file: file.write(b"two"))
     assert path.read_bytes() == b"two" and {*tmp_path.iterdir()} == {path, other}
 
 
@@ -62,7 +62,7 @@ def test_a_file_is_whole_before_it_is_flushed_to_the_disk(tmp_path, monkeypatch)
         os, "fsync", lambda fd: sizes.append((os.fstat(fd).st_size, path.exists())) or fsync(fd)
     )
     path = tmp_path / "checkpoint.pt"
-    safe_files.write_atomically(path, lambda file: file.write(b"whole"))
+    safe_files.write_atomically(path, save=lambda file: file.write(b"whole"))
     assert sizes[0] == (5, False) and len(sizes) == 2 and sizes[1][1], "then the folder"
 
 
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_flushed_is_no_failure(tmp_path, monkeypatch):
     fsync = mock.Mock(side_effect=[None, OSError(errno.EINVAL, "Invalid argument")])
     monkeypatch.setattr(os, "fsync", fsync)
     before = os.listdir("/proc/self/fd")
-    safe_files.write_atomically(tmp_path / "one.pt", lambda file: file.write(b"whole"))
+    safe_files.write_atomically(tmp_path / "one.pt", save=lambda file: file.write(b"whole"))
     assert (tmp_path / "one.pt").read_bytes() == b"whole" and fsync.call_count == 2
     assert len(os.listdir("/proc/self/fd")) == len(before), "the folder is closed"
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_written_leaves_the_previous_file(error, context, raised,
     path.write_bytes(b"before")
     line = f"^{path} cannot be written; the previous one is intact: {why}$"
     with pytest.raises(raised, match=line):
-        safe_files.write_atomically(path, raising(error, context))
+        safe_files.write_atomically(path, save=raising(error, context))
     assert path.read_bytes() == b"before"
 
 
@@ -119,14 +119,14 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
     line = f"{path} cannot be written; the previous one is intact: "
     line += f"{tmp_path}/gone/checkpoint.tmp: No such file or directory"
     with pytest.raises(errors.Fault, match=f"^{re.escape(line)}$"):
-        safe_files.write_atomically(path, lambda file: file.write(b"whole"))
+        safe_files.write_atomically(path, save=lambda file: file.write(b"whole"))
 
 
 @pytest.mark.parametrize("context", [None, ValueError("of something else")])
 def test_a_bug_in_saving_is_no_failure_of_the_disk(context, tmp_path):
     error = RuntimeError("cannot serialize this")
     with pytest.raises(RuntimeError, match="^cannot serialize this$"):
-        safe_files.write_atomically(tmp_path / "one.pt", raising(error, context))
+        safe_files.write_atomically(tmp_path / "one.pt", save=raising(error, context))
     assert not (tmp_path / "one.pt").exists()
 
 
@@ -136,7 +136,7 @@ def save_up_to_a_limit(folder, told):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
     save = functools.partial(torch.save, {"weight": torch.zeros(100_000)})
     try:
-        safe_files.write_atomically(Path("checkpoint.pt"), save)
+        safe_files.write_atomically(Path("checkpoint.pt"), save=save)
     except Exception as error:
         told.send(f"{type(error).__name__} {error}")
 

@@ -614,7 +614,7 @@ def test_a_checkpoint_of_text_is_none_of_images(text, tmp_path, look):
     path = tmp_path / "run" / "checkpoint.pt"
     says_so = f"{path} is a checkpoint of scripts for another task"
     with pytest.raises(nd.errors.BadInput, match=re.escape(says_so)):
-        weight_files.about_file(path, load(path))
+        weight_files.about_file(path, saved=load(path))
     errors = look("predict", path, "x.png", status=2)[1]
     assert errors.count("\n") == 1 and says_so in errors
 

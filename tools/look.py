@@ -74,7 +74,7 @@ def open_checkpoint(path, arch=None):
     try:
         if not weight_files.weights_in(saved)[1]:
             raise ValueError("it holds no weights by name")
-        about = weight_files.about_file(path, saved, arch)
+        about = weight_files.about_file(path, saved=saved, arch=arch)
         if "model_options" in saved and (line := other_script(path)):
             errors.print_line(line, sys.stderr)
         arch = arch or about.get("arch")
@@ -107,7 +107,7 @@ def open_checkpoint(path, arch=None):
         for line in weight_files.assumptions(path, arch, options, about):
             errors.print_line(line, sys.stderr)
         with contextlib.redirect_stdout(sys.stderr):
-            weight_files.load_weights(model, saved, str(path), size)
+            weight_files.load_weights(model, saved=saved, what=str(path), size=size)
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
     except Exception as error:  # of a file that may hold anything
@@ -434,7 +434,7 @@ def classes(args):
     if args.save:
         out = args.checkpoint.with_name(f"{args.part}.json")
         text = json.dumps({"checkpoint": args.checkpoint.name, **found}, indent=1, allow_nan=False)
-        safe_files.write_atomically(out, lambda file: file.write(f"{text}\n".encode()))
+        safe_files.write_atomically(out, save=lambda file: file.write(f"{text}\n".encode()))
         errors.print_line(f"accuracy: {out}")
     return len(source.target) - found["count"]
 
@@ -707,7 +707,7 @@ def average(args):
             total[name] = sum(state[name].double() for state in states).div(len(states)).float()
     what = {"state_dict": total, "num_classes": len(first.classes), **described(first)}
     what |= {"classes": first.about.get("classes", []), "model_options": first.data.model_options}
-    safe_files.write_atomically(args.out, functools.partial(torch.save, what))
+    safe_files.write_atomically(args.out, save=functools.partial(torch.save, what))
     what = f"the mean of {len(states)} checkpoints; --weights and this program take it"
     errors.print_line(f"{args.out}: {what}")
     return 0

@@ -56,7 +56,7 @@ def convert(encoded, size, quality, raw):
     if side > size:
         to = [max(1, size * each // side) for each in pixels.shape[:2]]
         resized = torch.empty(*to, 3, dtype=torch.uint8)
-        decoding.resize(pixels, to, "bilinear", resized)
+        decoding.resize(pixels, size=to, mode="bilinear", out=resized)
         pixels = resized.numpy()
     if raw:
         return ".ppm", b"P6 %d %d 255\n" % pixels.shape[1::-1] + pixels.tobytes()

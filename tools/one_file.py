@@ -33,6 +33,7 @@ MADE = "by tools/one_file.py."  # so ends what the docstring of one file says of
 BINDING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # What a script looks for the package by, and its own names, which each file has.
 GUARD = {"PARTS", "VERSION"}
+PUBLIC = "__all__"  # of a module
 OWN = {"__file__", "__name__", "__doc__"}
 
 
@@ -75,6 +76,7 @@ class Part:
         # What it defines at its top, also where it imports what may be missing, and by `global`.
         bound = {bound_by(*each)[0] for each in self.imports} | self.modules.keys()
         self.top = {x.get_name() for x in symbols if x.is_assigned() or x.is_imported()} - GUARD
+        self.top -= {PUBLIC} if self.name else set()
         for node in ast.walk(self.tree):
             self.top |= {*node.names} if isinstance(node, ast.Global) else set()
         for node in self.statements:
@@ -96,6 +98,8 @@ class Part:
             for each in ast.walk(node):
                 if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "PARTS":
                     self.parts = ast.literal_eval(each.value)
+        elif self.name and bound_in(node) == {PUBLIC}:
+            pass  # for those who import the module
         elif not self.name and GUARD & (read_in(node) | bound_in(node)):
             raise self.refused(node, "PARTS and VERSION are those of the package")
         else:

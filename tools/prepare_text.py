@@ -115,7 +115,9 @@ def prepare_glue(args):
                     if folder.is_dir() and not path.exists():
                         path.parent.mkdir(exist_ok=True)
                         words = task, list_shards(folder, split), path.relative_to(out)
-                        safe_files.write_atomically(path, functools.partial(write_table, *words))
+                        safe_files.write_atomically(
+                            path, save=functools.partial(write_table, *words)
+                        )
 
 
 # ------------------------------------------------------------------------------------------ a text
@@ -199,14 +201,14 @@ def prepare_lm(args):
         for part, content in contents.items():
             path = out / f"{part}.{suffix}"
             safe_files.write_atomically(
-                path, lambda file, content=content: file.writelines(content)
+                path, save=lambda file, content=content: file.writelines(content)
             )
             tokens[part] = path.stat().st_size // size
             if not tokens[part]:
                 raise errors.BadInput(f"{args.input} has no *.txt, or too little: {part} is empty")
         if suffix == "bin":
             content = json.dumps(about).encode()
-            safe_files.write_atomically(out / "meta.json", lambda file: file.write(content))
+            safe_files.write_atomically(out / "meta.json", save=lambda file: file.write(content))
     both = f"{tokens['train']} tokens to train on, {tokens['val']} to validate"
     errors.print_line(f"{args.out}: {both}, of {about['vocabulary']} that there are")
 

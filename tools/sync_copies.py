@@ -276,7 +276,7 @@ def check_package(modules, scripts):
         imported, wrong = imports_of(text, known)
         for each in [*wrong, *check_locals(text)]:
             having.setdefault(each, []).append(path)
-        for name in read_section(text)[0].keys() - names_of_imports(text):
+        for name in read_section(text)[0].keys() - names_of_imports(text) - {"__all__"}:
             owners.setdefault(name, {})[path] = path in modules
         if path not in modules:
             continue

@@ -21,12 +21,17 @@ from typing import NoReturn
 
 from trainparts import standard_streams
 
+__all__ = ["SIGNALS", "arm_timeout", "handle_signals", "on_signal"]
+
 # Sent by launchers, by Ctrl-C, by Slurm and clouds, and by a terminal that closes.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored."""
+    """Installs a handler of SIGNALS; what nohup makes this process ignore stays ignored. SIGCHLD is
+    set to its default: PyTorch's handler of it would raise at any place when a loader process dies,
+    and the loader's next batch raises as well."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in SIGNALS:
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handler)
@@ -40,7 +45,7 @@ def on_signal(signals: list[tuple[str, float]], signum: int, frame: FrameType | 
     signals.append((signal.Signals(signum).name, time.monotonic()))
 
 
-def arm_timeout(seconds: float, compiles: bool = False) -> None:
+def arm_timeout(seconds: float, *, compiles: bool = False) -> None:
     """Makes Python print its stacks and exit, unless this function is called again within `seconds`
     and half a minute, plus an hour if a graph `compiles`. With 0 seconds, no timer is started."""
     # A rank that waits for another one waits in C, where Python's signal handlers do not run. The

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
+
+__all__ = ["BadInput", "Damaged", "Fault", "LOG", "first_line"]
+
+LOG = logging.getLogger("trainparts")
+"""What the package has to say that is no error; the scripts print it."""
 
 
 class BadInput(Exception):
@@ -159,6 +165,18 @@ def first_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Returns a text in which what cannot be printed of it, as of files' names, is escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class _Printer(logging.Handler):
+    """Prints messages as the scripts print their lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_line(record.getMessage())
+
+
+def print_log() -> None:
+    """Prints what LOG is told, in place of what the process had arranged for it."""
+    LOG.handlers[:], LOG.propagate = [_Printer()], False
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:

@@ -23,11 +23,13 @@ import torch
 
 from trainparts import errors
 
+__all__ = ["load_file", "write_atomically"]
+
 # What torch.load() returns where it executes nothing; a dict or a list may have more of it.
 Content = dict | list | torch.Tensor | str | float | None
 
 
-def write_atomically(path: Path, save: Callable[[BufferedWriter], object]) -> None:
+def write_atomically(path: Path, *, save: Callable[[BufferedWriter], object]) -> None:
     """Atomically replaces a file by what save(file) writes, which is on the disk before it gets the
     file's name. Raises Fault or BadInput if it cannot be written; the previous file is intact
     then."""
@@ -52,7 +54,7 @@ def write_atomically(path: Path, save: Callable[[BufferedWriter], object]) -> No
         raise errors.storage_error(what, failed) from None
 
 
-def load_file(path: str | os.PathLike[str], typed: bool = True) -> Content:
+def load_file(path: str | os.PathLike[str], *, typed: bool = True) -> Content:
     """Returns what torch.save() wrote, with its tensors in host memory, or the tensors of a
     *.safetensors file. Nothing in the file is executed. Raises Damaged if the file is damaged or of
     another kind; BadInput if the path is wrong and `typed`, one that the user has typed; and Fault

@@ -20,6 +20,8 @@ import termios
 import time
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
+from trainparts import errors
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # Python 3.12 has it in collections.abc
 
@@ -31,7 +33,9 @@ def never_wait() -> None:
     """Replaces sys.stdout and sys.stderr, where a pipe, a terminal or a socket is behind them, by
     streams that do not wait: what the reader does not take is kept, and written with what comes
     next, or by deliver(), which also runs at the exit. A daemon's missing stderr becomes /dev/null.
+    What this package logs is printed to sys.stdout.
     """
+    errors.print_log()
     sys.stderr = sys.stderr or open(os.devnull, "w")
     readers = {}  # of one pipe, as of `2>&1`, the order is kept
     for name in "stdout", "stderr":

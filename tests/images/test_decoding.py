@@ -13,6 +13,7 @@ import sys
 import types
 import warnings
 import zlib
+from unittest import mock
 
 import numpy as np
 import PIL.features
@@ -50,7 +51,7 @@ def test_a_region_is_that_part_of_what_pillow_decodes(kind, decoder):
     expected = pillow(encoded).astype(int)
     for box in whole(203, 307), (17, 33, 101, 64), (202, 306, 1, 1), (0, 200, 203, 107):
         top, left, height, width = box
-        region = decoding.decode(encoded, lambda *size, box=box: box)
+        region = decoding.decode(encoded, choose=lambda *size, box=box: box)
         assert region.dtype == np.uint8
         difference = region - expected[top : top + height, left : left + width]
         assert np.abs(difference).max() <= (kind == "CMYK"), box
@@ -68,7 +69,7 @@ def test_the_orientation_is_said_and_not_applied(kind):
         turns = kind in ("JPEG", "PNG", "WEBP") and 2 <= orientation <= 8
         assert decoding.orientation(io.BytesIO(encoded)) == (orientation if turns else 1)
         if kind != "TIFF":
-            found = decoding.decode(encoded, lambda height, width: (0, 0, height, width))
+            found = decoding.decode(encoded, choose=lambda height, width: (0, 0, height, width))
             assert np.abs(found.astype(int) - pixels).mean() < 9
     odd = encode(PIL.Image.fromarray(pixels), "PNG", exif=b"Exif\0\0garbage!")
     for damaged in b"", b"\xff\xd8 no image", encoded[:40], odd:
@@ -79,13 +80,15 @@ def test_a_region_of_a_ppm_is_a_view():
     pixels = photo(20, 30)
     encoded = encode(pixels, "PPM")
     assert encoded.startswith(b"P6\n"), "Pillow's, which Pillow decodes"
-    assert (decoding.decode(encoded, whole) == pixels).all()
+    assert (decoding.decode(encoded, choose=whole) == pixels).all()
     ours = b"P6 30 20 255\n" + pixels.tobytes()
-    region = decoding.decode(ours, lambda *size: (3, 4, 10, 5))
+    region = decoding.decode(ours, choose=lambda *size: (3, 4, 10, 5))
     assert (region == pixels[3:13, 4:9]).all() and not region.flags.owndata
     with pytest.raises(errors.BadInput):
-        decoding.decode(ours[:-1], whole)
-    assert (decoding.decode(ours + b"another image", whole) == pixels).all(), "as Pillow reads it"
+        decoding.decode(ours[:-1], choose=whole)
+    assert (decoding.decode(ours + b"another image", choose=whole) == pixels).all(), (
+        "as Pillow reads it"
+    )
 
 
 def chunk(kind, content):
@@ -140,7 +143,7 @@ def test_images_of_more_than_8_bits_are_refused(kind):
     encoded = DEEP[kind]()
     assert pillow(encoded).shape[2] == 3, "Pillow reads it"
     with pytest.raises(errors.BadInput) as refused:
-        decoding.decode(encoded, whole)
+        decoding.decode(encoded, choose=whole)
     cure = "convert it to 8 bits, by a range that you choose"
     assert str(refused.value) == f"more than 8 bits a channel, of an unknown range: {cure}"
 
@@ -148,12 +151,12 @@ def test_images_of_more_than_8_bits_are_refused(kind):
 def test_a_range_that_the_file_says_is_used():
     """A PPM has its largest value in its header; 5, 6 and 5 bits of a BMP are 16 a pixel."""
     ppm = b"P6 2 1 4095\n" + b"\x0f\xff" * 3 + b"\x08\x00" * 3
-    assert decoding.decode(ppm, whole).tolist() == [[[255] * 3, [128] * 3]]
+    assert decoding.decode(ppm, choose=whole).tolist() == [[[255] * 3, [128] * 3]]
     head = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 16, 3, 4, 0, 0, 0, 0)
     head += struct.pack("<III", 0xF800, 0x7E0, 0x1F)
     bmp = b"BM" + struct.pack("<IHHI", 70, 0, 0, 66) + head + b"\xff\xff\0\0"
-    assert decoding.decode(bmp, whole).tolist() == [[[255] * 3, [0] * 3]]
-    assert decoding.decode(deep_png(3, 8, TEXT), whole).tolist() == 2 * [3 * [[255] * 3]]
+    assert decoding.decode(bmp, choose=whole).tolist() == [[[255] * 3, [0] * 3]]
+    assert decoding.decode(deep_png(3, 8, TEXT), choose=whole).tolist() == 2 * [3 * [[255] * 3]]
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
@@ -161,7 +164,7 @@ def test_formats_of_pillow(kind):
     if kind == "AVIF" and not PIL.features.check("avif"):
         pytest.skip("this Pillow has no AVIF")
     encoded = encode(photo(40, 50), kind)
-    found = decoding.decode(encoded, lambda height, width: (3, 4, 30, 20))
+    found = decoding.decode(encoded, choose=lambda height, width: (3, 4, 30, 20))
     assert (found == pillow(encoded)[3:33, 4:24]).all()
 
 
@@ -169,9 +172,9 @@ def test_formats_of_pillow(kind):
 def test_a_region_of_every_mode_is_converted_like_the_whole(mode, decoder):
     kind = {"CMYK": "TIFF", "YCbCr": "TIFF"}.get(mode, "PNG")
     encoded = encode(PIL.Image.fromarray(photo(40, 50)).convert(mode), kind)
-    found = decoding.decode(encoded, lambda height, width: (3, 4, 30, 20))
+    found = decoding.decode(encoded, choose=lambda height, width: (3, 4, 30, 20))
     assert (found == pillow(encoded)[3:33, 4:24]).all()
-    assert (decoding.decode(encoded, whole) == pillow(encoded)).all()
+    assert (decoding.decode(encoded, choose=whole) == pillow(encoded)).all()
 
 
 NOT_ONE = "not one of " + ", ".join(decoding.FORMATS)
@@ -198,7 +201,7 @@ def test_these_formats_are_read():
 )
 def test_what_a_file_is_that_is_not_read(encoded, why):
     with pytest.raises(errors.BadInput) as refused:
-        decoding.decode(encoded, whole)
+        decoding.decode(encoded, choose=whole)
     assert str(refused.value) == why
 
 
@@ -209,7 +212,7 @@ def test_no_image_has_another_program_run(monkeypatch):
     monkeypatch.setattr(plugin, "Ghostscript", lambda *given: started.append(given))
     encoded = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
     with pytest.raises(errors.BadInput):
-        decoding.decode(encoded, whole)
+        decoding.decode(encoded, choose=whole)
     assert not started
 
 
@@ -219,7 +222,7 @@ def test_a_truncated_jpeg_cannot_be_read(kept, decoder):
     end = int(kept * len(encoded)) if isinstance(kept, float) else kept
     for region in whole(200, 300), (0, 0, 10, 10):
         with pytest.raises(errors.BadInput):
-            decoding.decode(encoded[:end], lambda *size, region=region: region)
+            decoding.decode(encoded[:end], choose=lambda *size, region=region: region)
 
 
 @pytest.mark.parametrize("kind", ["plain", "4:4:4", "progressive", "grey"])
@@ -231,10 +234,10 @@ def test_a_jpeg_that_is_damaged_in_its_middle_is_never_half_grey(kind, decoder):
     damaged, right = no_table(good), pillow(good)
     for top, left, height, width in whole(200, 160), (150, 0, 40, 160), (190, 70, 10, 5):
         with pytest.raises(errors.BadInput, match="broken data stream"):
-            decoding.decode(damaged, lambda *_, box=(top, left, height, width): box)
+            decoding.decode(damaged, choose=lambda *_, box=(top, left, height, width): box)
     box = 0, 30, 16, 70
     try:
-        region = decoding.decode(damaged, lambda *_: box)
+        region = decoding.decode(damaged, choose=lambda *_: box)
     except errors.BadInput:
         assert decoder == "Pillow" or kind == "progressive"
     else:
@@ -262,7 +265,7 @@ def test_one_region_is_drawn_though_two_decoders_try():
     half = len(encoded) // 2  # libjpeg warns of it, and reads it
     second = encoded[:half] + bytes(64) + encoded[half + 64 :]
     assert decoding.decode_region(second, lambda *_: (35, 2, 29, 20)) is None
-    assert (decoding.decode(second, choose) == pillow(second)[35:64, 2:22]).all()
+    assert (decoding.decode(second, choose=choose) == pillow(second)[35:64, 2:22]).all()
     assert chosen == [(64, 64)]
 
 
@@ -280,10 +283,10 @@ def test_damaged_jpegs_are_read_as_pillow_reads_them(capfd, decoder):
         except OSError as error:
             refused += 1
             with pytest.raises(errors.BadInput, match=re.escape(str(error).split(" <_io")[0])):
-                decoding.decode(damaged, whole)
+                decoding.decode(damaged, choose=whole)
         else:
             read += 1
-            assert (decoding.decode(damaged, whole) == expected).all()
+            assert (decoding.decode(damaged, choose=whole) == expected).all()
     assert refused > 20 and read > 20
     assert capfd.readouterr() == ("", "")
     ctypes.CDLL(None).perror(b"C libraries")
@@ -321,7 +324,7 @@ def test_pillows_warnings_are_not_printed():
         pillow(encoded)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        decoding.decode(encoded, whole)
+        decoding.decode(encoded, choose=whole)
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "group4"])
@@ -335,7 +338,7 @@ def test_libtiff_does_not_print(compression, capfd):
         pillow(damaged)
     assert capfd.readouterr().err, "libtiff prints"
     with contextlib.suppress(errors.BadInput):
-        decoding.decode(damaged, whole)
+        decoding.decode(damaged, choose=whole)
     assert capfd.readouterr() == ("", "")
 
 
@@ -345,9 +348,9 @@ def test_without_glibc_its_libraries_print(monkeypatch, capfd):
     decoding.c_stderr.cache_clear()
     try:
         encoded = encode(photo(64, 64))
-        assert (decoding.decode(encoded, whole) == pillow(encoded)).all()
+        assert (decoding.decode(encoded, choose=whole) == pillow(encoded)).all()
         with pytest.raises(errors.BadInput):
-            decoding.decode(no_table(encoded), whole)
+            decoding.decode(no_table(encoded), choose=whole)
         assert decoding.c_stderr()[0] is None
     finally:
         decoding.c_stderr.cache_clear()
@@ -361,7 +364,7 @@ def test_a_huge_claim_takes_the_memory_that_the_page_says(decoder):
     for region, most in (whole(5_000, 5_000), 280), ((2000, 2000, 100, 100), 130):
 
         def work(region=region):
-            return decoding.decode(bytes(encoded), lambda *_: region).shape
+            return decoding.decode(bytes(encoded), choose=lambda *_: region).shape
 
         shape, megabytes = grown(work)
         assert shape == (*region[2:], 3) and megabytes < most + 30  # of libraries
@@ -375,7 +378,7 @@ def test_a_header_of_too_many_pixels_is_refused_unread(kind, monkeypatch):
     encoded[at : at + 2 * half] = (30_000).to_bytes(half, "big") * 2
     if kind == "PNG":
         encoded[29:33] = zlib.crc32(encoded[12:29]).to_bytes(4, "big")
-    answer, megabytes = grown(lambda: decoding.decode(bytes(encoded), whole) is None)
+    answer, megabytes = grown(lambda: decoding.decode(bytes(encoded), choose=whole) is None)
     assert str(answer).startswith("refused") and megabytes < 200, answer
 
 
@@ -435,7 +438,7 @@ def test_no_region_is_found_of_what_is_no_whole_jpeg(kind):
 def test_bytes_behind_a_jpeg_change_nothing(after, decoder):
     """Cameras and programs append some; up to a kilobyte of them, nvImageCodec decodes it."""
     encoded = encode(photo(20, 30))
-    assert (decoding.decode(encoded + bytes(after), whole) == pillow(encoded)).all()
+    assert (decoding.decode(encoded + bytes(after), choose=whole) == pillow(encoded)).all()
     found = decoding.decode_region(encoded + bytes(after), whole)
     assert (found is not None) == (decoder == "nvImageCodec" and after <= 1022)
 
@@ -461,10 +464,10 @@ def test_an_image_has_up_to_twice_pillows_limit_of_pixels(limit, read, decoder, 
     encoded = encode(photo(20, 30))
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", limit)
     if read:
-        assert decoding.decode(encoded, whole).shape == (20, 30, 3)
+        assert decoding.decode(encoded, choose=whole).shape == (20, 30, 3)
         return
     with pytest.raises(errors.BadInput) as refused:
-        decoding.decode(encoded, whole)
+        decoding.decode(encoded, choose=whole)
     why = "Image size (600 pixels) exceeds limit of 598 pixels, could be decompression bomb DOS "
     assert str(refused.value) == f"{why}attack."
 
@@ -473,7 +476,7 @@ def test_an_image_has_up_to_twice_pillows_limit_of_pixels(limit, read, decoder, 
 def test_the_line_of_a_truncated_image_says_how_much_is_left(cut, decoder):
     encoded = encode(photo(20, 30), "BMP")[:-cut]
     with pytest.raises(errors.BadInput) as refused:
-        decoding.decode(encoded, whole)
+        decoding.decode(encoded, choose=whole)
     left = len(encoded) - 54  # behind the headers: rows of 92 bytes
     assert str(refused.value) == f"image file is truncated ({left % 92} bytes not processed)"
 
@@ -482,10 +485,10 @@ def test_a_ppm_is_read_by_the_sizes_in_its_header():
     """Comments, other white space and other depths are Pillow's."""
     pixels = photo(20, 30)
     for head in b"P6\n# a comment\n30 20\n255\n", b"P6\t30 20\n255 ", b"P6 30 20 255\n":
-        found = decoding.decode(head + pixels.tobytes(), chooses(3, 4, 10, 5))
+        found = decoding.decode(head + pixels.tobytes(), choose=chooses(3, 4, 10, 5))
         assert (found == pixels[3:13, 4:9]).all(), head
     grey = b"P5 30 20 255\n" + pixels[..., 0].tobytes()
-    assert (decoding.decode(grey, whole) == pixels[..., :1]).all()
+    assert (decoding.decode(grey, choose=whole) == pixels[..., :1]).all()
 
 
 # ---------------------------------------------------------------------------------- nvImageCodec
@@ -514,7 +517,9 @@ def test_another_release_of_nvimagecodec_is_none(error, monkeypatch, capfd):
     os.write(2, b"printed again\n")
     assert capfd.readouterr().err == "printed again\n"
     encoded = encode(photo(20, 30))
-    assert (decoding.decode(encoded, chooses(3, 4, 10, 5)) == pillow(encoded)[3:13, 4:9]).all()
+    assert (
+        decoding.decode(encoded, choose=chooses(3, 4, 10, 5)) == pillow(encoded)[3:13, 4:9]
+    ).all()
 
 
 @pytest.mark.parametrize("before", [None, "5"])
@@ -522,8 +527,14 @@ def test_nvimagecodec_is_as_verbose_as_the_user_says(before, monkeypatch):
     monkeypatch.delenv("PYNVIMGCODEC_VERBOSITY", raising=False)
     if before:
         monkeypatch.setenv("PYNVIMGCODEC_VERBOSITY", before)
-    decoding.region_decoder()
-    assert os.environ["PYNVIMGCODEC_VERBOSITY"] == (before or "0")
+    seen, environ = [], dict(os.environ)
+    absent = mock.Mock(side_effect=lambda _: seen.append(dict(os.environ)) or 1 / 0)
+    monkeypatch.setattr(importlib, "import_module", absent)
+    decoding.region_decoder.cache_clear()
+    with pytest.raises(ZeroDivisionError):
+        decoding.region_decoder()
+    assert seen[0]["PYNVIMGCODEC_VERBOSITY"] == (before or "0")
+    assert dict(os.environ) == environ, "as it was"
 
 
 @pytest.mark.skipif(not decoding.c_stderr()[0], reason="another C library than glibc")
@@ -551,7 +562,7 @@ def test_resized_as_pytorch_and_pillow_resize(mode, size):
     """To the pixel; and within half a grey level on average."""
     pixels, out = photo(64, 48), torch.zeros(*size, 3, dtype=torch.uint8)
     before = pixels.copy()
-    decoding.resize(pixels, size, mode, out)
+    decoding.resize(pixels, size=size, mode=mode, out=out)
     planes = torch.from_numpy(before).permute(2, 0, 1)[None]
     theirs = torch.nn.functional.interpolate(planes, size, mode=mode, antialias=True)
     assert torch.equal(out, theirs[0].permute(1, 2, 0)) and (pixels == before).all()
@@ -563,16 +574,16 @@ def test_resized_as_pytorch_and_pillow_resize(mode, size):
 def test_a_region_that_is_a_view_of_bytes_is_resized_in_silence():
     """Bytes cannot be written to, of which PyTorch would warn."""
     pixels = photo(20, 30)
-    region = decoding.decode(b"P6 30 20 255\n" + pixels.tobytes(), chooses(3, 4, 10, 5))
+    region = decoding.decode(b"P6 30 20 255\n" + pixels.tobytes(), choose=chooses(3, 4, 10, 5))
     found, expected = torch.zeros(2, 8, 6, 3, dtype=torch.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        decoding.resize(region, (8, 6), "bilinear", found)
-    decoding.resize(pixels[3:13, 4:9].copy(), (8, 6), "bilinear", expected)
+        decoding.resize(region, size=(8, 6), mode="bilinear", out=found)
+    decoding.resize(pixels[3:13, 4:9].copy(), size=(8, 6), mode="bilinear", out=expected)
     assert torch.equal(found, expected) and found.any()
 
 
 def test_resized_into_a_part_of_a_batch():
     out = torch.zeros(3, 8, 6, 3, dtype=torch.uint8)
-    decoding.resize(np.full((4, 4, 3), 7, np.uint8), [8, 6], "bilinear", out[1])
+    decoding.resize(np.full((4, 4, 3), 7, np.uint8), size=[8, 6], mode="bilinear", out=out[1])
     assert out[1].unique().tolist() == [7] and not out[0].any() and not out[2].any()

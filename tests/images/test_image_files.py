@@ -153,7 +153,7 @@ def test_a_class_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", fail)
-    line = refused(image_files.open_source, tmp_path, True, kind=errors.Fault)
+    line = refused(image_files.open_source, tmp_path, allow_empty=True, kind=errors.Fault)
     assert line == f"{tmp_path}: {tmp_path}/b: Input/output error"
 
 
@@ -270,7 +270,7 @@ def test_an_image_is_read_each_time_and_left_closed(tmp_path):
 def test_a_name_of_any_bytes_is_a_path(tmp_path):
     path = tmp_path / os.fsdecode(b"\xe9 1.jpg")
     path.write_bytes(b"content")
-    source = image_files.source_of_table(tmp_path, [path.name], ["a"])
+    source = image_files.source_of_table(tmp_path, paths=[path.name], labels=["a"])
     assert source.path(0) == str(path) and source.read(0) == b"content"
 
 
@@ -350,7 +350,9 @@ def test_an_own_reader_names_the_classes_of_an_evaluation(tmp_path):
 
 def test_labels_of_a_table_are_sorted_as_text():
     """As class folders are, though a table may have numbers."""
-    source = image_files.source_of_table("DIR", ["a.jpg", "b.jpg", "c.jpg"], [10, 2, 10])
+    source = image_files.source_of_table(
+        "DIR", paths=["a.jpg", "b.jpg", "c.jpg"], labels=[10, 2, 10]
+    )
     assert source.classes == ["10", "2"] and source.target.tolist() == [0, 1, 0]
     assert [source.path(index) for index in range(3)] == ["DIR/a.jpg", "DIR/b.jpg", "DIR/c.jpg"]
 
@@ -360,7 +362,9 @@ def test_a_table_is_read_as_folders_are(tmp_path):
     touch(tmp_path, *names)
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(b"%d" % number)
-    table = image_files.source_of_table(tmp_path, names, [name.split("/")[1] for name in names])
+    table = image_files.source_of_table(
+        tmp_path, paths=names, labels=[name.split("/")[1] for name in names]
+    )
     assert table.classes == image_files.open_source(tmp_path / "train").classes
     assert [table.read(index) for index in range(3)] == [b"0", b"1", b"2"]
     assert table.target.tolist() == [0, 1, 0] and table.gaps() == []

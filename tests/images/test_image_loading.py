@@ -39,13 +39,15 @@ def random_crop(out, key, epoch):
         return top, rng.randrange(width // 2), height // 2, width // 2
 
     region = yield choose
-    decoding.resize(region[:, :: -1 if mirrored else 1], out.shape[:2], "bilinear", out)
+    decoding.resize(
+        region[:, :: -1 if mirrored else 1], size=out.shape[:2], mode="bilinear", out=out
+    )
     yield
 
 
 def whole_image(out, key, epoch):
     """A crop that is the image, resized."""
-    decoding.resize((yield whole), out.shape[:2], "bilinear", out)
+    decoding.resize((yield whole), size=out.shape[:2], mode="bilinear", out=out)
     yield
 
 
@@ -84,7 +86,7 @@ def colours(tmp_path_factory):
         for number, name in enumerate(names):
             PIL.Image.new("L", (9, 11), 10 + number).save(folder / name)
         labels = [str(number % 3) for number in range(images)]
-        sources[split] = image_files.source_of_table(folder, names, labels)
+        sources[split] = image_files.source_of_table(folder, paths=names, labels=labels)
     return sources
 
 
@@ -94,7 +96,7 @@ def marked_crop(out, key, epoch):
 
 
 def whole_image_and(out, corner):
-    decoding.resize((yield whole), out.shape[:2], "bilinear", out)
+    decoding.resize((yield whole), size=out.shape[:2], mode="bilinear", out=out)
     out[0, 0] = torch.tensor(corner, dtype=torch.uint8)
     yield
 
@@ -125,7 +127,13 @@ def load(colours, workers, schedule=SCHEDULE, crop=marked_crop, size=6, images=4
     try:
         crops = {"train": crop, "val": crop}
         return image_loading.load_images(
-            schedule, colours, crops, size_of, bytes_of, workers, device
+            schedule,
+            sources=colours,
+            crops=crops,
+            size_of=size_of,
+            batch_bytes=bytes_of,
+            workers=workers,
+            device=device,
         )
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -225,7 +233,13 @@ def test_sigchld_is_left_at_its_default(colours):
     try:
         crops = {"train": marked_crop}
         batches = image_loading.load_images(
-            SCHEDULE[:1], colours, crops, lambda *_: 6, 4 * 6 * 6 * 3, 1, CPU
+            SCHEDULE[:1],
+            sources=colours,
+            crops=crops,
+            size_of=lambda *_: 6,
+            batch_bytes=4 * 6 * 6 * 3,
+            workers=1,
+            device=CPU,
         )
         assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
         assert len([*batches]) == 1
@@ -544,7 +558,9 @@ if __name__ == "__main__":
     jobs = [("train", 0, number, [0, 1]) for number in range(50)]
     size_of, device = (lambda split, epoch: 8), torch.device("cpu")
     crops = dict.fromkeys(sources, crop)
-    batches = image_loading.load_images(jobs, sources, crops, size_of, 1000, 2, device)
+    batches = image_loading.load_images(
+        jobs, sources=sources, crops=crops, size_of=size_of, batch_bytes=1000, workers=2, device=device
+    )
     print([*next(batches)[0].shape], flush=True)
     {ends}
 """

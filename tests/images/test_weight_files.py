@@ -53,6 +53,14 @@ def net(seed=1, model=Net, **options):
     return model
 
 
+@pytest.fixture(autouse=True)
+def printed(monkeypatch):
+    """What the package logs is printed, as scripts have it."""
+    monkeypatch.setattr(errors.LOG, "handlers", [])
+    monkeypatch.setattr(errors.LOG, "propagate", True)
+    errors.print_log()
+
+
 def without(state, *names):
     """Returns a state dict less these names."""
     return {name: state[name] for name in state if name not in names}
@@ -67,7 +75,7 @@ def assert_alike(model, other, size=32):
 def load(saved, size=None, model=None, what="x.pth"):
     """Returns a model of other weights that has loaded these."""
     model = net(2) if model is None else model
-    weight_files.load_weights(model, saved, what, size)
+    weight_files.load_weights(model, saved=saved, what=what, size=size)
     return model
 
 
@@ -96,14 +104,16 @@ OWN = {
 
 def test_all_that_an_own_checkpoint_says_is_believed():
     saved = OWN | {"epoch": 3, "state_dict": {}, "args": {"lr": 1}}
-    assert weight_files.about_file("x.pt", saved, "vit_b_16") == OWN | {"published": False}
-    assert weight_files.about_file("resnet18-f37072fd.pth", OWN)["published"] is False
+    assert weight_files.about_file("x.pt", saved=saved, arch="vit_b_16") == OWN | {
+        "published": False
+    }
+    assert weight_files.about_file("resnet18-f37072fd.pth", saved=OWN)["published"] is False
 
 
 def test_synthetic_images_have_no_names_of_classes():
     expected = OWN | {"published": False}
     del expected["classes"]
-    assert weight_files.about_file("x.pt", OWN | {"classes": []}) == expected
+    assert weight_files.about_file("x.pt", saved=OWN | {"classes": []}) == expected
 
 
 @pytest.mark.parametrize(
@@ -127,7 +137,7 @@ def test_synthetic_images_have_no_names_of_classes():
 )
 def test_a_value_that_is_never_written_is_refused(name, value, shown):
     line = f"some/x.pt cannot be used: its {name} is {shown}"
-    assert refusal(weight_files.about_file, "some/x.pt", OWN | {name: value}) == line
+    assert refusal(weight_files.about_file, "some/x.pt", saved=OWN | {name: value}) == line
 
 
 @pytest.mark.parametrize(
@@ -146,18 +156,18 @@ def test_a_value_that_is_never_written_is_refused(name, value, shown):
 )
 def test_a_mean_and_std_that_are_not_three_numbers_each_are_refused(odd):
     line = "x.pt cannot be used: its mean and std are not three numbers each"
-    assert refusal(weight_files.about_file, "x.pt", {"model_options": {}} | odd) == line
+    assert refusal(weight_files.about_file, "x.pt", saved={"model_options": {}} | odd) == line
 
 
 def test_a_mean_alone_is_believed():
     saved = {"model_options": {}, "mean": [0.0] * 3}
-    assert weight_files.about_file("x.pt", saved) == saved | {"published": False}
+    assert weight_files.about_file("x.pt", saved=saved) == saved | {"published": False}
 
 
 def test_a_checkpoint_of_another_task_is_refused():
     saved = {"model_options": {}, "task": "next-token"}
     line = "x.pt is a checkpoint of scripts for another task"
-    assert refusal(weight_files.about_file, "x.pt", saved) == line
+    assert refusal(weight_files.about_file, "x.pt", saved=saved) == line
 
 
 @pytest.mark.parametrize(
@@ -176,20 +186,20 @@ def test_of_another_projects_file_the_architecture_alone_is_believed(arch, belie
     theirs = {"mean": [123.7, 116.3, 103.5], "classes": 10, "image_size": (9, 9), "task": "x"}
     saved = {"state_dict": {}, "arch": arch} | theirs
     expected = {"published": False} | ({"arch": believed} if believed else {})
-    assert weight_files.about_file("x.pth", saved, "resnet18") == expected
+    assert weight_files.about_file("x.pth", saved=saved, arch="resnet18") == expected
 
 
 def test_without_timm_a_name_that_torchvision_lacks_may_be_timms(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     expected = {"arch": "timm/Any", "published": False}
-    assert weight_files.about_file("x.pth", {"arch": "Any"}) == expected
+    assert weight_files.about_file("x.pth", saved={"arch": "Any"}) == expected
     expected["arch"] = "resnet18"
-    assert weight_files.about_file("x.pth", {"arch": "resnet18"}) == expected
+    assert weight_files.about_file("x.pth", saved={"arch": "resnet18"}) == expected
 
 
 @pytest.mark.parametrize("saved", [None, 5, "text", [1], torch.zeros(2)])
 def test_a_file_of_something_else_says_nothing(saved):
-    assert weight_files.about_file("x", saved) == {"published": False}
+    assert weight_files.about_file("x", saved=saved) == {"published": False}
 
 
 @pytest.mark.parametrize(
@@ -212,13 +222,15 @@ def test_a_published_file_says_its_preprocessing(arch, name, sizes, tmp_path):
     cached.symlink_to(blob)
     link.symlink_to(tmp_path / name)
     for path in tmp_path / name, cached, link, str(link), f"no/such/folder/{name}", name:
-        found = weight_files.about_file(path, {}, arch)
+        found = weight_files.about_file(path, saved={}, arch=arch)
         assert {each: found[each] for each in expected} == expected, path
         assert found.keys() - expected.keys() == {"mean", "std"}
-    assert weight_files.about_file(blob, {}, arch) == {"published": False}
-    assert weight_files.about_file(tmp_path / name, {}, "alexnet") == {"published": False}
-    assert weight_files.about_file(tmp_path / name, {}) == {"published": False}
-    assert weight_files.about_file(name, {"arch": arch})["published"] is True
+    assert weight_files.about_file(blob, saved={}, arch=arch) == {"published": False}
+    assert weight_files.about_file(tmp_path / name, saved={}, arch="alexnet") == {
+        "published": False
+    }
+    assert weight_files.about_file(tmp_path / name, saved={}) == {"published": False}
+    assert weight_files.about_file(name, saved={"arch": arch})["published"] is True
 
 
 def test_files_are_published_by_torchvision_alone():
@@ -390,7 +402,7 @@ def test_whose_inputs_are_transformed(arch):
         ("a.pt", {"model_options": {"transform_input": True, "aux_logits": False}}, True, False),
         (name[arch], {"model_options": {"transform_input": False}}, False, False),
     ):
-        about = weight_files.about_file(path, saved, arch)
+        about = weight_files.about_file(path, saved=saved, arch=arch)
         options = architectures.model_options(arch, 224, about)
         assert options["transform_input"] is expected, path
         line = (
@@ -773,10 +785,10 @@ def test_other_ranks_than_the_first_say_nothing(capfd, monkeypatch):
 def test_less_than_half_of_the_weights_may_be_missing():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     state = model.state_dict()
-    weight_files.load_weights(model, without(state, "0.weight"), "x.pth")
+    weight_files.load_weights(model, saved=without(state, "0.weight"), what="x.pth")
     few = without(state, "0.weight", "1.bias") | {"loss": torch.ones(1)}
     line = "x.pth: 3 weights do not fit: 0.weight, 1.bias, loss; the file holds 0.bias, 1.weight, "
-    assert refusal(weight_files.load_weights, model, few, "x.pth") == f"{line}loss"
+    assert refusal(weight_files.load_weights, model, saved=few, what="x.pth") == f"{line}loss"
 
 
 @pytest.mark.parametrize(

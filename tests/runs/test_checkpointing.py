@@ -52,9 +52,9 @@ def folder(tmp_path, monkeypatch):
 def trained(folder):
     """That folder with four checkpoints, of a run of three epochs, whose best is the second."""
     for epoch in 1, 2, 3:
-        checkpointing.write_newest(folder, made(epoch))
+        checkpointing.write_newest(folder, checkpoint=made(epoch))
         if epoch == 2:
-            checkpointing.write_best(folder, made(epoch))
+            checkpointing.write_best(folder, checkpoint=made(epoch))
     return folder
 
 
@@ -86,10 +86,10 @@ def test_the_last_three_are_kept_and_are_files_of_their_own(folder):
     expected = [{NEWEST: 1}, {NEWEST: 2, SECOND: 1}, {NEWEST: 3, SECOND: 2, THIRD: 1}]
     expected += [{NEWEST: 4, SECOND: 3, THIRD: 2}, {NEWEST: 5, SECOND: 4, THIRD: 3}]
     for epoch, names in enumerate(expected, 1):
-        checkpointing.write_newest(folder, made(epoch))
+        checkpointing.write_newest(folder, checkpoint=made(epoch))
         assert epochs_of(folder) == names
     assert len({path.stat().st_ino for path in folder.iterdir()}) == 3
-    checkpointing.write_best(folder, made(2))
+    checkpointing.write_best(folder, checkpoint=made(2))
     assert epochs_of(folder) == {NEWEST: 5, SECOND: 4, THIRD: 3, BEST: 2}
     found, expected = load(folder / NEWEST), made(5)
     for name in checkpointing.TENSORS:
@@ -101,19 +101,19 @@ def test_only_ends_of_epochs_are_kept_by_their_number(folder):
     """epoch-N.pt is where epoch N ends, not a step of the next."""
     kept = {}
     for epoch, step in (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (3, 0), (3, 3), (4, 0):
-        checkpointing.write_newest(folder, made(epoch, step), keep_every=2)
+        checkpointing.write_newest(folder, checkpoint=made(epoch, step), keep_every=2)
         if step == 0 and epoch in (2, 4):
             kept[f"epoch-{epoch}.pt"] = (epoch, 0)
         found = {path.name: load(path) for path in folder.glob("epoch-*")}
         assert {name: (each["epoch"], each["step"]) for name, each in found.items()} == kept
-    checkpointing.write_newest(folder, made(6))
+    checkpointing.write_newest(folder, checkpoint=made(6))
     assert len([*folder.glob("epoch-*")]) == 2, "off"
 
 
 @pytest.mark.parametrize("values", [[3e38, 3e38], [-3e38, -3e38, 1.0], [2.0**127] * 4])
 def test_finite_weights_are_saved_whose_sum_is_not_finite(values, folder):
     state = {"weight": torch.tensor(values), "steps": torch.tensor(2**60)}
-    checkpointing.write_newest(folder, made(state_dict=state))
+    checkpointing.write_newest(folder, checkpoint=made(state_dict=state))
     assert load(folder / NEWEST)["state_dict"]["weight"].tolist() == torch.tensor(values).tolist()
 
 
@@ -123,7 +123,7 @@ def test_weights_that_are_not_finite_leave_what_was_there(name, values, trained)
     before = epochs_of(trained)
     bad = made(4, **{name: {"state": {0: {"m": torch.tensor(values)}}}})
     line = "not all weights are finite: lower --lr; old checkpoints are intact"
-    assert refusal(checkpointing.write_newest, trained, bad, 1) == line
+    assert refusal(checkpointing.write_newest, trained, checkpoint=bad, keep_every=1) == line
     assert epochs_of(trained) == before
 
 
@@ -138,7 +138,7 @@ def test_an_older_checkpoint_goes_only_for_a_link(number, folder, monkeypatch):
     # Nothing takes the newest one's place.
     monkeypatch.setattr(safe_files, "write_atomically", mock.Mock())
     for _ in range(2):
-        checkpointing.write_newest(folder, made())
+        checkpointing.write_newest(folder, checkpoint=made())
     held = [(folder / name).read_text() for name in names]
     assert held == (names if number else [NEWEST] * 3)
     assert len([*folder.iterdir()]) == 3
@@ -163,7 +163,7 @@ def killed_at(call, folder):
 
     for name in CALLS:
         setattr(os, name, counted(getattr(os, name)))
-    checkpointing.write_newest(folder, made(4), keep_every=1)
+    checkpointing.write_newest(folder, checkpoint=made(4), keep_every=1)
     os._exit(0)
 
 
@@ -182,9 +182,9 @@ def test_a_kill_at_any_time_leaves_the_newest_intact_by_its_name(trained):
         assert found[NEWEST] in (3, 4) and found[NEWEST] >= found[SECOND] >= found[THIRD]
         assert {3, 2} <= {*found.values()}
         with mock.patch.object(errors, "print_line", side_effect=AssertionError):
-            path, saved = checkpointing.newest_checkpoint(one, "--output-dir")
+            path, saved = checkpointing.newest_checkpoint(one, option="--output-dir")
         assert path.name == NEWEST and saved["epoch"] == found[NEWEST]
-        checkpointing.write_newest(one, made(5))
+        checkpointing.write_newest(one, checkpoint=made(5))
         assert load(one / NEWEST)["epoch"] == 5 and not (one / "checkpoint-1.tmp").exists()
     assert call > 8
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_written_leaves_what_was_there(trained, monkeypatch):
     line = "run/{} cannot be written; the previous one is intact: No space left on device"
     for write, name in (checkpointing.write_newest, NEWEST), (checkpointing.write_best, BEST):
         epoch = load(trained / name)["epoch"]
-        assert refusal(write, trained, made(4), kind=errors.Fault) == line.format(name)
+        assert refusal(write, trained, checkpoint=made(4), kind=errors.Fault) == line.format(name)
         assert load(trained / name)["epoch"] == epoch
 
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_written_leaves_what_was_there(trained, monkeypatch):
 
 
 def test_the_newest_is_found(trained):
-    path, saved = checkpointing.newest_checkpoint(trained, "--resume")
+    path, saved = checkpointing.newest_checkpoint(trained, option="--resume")
     assert path == trained / NEWEST and saved["epoch"] == 3
     assert torch.equal(saved["state_dict"]["weight"], torch.full((2,), 3.0))
 
@@ -211,7 +211,7 @@ def test_the_newest_is_found(trained):
 def test_an_empty_folder_has_no_checkpoint(folder):
     (folder / "notes.pt").touch()
     (folder / "epoch-x.pt").touch()
-    assert checkpointing.newest_checkpoint(folder, "--resume") is None
+    assert checkpointing.newest_checkpoint(folder, option="--resume") is None
 
 
 @pytest.mark.parametrize(
@@ -230,16 +230,16 @@ def test_an_empty_folder_has_no_checkpoint(folder):
 def test_the_newest_of_what_is_left_is_found(files, newest, folder):
     for name, (epoch, step) in files.items():
         torch.save(made(epoch, step), folder / name)
-    path, saved = checkpointing.newest_checkpoint(folder, "--resume")
+    path, saved = checkpointing.newest_checkpoint(folder, option="--resume")
     assert (path.name, saved["epoch"], saved["step"]) == (newest, *files[newest])
 
 
-def test_damaged_ones_are_skipped_with_a_line_each(trained, capsys):
+def test_damaged_ones_are_skipped_with_a_line_each(trained, caplog):
     damage(trained / NEWEST, 100)
     damage(trained / SECOND, flip(500))
-    path, saved = checkpointing.newest_checkpoint(trained, "--output-dir")
+    path, saved = checkpointing.newest_checkpoint(trained, option="--output-dir")
     assert (path.name, saved["epoch"]) == (BEST, 2), "which is newer than checkpoint-2.pt"
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = caplog.messages
     assert first.startswith("--output-dir run skips run/checkpoint.pt cannot be loaded: damaged")
     assert second.startswith("--output-dir run skips run/checkpoint-1.pt cannot be loaded: dama")
 
@@ -250,7 +250,7 @@ def test_no_run_begins_where_none_is_intact(trained):
     for path in trained.glob("*.pt"):
         damage(path, b"PK")
     line = "--resume run: none of its 6 checkpoints is intact"
-    assert refusal(checkpointing.newest_checkpoint, trained, "--resume") == line
+    assert refusal(checkpointing.newest_checkpoint, trained, option="--resume") == line
 
 
 @pytest.mark.parametrize("name", [NEWEST, SECOND])
@@ -264,7 +264,7 @@ def test_a_disk_that_does_not_answer_is_no_damage(name, target, why, trained):
     damage(trained / name, None)
     (trained / name).symlink_to(target)
     line = f"run/{name} cannot be loaded: {why}"
-    found = refusal(checkpointing.newest_checkpoint, trained, "--resume", kind=errors.Fault)
+    found = refusal(checkpointing.newest_checkpoint, trained, option="--resume", kind=errors.Fault)
     assert found == line
 
 
@@ -274,14 +274,14 @@ def test_a_limit_of_the_system_is_no_damage(number, trained, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", mock.Mock(side_effect=error))
     line = "run/checkpoint.pt cannot be loaded: refused"
     with pytest.raises(errors.BadInput, match=f"^{line}$"):
-        checkpointing.newest_checkpoint(trained, "--output-dir")
+        checkpointing.newest_checkpoint(trained, option="--output-dir")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 9 bytes")])
 def test_too_little_memory_is_no_damage(error, trained, monkeypatch):
     monkeypatch.setattr(torch, "load", mock.Mock(side_effect=error))
     with pytest.raises(errors.BadInput, match=r"^run/checkpoint.pt cannot be loaded: no memory fo"):
-        checkpointing.newest_checkpoint(trained, "--output-dir")
+        checkpointing.newest_checkpoint(trained, option="--output-dir")
 
 
 def test_no_access_in_a_run_s_folder_is_no_mistake_of_its_user(trained, monkeypatch):
@@ -289,7 +289,9 @@ def test_no_access_in_a_run_s_folder_is_no_mistake_of_its_user(trained, monkeypa
     error = OSError(errno.EACCES, "Permission denied", "run/checkpoint.pt")
     monkeypatch.setattr(Path, "read_bytes", mock.Mock(side_effect=error))
     line = "run/checkpoint.pt cannot be loaded: Permission denied"
-    found = refusal(checkpointing.newest_checkpoint, trained, "--output-dir", kind=errors.Fault)
+    found = refusal(
+        checkpointing.newest_checkpoint, trained, option="--output-dir", kind=errors.Fault
+    )
     assert found == line
     assert refusal(checkpointing.read_checkpoint, trained / NEWEST) == line, "which was typed"
 
@@ -315,7 +317,7 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(name, number, kind, why, tr
         error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)), name)
         monkeypatch.setattr(os, "listdir", mock.Mock(side_effect=error))
     line = f"--output-dir {name}: {why}"
-    found = refusal(checkpointing.newest_checkpoint, Path(name), "--output-dir", kind=kind)
+    found = refusal(checkpointing.newest_checkpoint, Path(name), option="--output-dir", kind=kind)
     assert found == line
 
 
@@ -430,7 +432,7 @@ def test_a_folder_is_locked_before_it_is_read(trained, monkeypatch):
     order.read.return_value = None
     find("run")
     assert [call[0] for call in order.mock_calls] == ["lock", "read"]
-    assert order.lock.call_args == mock.call(Path("run"))
+    assert order.lock.call_args == mock.call(Path("run"), option="--output-dir")
 
 
 def test_evaluation_makes_and_locks_nothing(trained):
@@ -468,7 +470,7 @@ def test_the_newest_state_may_be_typed(newest, trained, capsys):
 def test_what_began_the_run_may_be_typed_again(folder, capsys):
     """A file of its folder by the name that the run has noted, or a folder in it."""
     args = made()["args"] | {"resume": "run/start.pt", "start_epoch": 1}
-    checkpointing.write_newest(folder, made(2, args=args))
+    checkpointing.write_newest(folder, checkpoint=made(2, args=args))
     assert find("run", "run/start.pt", start_epoch=1) == ("run/checkpoint.pt", 2, True)
     assert not capsys.readouterr().out
     Path("run/first").mkdir()
@@ -490,7 +492,7 @@ def test_another_run_s_is_ignored_with_a_line(resume, trained, capsys):
 @pytest.mark.parametrize(("noted", "typed"), [(None, 1), (None, 0), (1, 2), (2, 0)])
 def test_another_start_epoch_is_going_back(noted, typed, folder):
     args = made()["args"] | ({} if noted is None else {"start_epoch": noted})
-    checkpointing.write_newest(folder, made(3, args=args))
+    checkpointing.write_newest(folder, checkpoint=made(3, args=args))
     line = f"--start-epoch {typed}: run/checkpoint.pt is of epoch 3; {BACK}"
     assert refusal(find, "run", start_epoch=typed) == line
     for same in None, noted:
@@ -547,7 +549,7 @@ def test_a_run_that_goes_on_in_its_folder_knows_its_log(logged, trained):
 def test_the_rate_and_the_steps_of_the_file_are_kept(groups, rate, steps, folder):
     """Of layers with a rate of their own share, the whole one."""
     optimizer = {"state": {}, "param_groups": groups}
-    checkpointing.write_newest(folder, made(optimizer=optimizer))
+    checkpointing.write_newest(folder, checkpoint=made(optimizer=optimizer))
     group = loaded()[0]["group"]
     assert group == {"lr": pytest.approx(rate), "step": steps}
     assert {type(each) for each in group.values()} == {float}
@@ -593,7 +595,7 @@ def test_which_weights_are_taken(has, averages, evaluate, expected, folder):
         "averages": {"state_dict": one, "ema": two},
         "best": {"state_dict": two, "ema": two, "trained": one},
     }
-    checkpointing.write_newest(folder, made(**kinds[has]))
+    checkpointing.write_newest(folder, checkpoint=made(**kinds[has]))
     metadata, tensors = loaded(averages=averages, evaluate=evaluate)
     found = [tensors[name] and tensors[name]["weight"].unique() for name in ("state_dict", "ema")]
     assert tuple(each if each is None else each.item() for each in found) == expected
@@ -603,7 +605,7 @@ def test_which_weights_are_taken(has, averages, evaluate, expected, folder):
 def test_averages_that_are_evaluated_have_the_types_of_the_weights(folder):
     """Counters are averaged as other numbers are, and stay whole."""
     averages = {"weight": torch.tensor([1.5, 2.5]), "count": torch.tensor(6.75)}
-    checkpointing.write_newest(folder, made(ema=averages))
+    checkpointing.write_newest(folder, checkpoint=made(ema=averages))
     state = loaded(evaluate=True)[1]["state_dict"]
     assert state["weight"].tolist() == [1.5, 2.5] and state["weight"].dtype == torch.float32
     assert state["count"].item() == 6 and state["count"].dtype == torch.int64

@@ -92,7 +92,7 @@ def test_nothing_is_made_where_the_folder_above_is_missing(folder, kind, line, h
     (here / "loop").symlink_to("loop")
     before = {*here.rglob("*")}
     with pytest.raises(kind) as refused:
-        run_folder.open_folder(Path(folder))
+        run_folder.open_folder(Path(folder), option="--output-dir")
     assert type(refused.value) is kind and str(refused.value) == line.format(here)
     assert {*here.rglob("*")} == before
 
@@ -114,16 +114,15 @@ def test_runs_that_is_a_link_is_made_when_its_disk_is_mounted(here):
 @pytest.mark.parametrize("new", [True, False])
 def test_runs_that_is_a_file_is_the_user_s_to_move(new, here):
     (here / "runs").touch()
-    what = "runs/run" if new else "--output-dir runs/run"
-    with pytest.raises(errors.BadInput, match=f"^{what}: File exists$"):
-        run_folder.open_folder(Path("runs/run"), new)
+    with pytest.raises(errors.BadInput, match="^runs/run: File exists$"):
+        run_folder.open_folder(Path("runs/run"), new=new)
 
 
 def test_a_disk_that_does_not_answer_is_no_mistake(here, monkeypatch):
     error = OSError(errno.EIO, "Input/output error", "run")
     monkeypatch.setattr(Path, "mkdir", mock.Mock(side_effect=error))
     with pytest.raises(errors.Fault, match="^--output-dir run: Input/output error$"):
-        run_folder.open_folder(Path("run"))
+        run_folder.open_folder(Path("run"), option="--output-dir")
 
 
 def test_a_new_folder_must_not_be_there(here):
@@ -200,13 +199,13 @@ def test_a_disk_that_fails_is_no_file_system_without_locks(name, tmp_path, monke
 
 
 @pytest.mark.parametrize("name", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
-def test_a_file_system_without_locks_is_trained_on_with_a_line(name, tmp_path, monkeypatch, capsys):
+def test_a_file_system_without_locks_is_trained_on_with_a_line(name, tmp_path, monkeypatch, caplog):
     """Lustre without -o flock, NFS without its lock daemon."""
     error = OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
     monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=error))
     lock_folder(tmp_path).close()
-    why = f"{tmp_path} cannot be locked ({error.strerror}): start no other run there\n"
-    assert capsys.readouterr().out == why
+    why = f"{tmp_path} cannot be locked ({error.strerror}): start no other run there"
+    assert caplog.messages == [why]
 
 
 def test_a_run_locks_its_folder_once(tmp_path, monkeypatch):

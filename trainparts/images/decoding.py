@@ -26,6 +26,8 @@ import torch
 
 from trainparts import errors
 
+__all__ = ["Choose", "Region", "decode", "resize"]
+
 # top, left, height, width
 Region = tuple[int, int, int, int]
 # Returns the region that is needed of an image of this height and width.
@@ -49,7 +51,7 @@ class Decoder(Protocol):
     ) -> Sequence[np.ndarray | None]: ...
 
 
-def decode(encoded: bytes, choose: Choose) -> np.ndarray:
+def decode(encoded: bytes, *, choose: Choose) -> np.ndarray:
     """Returns the region (top, left, height, width) of an image that choose(H, W) returns, uint8
     (height, width, 3), as Pillow converts it to RGB. Raises BadInput if it cannot be decoded."""
     choose = functools.cache(choose)  # one region, even if both decoders try
@@ -107,12 +109,14 @@ def region_decoder() -> tuple[ModuleType, Decoder, object] | None:
     """Returns nvImageCodec's (module, decoder on the CPU, parameters), or None without it."""
     # It decodes only the region of a JPEG that is needed, to the same pixels as libjpeg-turbo.
     # Called where images are decoded, so that every loader worker makes its own.
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # Pillow reports what neither can read
     # nvImageCodec passes damaged images, which its libjpeg-turbo refuses, on to its OpenCV, which
     # would decode them half grey. OpenCV reads this limit when it is loaded, and refuses all images
     # if it is 0.
-    limit = "OPENCV_IO_MAX_IMAGE_PIXELS"
-    before, os.environ[limit] = os.environ.get(limit), "0"
+    limits = {"OPENCV_IO_MAX_IMAGE_PIXELS": "0"}
+    if "PYNVIMGCODEC_VERBOSITY" not in os.environ:
+        limits["PYNVIMGCODEC_VERBOSITY"] = "0"  # Pillow reports what neither can read
+    before = {name: os.environ.get(name) for name in limits}
+    os.environ.update(limits)
     stderr = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)  # it lists the GPU libraries that it lacks
@@ -126,9 +130,10 @@ def region_decoder() -> tuple[ModuleType, Decoder, object] | None:
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        del os.environ[limit]  # for OpenCV elsewhere
-        if before is not None:
-            os.environ[limit] = before
+        for name, value in before.items():  # for OpenCV elsewhere
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -217,7 +222,7 @@ def why_unread(encoded: bytes) -> str:
     return f"Pillow cannot identify it: it begins with {encoded[:16]}"
 
 
-def resize(image: np.ndarray, size: Sequence[int], mode: str, out: torch.Tensor) -> None:
+def resize(image: np.ndarray, *, size: Sequence[int], mode: str, out: torch.Tensor) -> None:
     """Resizes uint8 (H, W, 3) to (height, width) into `out`, antialiased like Pillow."""
     # interpolate() returns planes, and interleaving them again takes as long as resizing. The
     # operator behind it writes into a tensor of any layout.

@@ -26,6 +26,8 @@ from torchvision import datasets
 
 from trainparts import errors
 
+__all__ = ["Source", "open_source", "source_of_table"]
+
 
 class Source(NamedTuple):
     """The images of train/ or val/: image i is `length[i]` bytes from `offset[i]` of the file
@@ -138,7 +140,7 @@ def open_sources(
     return train, val
 
 
-def open_source(folder: Path, allow_empty: bool = False) -> Source:
+def open_source(folder: Path, *, allow_empty: bool = False) -> Source:
     """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it.
     Raises BadInput if it is neither, or, unless `allow_empty`, if a class has no image."""
     try:
@@ -221,7 +223,7 @@ def list_images(folder: Path, allow_empty: bool = False) -> Source:
     )
 
 
-def source_of_table(folder: str, paths: Sequence[str], labels: Sequence[str]) -> Source:
+def source_of_table(folder: str, *, paths: Sequence[str], labels: Sequence[str]) -> Source:
     """Returns the Source of images that a table lists: their paths below a folder, and their
     labels, which become classes sorted as text, as ImageFolder's are."""
     classes, target = np.unique(np.asarray(labels, str), return_inverse=True)

@@ -14,14 +14,28 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 
 from trainparts import batch_plan, endings, errors
 from trainparts.images import decoding, image_files
+
+__all__ = ["Crop", "Readable", "load_images"]
+
+
+class Readable(Protocol):
+    """Images that load_images() reads: a Source of files, or anything with these names."""
+
+    @property
+    def target(self) -> np.ndarray: ...  # (N,) classes; or (N, C), 1 where an image has the class
+
+    def path(self, index: int, /) -> str: ...  # what errors call an image
+
+    def read(self, index: int, /) -> bytes: ...  # an image, encoded; an OSError is tried again
+
 
 # A crop that has begun: it yields which region of an image it needs, and is sent its pixels.
 Write = Generator[decoding.Choose | None, np.ndarray, None]
@@ -33,8 +47,9 @@ Filled = tuple[int, str, int | None, int, Sequence[int] | torch.Tensor | Excepti
 
 def load_images(
     schedule: Iterable[batch_plan.Job],
-    sources: dict[str, image_files.Source],
-    crops: dict[str, Crop],
+    *,
+    sources: Mapping[str, Readable],
+    crops: Mapping[str, Crop],
     size_of: SizeOf,
     batch_bytes: int,
     workers: int,
@@ -42,9 +57,11 @@ def load_images(
 ) -> Iterator[batch_plan.Loaded]:
     """Iterates over (images (N, H, W, 3) uint8, target (N,) int64, split, epoch, position) for a
     schedule of (split, epoch, position, keys). The images' buffer is reused when the next batch is
-    requested. `crops[split]` is applied to images of `sources[split]`; size_of(split, epoch) is its
-    side in pixels. A batch has at most `batch_bytes`; `workers` is the number of loader processes,
-    and `device` is where batches go. SIGCHLD is left at its default."""
+    requested. Key k is image k % len(target) of `sources[split]`, to which `crops[split]` is
+    applied; size_of(split, epoch) is the side of its crops in pixels. A batch has at most
+    `batch_bytes`; `workers` is the number of loader processes, which are forked, and `device` is
+    where batches go. Raises BadInput or Fault if an image cannot be used, and what a source or a
+    crop raises itself."""
     # Buffers are allocated once, in shared memory: clearing new memory for each batch would take a
     # tenth of the time. DataLoader prefetches two batches per worker, and the caller has one: with
     # fewer buffers, a batch would be overwritten while it is trained on.
@@ -69,8 +86,6 @@ def load_images(
         cuda = torch.cuda.cudart()
         where = buffers.data_ptr(), buffers.nbytes, 0
         torch.cuda.check_error(cuda.cudaHostRegister(*where))  # pyrefly: ignore[missing-attribute]
-    # PyTorch's handler would raise at any place when a worker dies; next() notices it as well.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return images.batches(loaded)
 
 
@@ -105,8 +120,8 @@ class Images(torch.utils.data.Dataset[Filled]):
 
     def __init__(
         self,
-        sources: dict[str, image_files.Source],
-        crops: dict[str, Crop],
+        sources: Mapping[str, Readable],
+        crops: Mapping[str, Crop],
         size_of: SizeOf,
         buffers: torch.Tensor,
     ):
@@ -157,7 +172,7 @@ class Images(torch.utils.data.Dataset[Filled]):
                 encoded = source.read(index)
                 region = decoding.find_region(encoded, choose, LISTED_PIXELS)
                 if region is None:  # no JPEG, or a large one
-                    write.send(decoding.decode(encoded, choose))
+                    write.send(decoding.decode(encoded, choose=choose))
                 else:
                     listed.append((index, begin, write, choose, encoded, region))
             except (OSError, errors.BadInput) as error:
@@ -171,9 +186,7 @@ class Images(torch.utils.data.Dataset[Filled]):
         return source.target[indices].tolist()
 
 
-def load_again(
-    source: image_files.Source, index: int, begin: Callable[[], Write], error: Exception
-) -> None:
+def load_again(source: Readable, index: int, begin: Callable[[], Write], error: Exception) -> None:
     """Loads an image that could not be used because of `error`; begin() is its crop, from the
     start, so that it draws the same."""
     # A network file system may fail for a while, so reading is tried four times; it may return
@@ -195,4 +208,4 @@ def load_again(
 
 def load_alone(encoded: bytes, write: Write) -> None:
     """Loads an image; `write` is what a crop returns, which has not begun."""
-    write.send(decoding.decode(encoded, cast(decoding.Choose, next(write))))
+    write.send(decoding.decode(encoded, choose=cast(decoding.Choose, next(write))))

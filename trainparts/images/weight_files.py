@@ -27,6 +27,8 @@ from torchvision import models
 from trainparts import errors, option_types, safe_files
 from trainparts.images import architectures
 
+__all__ = ["about_file", "load_weights"]
+
 Weights = dict[str, torch.Tensor]  # by name, a state dict
 
 
@@ -45,11 +47,11 @@ def read_about(
     saved: safe_files.Content = metadata
     if metadata:
         what = f"{metadata['path']}, epoch {metadata['epoch']}"
-        about = about_file(metadata["path"], saved, arch)
+        about = about_file(metadata["path"], saved=saved, arch=arch)
     elif path:
         what = path
         saved = safe_files.load_file(path)
-        about = about_file(path, saved, arch)
+        about = about_file(path, saved=saved, arch=arch)
     else:
         what = "published weights" if pretrained else "random weights"
         about: architectures.About = {"published": pretrained}
@@ -84,7 +86,7 @@ ABOUT: dict[str, type] = {
 
 
 def about_file(
-    path: str | os.PathLike[str], saved: safe_files.Content, arch: str | None = None
+    path: str | os.PathLike[str], *, saved: safe_files.Content, arch: str | None = None
 ) -> architectures.About:
     """Returns {name: value} of what a file says of its model, with the names of ABOUT. Of another
     project's file only the architecture is believed: its mean, for one, may be of pixels from 0 to
@@ -184,7 +186,8 @@ def published_weights(arch: str, options: Mapping[str, option_types.Value]) -> W
     with `options` of architectures.timm_size(), timm resamples the embeddings of positions."""
     sizes = {name: options[name] for name in options if name == "img_size"}
     # PyTorch would else run what lies in its cache, under the name of published weights.
-    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    force = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before, os.environ[force] = os.environ.get(force), "1"
     try:
         return architectures.make_model(arch, pretrained=True, **sizes).state_dict()
     except Exception as error:  # no network, or a file that may hold anything
@@ -199,6 +202,10 @@ def published_weights(arch: str, options: Mapping[str, option_types.Value]) -> W
         read = bool(there) and not isinstance(error, OSError)  # not only asked for
         cure = f"; if {' or '.join(there)} is damaged, remove it" * read
         raise errors.storage_error(what, error, typed=True, advice=cure) from None
+    finally:
+        del os.environ[force]
+        if before is not None:
+            os.environ[force] = before
 
 
 def count_outputs(model: nn.Module, saved: safe_files.Content, what: str) -> int | None:
@@ -231,11 +238,12 @@ def read_weights(
 
 
 def load_weights(
-    model: nn.Module, saved: safe_files.Content, what: str, size: int | None = None
+    model: nn.Module, *, saved: safe_files.Content, what: str, size: int | None = None
 ) -> None:
-    """Loads the weights of a file that fit, and prints the others, such as those of another last
-    layer. If the model is to be evaluated as it is, on images of `size` pixels, raises BadInput if
-    its output needs weights that the file lacks, or the file has those of another model."""
+    """Loads the weights of a file that fit into a model, and logs the others, such as those of
+    another last layer; errors call the file `what`. If the model is to be evaluated as it is, on
+    images of `size` pixels, raises BadInput if its output needs weights that the file lacks, or the
+    file has those of another model."""
     saved = saved if isinstance(saved, dict) else {}
     name, found = weights_in(saved)
     weights, own = named_as_in(model, found, what), model.state_dict()
@@ -272,11 +280,10 @@ def load_weights(
             raise errors.BadInput(f"{line}: {names}; without them the output is random")
     if os.environ.get("RANK", "0") == "0":
         if left:
-            errors.print_line(f"{line} and are left out: {names}")
+            errors.LOG.warning("%s and are left out: %s", line, names)
         if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
-            errors.print_line(
-                f"{what}: its averages, {name}, are taken{command_for_others(saved, what)}"
-            )
+            others = command_for_others(saved, what)
+            errors.LOG.warning("%s: its averages, %s, are taken%s", what, name, others)
 
 
 def command_for_others(saved: dict, what: str) -> str:

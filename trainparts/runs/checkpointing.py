@@ -22,6 +22,8 @@ import torch
 from trainparts import errors, option_types, safe_files
 from trainparts.runs import event_log, run_folder, state_trees
 
+__all__ = ["newest_checkpoint", "write_best", "write_newest"]
+
 # The last three checkpoints, newest first, and the best one.
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
 METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".split())
@@ -49,9 +51,11 @@ class Metadata(TypedDict, total=False):
     end: dict[str, option_types.Value]  # what was logged when it ended
 
 
-def write_newest(folder: Path, checkpoint: dict, keep_every: int | None = None) -> None:
+def write_newest(folder: Path, *, checkpoint: dict, keep_every: int | None = None) -> None:
     """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
-    so many epochs also as one that stays. Raises BadInput if not all tensors are finite."""
+    so many epochs also as one that stays, if its "step" is 0. Raises BadInput if not all tensors in
+    nested dicts are finite, and Fault or BadInput if it cannot be written; the newest one is intact
+    then."""
     for _, tensor in state_trees.leaves(checkpoint):
         if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
             raise errors.BadInput(
@@ -67,18 +71,17 @@ def write_newest(folder: Path, checkpoint: dict, keep_every: int | None = None) 
             os.link(newer, link)
             os.replace(link, older)
             link.unlink(missing_ok=True)  # nothing was replaced if both are one file
-    safe_files.write_atomically(newest, functools.partial(torch.save, checkpoint))
-    epoch = checkpoint["epoch"]
-    if keep_every and checkpoint["step"] == 0 and epoch % keep_every == 0:
-        safe_files.write_atomically(
-            folder / f"epoch-{epoch}.pt", functools.partial(torch.save, checkpoint)
-        )
+    save = functools.partial(torch.save, checkpoint)
+    safe_files.write_atomically(newest, save=save)
+    if keep_every and checkpoint["step"] == 0 and checkpoint["epoch"] % keep_every == 0:
+        safe_files.write_atomically(folder / f"epoch-{checkpoint['epoch']}.pt", save=save)
 
 
-def write_best(folder: Path, checkpoint: dict) -> None:
+def write_best(folder: Path, *, checkpoint: dict) -> None:
     """Writes {name: value} as the best checkpoint of a folder. Raises Fault or BadInput if it
     cannot, as write_newest() does; what was there is intact then."""
-    safe_files.write_atomically(folder / CHECKPOINTS[-1], functools.partial(torch.save, checkpoint))
+    save = functools.partial(torch.save, checkpoint)
+    safe_files.write_atomically(folder / CHECKPOINTS[-1], save=save)
 
 
 def load_checkpoint(
@@ -144,8 +147,8 @@ def find_checkpoint(
         folder = Path(output_dir)
         if not evaluate:
             # Locked before it is read: the run that holds it may be saving.
-            run_folder.open_folder(folder)
-        if newest := newest_checkpoint(folder, "--output-dir"):
+            run_folder.open_folder(folder, option="--output-dir")
+        if newest := newest_checkpoint(folder, option="--output-dir"):
             path, saved = newest
             if not evaluate:
                 refuse_to_go_back(resume, start_epoch, path, saved)
@@ -162,21 +165,27 @@ def find_checkpoint(
     path = Path(resume)
     if not (errors.look_at(path) and os.path.isdir(path)):
         return path, read_checkpoint(path), False
-    if newest := newest_checkpoint(path, "--resume"):
+    if newest := newest_checkpoint(path, option="--resume"):
         return *newest, False
     raise errors.BadInput(f"--resume {resume} has no checkpoint")
 
 
-def newest_checkpoint(folder: Path, option: str) -> tuple[Path, dict] | None:
-    """Returns (path, checkpoint) of the newest intact one in a folder, None if there is none.
+def newest_checkpoint(
+    folder: Path, *, needs: Collection[str] = METADATA | TENSORS, option: str = ""
+) -> tuple[Path, dict] | None:
+    """Returns (path, checkpoint) of the newest intact one in a folder, None if there is none: what
+    write_newest() or write_best() wrote, with its tensors in host memory; nothing in it is
+    executed. A damaged one, or one without the names that it `needs`, is skipped, and logged.
     Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must not
-    resume from an older one, or start from scratch, because a disk does not answer."""
+    resume from an older one, or start from scratch, because a disk does not answer. Errors name the
+    `option` by which the folder was typed."""
+    what = f"{option} {folder}".strip()
     try:
         there = os.listdir(folder)
     except (OSError, ValueError) as error:
         there_is = os.path.isdir(folder) or os.path.islink(folder)
         wrong = not there_is or getattr(error, "errno", None) == errno.ELOOP
-        raise errors.storage_error(f"{option} {folder}", error, typed=wrong) from None
+        raise errors.storage_error(what, error, typed=wrong) from None
     *last_three, best = CHECKPOINTS
     kept = [name for name in there if re.fullmatch(r"epoch-\d+\.pt", name)]
     kept.sort(key=lambda name: -int(name[6:-3]))
@@ -185,18 +194,20 @@ def newest_checkpoint(folder: Path, option: str) -> tuple[Path, dict] | None:
         for name in names:
             if name in there:
                 try:
-                    found.append((folder / name, read_checkpoint(folder / name, typed=False)))
+                    saved = read_checkpoint(folder / name, typed=False, needs=needs)
+                    found.append((folder / name, saved))
                     break
                 except errors.Damaged as error:
-                    errors.print_line(f"{option} {folder} skips {error}")
+                    errors.LOG.warning("%s skips %s", what, error)
                     damaged += 1
         if found and found[0][0].name == CHECKPOINTS[0]:
             break  # the others are older
     if damaged and not found:
-        raise errors.BadInput(f"{option} {folder}: none of its {damaged} checkpoints is intact")
+        raise errors.BadInput(f"{what}: none of its {damaged} checkpoints is intact")
     if not found:
         return None
-    return max(found, key=lambda each: (each[1]["epoch"], each[1]["step"]))
+    # Of those that are equally far, the first: of a loop that counts no epochs, the newest by name.
+    return max(found, key=lambda each: (each[1].get("epoch", 0), each[1].get("step", 0)))
 
 
 def refuse_to_go_back(resume: str | None, start_epoch: int | None, path: Path, saved: dict) -> None:
@@ -300,11 +311,17 @@ def list_differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -
     return ", ".join(found)[:500]
 
 
-def read_checkpoint(path: Path, typed: bool = True) -> dict:
-    """Returns a checkpoint of these scripts; raises Damaged if the file is none, and Fault if it
-    cannot be read now. `typed`: the path is one that the user has typed."""
-    saved = safe_files.load_file(path, typed)
-    if not isinstance(saved, dict) or not METADATA | TENSORS <= saved.keys():
+def read_checkpoint(
+    path: Path, typed: bool = True, needs: Collection[str] = METADATA | TENSORS
+) -> dict:
+    """Returns a checkpoint that has the names in `needs`, by default one of these scripts; raises
+    Damaged if the file is none, and Fault if it cannot be read now. `typed`: the path is one that
+    the user has typed."""
+    saved = safe_files.load_file(path, typed=typed)
+    if not isinstance(saved, dict) or not {*needs} <= saved.keys():
+        if needs != METADATA | TENSORS:
+            lacks = ", ".join(sorted({*needs} - {*(saved if isinstance(saved, dict) else ())}))
+            raise errors.Damaged(f"{path} is not a checkpoint of this program: it lacks {lacks}")
         others = "--weights loads those of other projects"
         raise errors.Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved

@@ -16,12 +16,15 @@ from pathlib import Path
 
 from trainparts import errors
 
+__all__ = ["open_folder"]
 
-def open_folder(folder: Path, new: bool = False) -> None:
-    """Makes the folder of a run, but none above it, and locks it. Raises FileExistsError if it is
-    to be `new` and is there, BadInput if the folder above it is missing, and Fault if another run
+
+def open_folder(folder: Path, *, option: str = "", new: bool = False) -> None:
+    """Makes the folder of a run, but none above it, and locks it while this process lives. Errors
+    name the `option` by which it was typed. Raises FileExistsError if it is to be `new` and is
+    there, BadInput if the folder above it is missing, and Fault if another run
     writes there or if the disk does not answer."""
-    each, made = folder, [folder]
+    each, made, what = folder, [folder], f"{option} {folder}".strip()
     if folder.parent == Path("runs"):  # where folders are that nobody named
         made.insert(0, folder.parent)
     try:
@@ -35,13 +38,11 @@ def open_folder(folder: Path, new: bool = False) -> None:
             raise errors.Fault(f"{lost}: mount its disk") from None
         # Or a disk that is not mounted would be taken for an empty one.
         missing = f"there is no folder {folder.parent}: mount its disk, or make it"
-        raise errors.BadInput(f"--output-dir {folder}: {missing}") from None
+        raise errors.BadInput(f"{what}: {missing}") from None
     except (OSError, ValueError) as error:
         if new and each == folder and isinstance(error, FileExistsError):
             raise
-        raise errors.storage_error(
-            folder if new else f"--output-dir {folder}", error, typed=True
-        ) from None
+        raise errors.storage_error(what, error, typed=True) from None
     lock_folder(folder.resolve())
 
 
@@ -73,7 +74,7 @@ def lock_folder(folder: Path) -> BufferedReader:
                 raise errors.storage_error(folder / ".lock", error) from None
             # Lustre without -o flock, or NFS without its lock daemon, have no locks.
             cannot = f"{folder} cannot be locked ({error.strerror})"
-            errors.print_line(f"{cannot}: start no other run there")
+            errors.LOG.warning("%s: start no other run there", cannot)
             return lock
 
 
