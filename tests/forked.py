@@ -1,9 +1,9 @@
 """Runs a program in a fork of a process that has imported torch, torchvision, timm and
 transformers, which is most of a start; the ranks that it starts are forks, too. Each is a process
 of its own, as a user's is, but for what Python and libraries read from the environment as they
-start or print as they are imported, Python's seed of hashes, what atexit would do, and files that
-are inherited."""
+start or print as they are imported, Python's seed of hashes, and files that are inherited."""
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -34,7 +34,7 @@ PRELOADED += ["compiled"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 # Of this project.
-PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make)_|tools/|benchmarks/)\w+\.py$")
+PROGRAM = re.compile(r"(^|/)((imagenet|text|tags|make|plain|own)_|tools/|benchmarks/)\w+\.py$")
 # The package that programs import: each process imports it anew, from the folder of its script.
 PACKAGE = re.compile(r"trainparts(\.|$)")  # as a module's name
 
@@ -163,7 +163,16 @@ def be_script(words, cwd, env, output, file, errors, own_session):
         begin = functools.partial(begin_rank, subprocess.Popen)
         subprocess.Popen = subprocess_handler.Popen = begin
     os.execve = functools.partial(become, os.execve)
-    be_python(words if words[0] == sys.executable else [sys.executable, *words])
+    run_to_exit(words if words[0] == sys.executable else [sys.executable, *words])
+
+
+def run_to_exit(words):
+    """Does what Python does with a command, from its start to its exit."""
+    atexit._clear()  # of the process that this one is a fork of
+    try:
+        be_python(words)
+    finally:
+        atexit._run_exitfuncs()
 
 
 def python_path():
@@ -215,7 +224,7 @@ def be_rank(words, env, own_session):
     if own_session:
         os.setsid()
     forget(env)
-    be_python(words)
+    run_to_exit(words)
 
 
 def become(execve, path, words, env):

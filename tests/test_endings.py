@@ -69,7 +69,7 @@ def test_signals_that_are_promised_are_handled():
 @pytest.fixture
 def handlers():
     """Has signals be handled as before at the end of the test."""
-    before = {each: signal.getsignal(each) for each in endings.SIGNALS}
+    before = {each: signal.getsignal(each) for each in (*endings.SIGNALS, signal.SIGCHLD)}
     yield before
     for each, handler in before.items():
         signal.signal(each, handler)
@@ -81,7 +81,9 @@ def test_all_of_them_are_handled_but_what_nohup_ignores(how, handlers):
     for each in endings.SIGNALS:
         signal.signal(each, how)
     came = []
+    signal.signal(signal.SIGCHLD, lambda *_: 1 / 0)  # stands for PyTorch's
     endings.handle_signals(lambda signum, frame: came.append(signum))
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
     for each in endings.SIGNALS:
         if each != signal.SIGHUP or how == signal.SIG_IGN:
             os.kill(os.getpid(), each)

@@ -130,7 +130,9 @@ def evaluated(words, cwd, env=()):
     os.chdir(cwd)
     try:
         untimed = mock.patch.object(endings, "arm_timeout")  # it needs a stderr with a number
-        with untimed, contextlib.redirect_stdout(printed):
+        log = mock.patch.multiple(errors.LOG, handlers=[], propagate=True)
+        with untimed, log, contextlib.redirect_stdout(printed):
+            errors.print_log()
             started = nd.build_run(nd.parse_args(words))
             print(f"validation: {nd.format_metrics(nd.validate(started), 3)}")
     finally:

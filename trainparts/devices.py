@@ -16,6 +16,8 @@ import torch
 
 from trainparts import errors
 
+__all__ = ["seed_from"]
+
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's limit, under cgroup v2
 
 

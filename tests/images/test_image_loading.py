@@ -227,26 +227,6 @@ def test_buffers_are_pinned_for_a_gpu_alone(kind, colours, monkeypatch):
         assert pinned == checked == []
 
 
-def test_sigchld_is_left_at_its_default(colours):
-    """PyTorch's handler would raise wherever a worker's end finds the process."""
-    kept = signal.getsignal(signal.SIGCHLD)
-    try:
-        crops = {"train": marked_crop}
-        batches = image_loading.load_images(
-            SCHEDULE[:1],
-            sources=colours,
-            crops=crops,
-            size_of=lambda *_: 6,
-            batch_bytes=4 * 6 * 6 * 3,
-            workers=1,
-            device=CPU,
-        )
-        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
-        assert len([*batches]) == 1
-    finally:
-        signal.signal(signal.SIGCHLD, kept)
-
-
 def be_worker(talk):
     """A process of a process: it says its number, then echoes."""
     image_loading.start_loader_worker(0)
@@ -559,7 +539,13 @@ if __name__ == "__main__":
     size_of, device = (lambda split, epoch: 8), torch.device("cpu")
     crops = dict.fromkeys(sources, crop)
     batches = image_loading.load_images(
-        jobs, sources=sources, crops=crops, size_of=size_of, batch_bytes=1000, workers=2, device=device
+        jobs,
+        sources=sources,
+        crops=crops,
+        size_of=size_of,
+        batch_bytes=1000,
+        workers=2,
+        device=device,
     )
     print([*next(batches)[0].shape], flush=True)
     {ends}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import functools
 import multiprocessing
+import multiprocessing.process
 import signal
 import sys
 import time
@@ -80,8 +81,7 @@ def load_images(
     before = {*multiprocessing.active_children()}
     loaded = iter(loader)
     # As Python exits, multiprocessing sends SIGTERM, which the workers ignore, and waits for them.
-    for worker in {*multiprocessing.active_children()} - before:
-        atexit.register(worker.kill)
+    atexit.register(end_workers, {*multiprocessing.active_children()} - before)
     if device.type == "cuda":  # pinned, so that copies need not be waited for
         cuda = torch.cuda.cudart()
         where = buffers.data_ptr(), buffers.nbytes, 0
@@ -106,6 +106,13 @@ def start_loader_worker(_: int) -> None:
     for signum in endings.SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     endings.end_with_parent(signal.SIGKILL)
+
+
+def end_workers(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:
+    """Kills loader processes as this process exits."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise
+    for worker in workers:
+        worker.kill()
 
 
 # Decoding images in one call takes a seventh less time than one by one, because more of Python's

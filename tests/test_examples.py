@@ -1,0 +1,231 @@
+"""The programs of examples/, which docs/parts.md shows: other people's loops, with parts of the
+package. They are killed, resumed, and given what goes wrong with data, disks and checkpoints."""
+
+import io
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import PIL.Image
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from conftest import BIN, ROOT, copy_script, environment, free_port, run
+
+from trainparts.images import decoding
+
+PLAIN, OWN = "examples/plain_loop.py", "examples/own_images.py"
+SIZES = {PLAIN: "= 224, 32, 1000, 100, 2, 0", OWN: "= 224, 64, 1000, 100, 2, 0"}
+# A small network, with dropout where each step draws the same on any number of ranks.
+NETWORK = {PLAIN: "squeezenet1_1(", OWN: "squeezenet1_1(dropout=0.0, "}
+STEPPED = "        step += 1\n"
+
+
+def program(folder, example, *edits, steps=7):
+    """Writes an example into a folder, with small sizes and these edits; returns its path."""
+    text = (ROOT / example).read_text()
+    for old, new in (
+        (SIZES[example], f"= 32, 8, {steps}, 3, 1, 0"),
+        ("resnet18(", NETWORK[example]),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    folder.mkdir(exist_ok=True)
+    return copy_script(example.partition("/")[2], folder, text)
+
+
+def at_step(step, code):
+    """Returns the edit by which a loop executes code when a step is done."""
+    return STEPPED, f"{STEPPED}        if step == {step}:\n            {code}\n"
+
+
+def by_two(script):
+    """Returns the words that start an example on two ranks."""
+    port = f"--master_port={free_port()}"
+    return [str(BIN / "torchrun"), port, "--nproc_per_node=2", script]
+
+
+def saved(folder, name="checkpoint.pt"):
+    """Returns the step of a checkpoint, and its tensors, flat."""
+    loaded = torch.load(folder / name)
+    model, momentum = loaded["model"], loaded["optimizer"]["state"]
+    return loaded["step"], [
+        *model.values(),
+        *(each["momentum_buffer"] for each in momentum.values()),
+    ]
+
+
+def assert_equal(one, other):
+    (step, tensors), (same, others) = saved(one), saved(other)
+    assert step == same and len(tensors) == len(others)
+    assert all(map(torch.equal, tensors, others))
+
+
+def encoded(rng, kind="JPEG"):
+    """Returns the bytes of an image of noise."""
+    file, size = io.BytesIO(), (40, 30, 3)
+    PIL.Image.fromarray(rng.integers(0, 256, size, dtype=np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+def write_rows(path, images, labels):
+    """Writes a Parquet file as Hugging Face has them."""
+    rows = {"image": [{"bytes": each, "path": None} for each in images], "label": labels}
+    pyarrow.parquet.write_table(pyarrow.table(rows), path)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = ["JPEG", "PNG", "WEBP", "JPEG"] * 8
+    write_rows(tmp_path / "rows.parquet", [encoded(rng, kind) for kind in kinds], [0, 1, 2, 3] * 8)
+    return tmp_path / "rows.parquet"
+
+
+@pytest.fixture(scope="module")
+def whole(demo, tmp_path_factory):
+    """The folder of plain_loop.py's run, which nothing has interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    run([sys.executable, program(folder, PLAIN), demo / "train", "run"], folder)
+    return folder / "run"
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+@pytest.mark.parametrize("signum", ["SIGKILL", "SIGTERM"])
+def test_a_plain_loop_is_killed_and_resumed_to_the_bit(signum, step, whole, demo, tmp_path):
+    """By the same command. A signal loses no step; SIGKILL those since the last checkpoint."""
+    kill = f"import os; os.kill(os.getpid(), {int(getattr(signal, signum))})"
+    killed = program(tmp_path, PLAIN, at_step(step, kill))
+    words = [sys.executable, killed, demo / "train", "run"]
+    run(words, tmp_path, status=-9 if signum == "SIGKILL" else 143)
+    left = tmp_path / "run" / "checkpoint.pt"
+    assert (saved(left.parent)[0] if left.exists() else 0) == (
+        step if signum == "SIGTERM" else step // 3 * 3 - 3 * (step % 3 == 0)
+    )
+    program(tmp_path, PLAIN)
+    printed = run(words, tmp_path)
+    assert printed.splitlines()[-1].startswith("step 7  loss ")
+    assert_equal(tmp_path / "run", whole)
+    assert run(words, tmp_path) == "", "nothing is left to train"
+
+
+def test_a_second_process_is_refused(demo, tmp_path):
+    """While the first one lives, which waits for a line."""
+    begun = program(tmp_path, PLAIN, at_step(1, "print('begun', flush=True); input()"))
+    words = [sys.executable, begun, demo / "train", "run"]
+    first = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert first.stdout.readline() == "begun\n"
+    wait = "import time, trainparts.runs.run_folder\ntime.monotonic = lambda: 1e9 * time.time()\n"
+    second = program(
+        tmp_path / "second", PLAIN, ("import functools\n", f"import functools\n{wait}")
+    )
+    printed = run([sys.executable, second, demo / "train", tmp_path / "run"], tmp_path, status=1)
+    line = f"trainparts.errors.Fault: {tmp_path}/run: another run is writing there"
+    assert printed.splitlines()[-1] == line
+    assert first.communicate("\n")[0].endswith("\n") and first.returncode == 0
+
+
+def test_own_images_train_on_two_ranks_as_on_one_and_resume(rows, tmp_path):
+    """The same images in the same steps: without dropout, the same losses. Rank 0's checkpoint
+    resumes both."""
+    run([*by_two(program(tmp_path, OWN)), rows, "two"], tmp_path)
+    run(
+        [
+            *by_two(program(tmp_path, OWN))[:2],
+            "--nproc_per_node=1",
+            *[tmp_path / "own_images.py"],
+            rows,
+            "one",
+        ],
+        tmp_path,
+    )
+    (step, tensors), (same, others) = saved(tmp_path / "two"), saved(tmp_path / "one")
+    assert step == same == 7
+    for one, other in zip(tensors, others, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    killed = program(tmp_path, OWN, at_step(5, "raise SystemExit(rank or 3)"))
+    run([*by_two(killed), rows, "killed"], tmp_path, status=1)
+    assert saved(tmp_path / "killed")[0] == 3
+    run([*by_two(program(tmp_path, OWN)), rows, "killed"], tmp_path)
+    assert_equal(tmp_path / "killed", tmp_path / "two")
+
+
+def test_rows_are_the_images_of_their_file(rows, tmp_path):
+    """read() gives what Pillow decodes; a region is a part of it."""
+    example = {"__name__": "example"}
+    exec(compile((ROOT / OWN).read_text(), OWN, "exec"), example)
+    opened = example["Rows"](str(rows))
+    assert opened.target.tolist() == [0, 1, 2, 3] * 8
+    for index in range(32):
+        pixels = np.asarray(PIL.Image.open(io.BytesIO(opened.read(index))).convert("RGB"))
+        region = decoding.decode(opened.read(index), choose=lambda *size: (3, 4, 10, 20))
+        assert np.array_equal(region, pixels[3:13, 4:24])
+
+
+FULL = """
+def fail(*_):
+    raise OSError(errno.ENOSPC, "No space left")
+
+
+os.fsync = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("edits", "last"),
+    [
+        (  # an exception in a crop keeps its type
+            [("    yield\n\n\ndef schedule", "    raise KeyError('mine')\n\n\ndef schedule")],
+            r"KeyError: 'mine'",
+        ),
+        (  # a loader process that is killed
+            [("    yield\n\n\ndef schedule", "    os.kill(os.getpid(), 9)\n\n\ndef schedule")],
+            r"RuntimeError: DataLoader worker \(pid.*\) .*(unexpectedly|by signal.*)",
+        ),
+        (  # a disk that is full
+            [("import numpy", f"import errno\n{FULL}\nimport numpy")],
+            "errors.Fault: run/checkpoint.pt cannot be written; the previous one is intact: No "
+            "space left",
+        ),
+    ],
+)
+def test_what_goes_wrong_ends_in_an_exception_that_says_what(edits, last, rows, tmp_path):
+    script = program(tmp_path, OWN, *edits)
+    words = [*by_two(script)[:2], "--nproc_per_node=1", script, rows, "run"]
+    printed = run(words, tmp_path, status=1)
+    assert any(re.search(f"{last}$", line) for line in printed.splitlines()), printed
+
+
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
+    rng = np.random.default_rng(0)
+    write_rows(tmp_path / "a\nb.parquet", [encoded(rng)] * 7 + [b"no image"], [0, 1] * 4)
+    script = program(tmp_path, OWN)
+    words = [*by_two(script)[:2], "--nproc_per_node=1", script, "a\nb.parquet", "run"]
+    printed = run(words, tmp_path, status=1)
+    assert "b.parquet, row 7: image 7 cannot be used: Pillow cannot identify it" in printed
+
+
+def test_a_folder_of_another_program_s_checkpoints_is_not_begun_anew(rows, tmp_path):
+    """Both ranks end with what is wrong, and nothing is overwritten."""
+    (tmp_path / "run").mkdir()
+    torch.save({"state_dict": {}}, tmp_path / "run" / "checkpoint.pt")
+    before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    printed = run([*by_two(program(tmp_path, OWN)), rows, "run"], tmp_path, status=1)
+    line = "run: none of its 1 checkpoints is intact"
+    assert printed.count(f"trainparts.errors.BadInput: {line}") == 2
+    skipped = "checkpoint.pt is not a checkpoint of this program: it lacks model, optimizer, step"
+    assert f"run skips run/{skipped}\n" in printed
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
