@@ -485,7 +485,7 @@ def test_each_timer_has_the_hour_of_a_compilation(script):
     text = (ROOT / script).read_text()
     given = re.findall(r"arm_timeout\((.*)\)\n", text)
     assert len(given) >= 8 and {each.replace("run.args", "args") for each in given} == {
-        "args.timeout, args.compile"
+        "args.timeout, compiles=args.compile"
     }
     group = "(args.timeout or 10**8) + 3600 * args.compile"
     assert text.count(group) == ("meet_ranks(" in text)
