@@ -1,0 +1,110 @@
+"""tools/check_script.py: the scripts keep their promises, and forks that break one are told so."""
+
+import importlib
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import conftest
+import pytest
+from conftest import ROOT, copy_script
+
+SCALED = "scaler.scale(loss / accumulation_steps)"
+PAIRS = "state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, state):"
+DRAWN = 'rng = random.Random(f"{args.seed} {epoch} {key}")'
+SLICES = "return Place(device, *numbers, data_rank=rank, data_ranks=ranks)"
+COUNTED = "return math.ceil(len(data.val.target) / place.data_ranks / at_once)"
+
+
+GUARD = 'raise RuntimeError(f"validated '
+
+
+@pytest.fixture
+def check(monkeypatch, tmp_path, capsys):
+    """check(script, *words): returns (exit status, {promise: how it is broken, or None})."""
+
+    def begin(words, cwd, env, **options):
+        own_session = options["start_new_session"]
+        return conftest.begin(words, cwd, conftest.with_small(env), own_session=own_session)
+
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    tool = importlib.import_module("check_script")
+    monkeypatch.setattr(tool, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": begin}))
+
+    def call(script, *words):
+        monkeypatch.setattr(sys, "argv", ["check_script.py", *words, str(script)])
+        with pytest.raises(SystemExit) as ended:
+            tool.main()
+        first, *lines = capsys.readouterr().out.splitlines()
+        found = {}
+        for line in lines:
+            name, _, why = line[8:].partition(": ")
+            found[name] = None if line.startswith("kept ") else why
+        assert [*found] == ["losses", "data of a step", "validation", "resuming"], lines
+        return int(ended.value.code), found
+
+    return call
+
+
+def fork(folder, name, old, new):
+    """Writes a script with this edit into a folder; returns its path."""
+    text = (ROOT / name).read_text()
+    assert text.count(old) == 1, old
+    return copy_script("imagenet_mine.py", folder, text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["imagenet_ddp.py", "text_nd.py"])
+def test_the_scripts_keep_all_of_them(name, check):
+    status, found = check(ROOT / name)
+    assert status == 0 and not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "broken"),
+    [
+        ("imagenet_nd.py", SCALED, "scaler.scale(loss)", {"losses": "step 2 has a loss of "}),
+        (
+            "imagenet_nd.py",
+            PAIRS,
+            PAIRS.replace("state):", 'state | {"optimizer": {"state": {}}}):'),
+            {"resuming": "killed after "},
+        ),
+        (
+            "imagenet_nd.py",
+            DRAWN,
+            "rng = random.Random()",
+            {
+                "losses": "step 1 has a loss of ",
+                "data of a step": "step 1 has a loss of ",
+                "resuming": "killed after ",
+            },
+        ),
+        (
+            "imagenet_ddp.py",
+            SLICES,
+            SLICES.replace("data_rank=rank", "data_rank=0"),
+            {
+                "losses": "it ended with status 1: ",  # which counts what it validates
+                "data of a step": "it ended with status 1: ",
+                "validation": "it ended with status 1: ",
+            },
+        ),
+        (
+            "imagenet_nd.py",
+            COUNTED,
+            COUNTED.replace("math.ceil", "math.floor"),  # the last, incomplete batch is dropped
+            {"validation": "the loss is "},
+        ),
+    ],
+    ids=["not divided", "no momentum", "drawn anew", "one slice", "last batch dropped"],
+)
+def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_path):
+    script = fork(tmp_path, name, old, new)
+    if old == COUNTED:  # the script would say so itself
+        text = script.read_text()
+        assert text.count(GUARD) == 1
+        script.write_text(text.replace(GUARD, f"errors.print_line({GUARD.partition('(')[2]}"))
+    status, found = check(script)
+    assert status == 1
+    assert {promise for promise, why in found.items() if why} == {*broken}, found
+    assert all(found[promise].startswith(line) for promise, line in broken.items()), found
