@@ -449,7 +449,7 @@ def test_the_best_model_costs_no_copy_in_validation_and_is_not_read(words, tmp_p
             patch.setattr(nd, "full_state", None)
             return validate(run)
 
-    monkeypatch.setattr(endings, "arm_timeout", lambda *args: None)
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     monkeypatch.setattr(state_trees, "in_float32", keep_track)
     monkeypatch.setattr(nd, "validate", check)
     monkeypatch.setattr(safe_files, "load_file", None)
@@ -693,7 +693,7 @@ def test_evaluate_gives_the_logged_accuracy(whole, demo, tmp_path):
 
 def test_an_evaluation_makes_no_state_of_the_optimizer(tmp_path, monkeypatch):
     """Gradients and moments would take the memory of three models."""
-    monkeypatch.setattr(endings, "arm_timeout", lambda *args: None)
+    monkeypatch.setattr(endings, "arm_timeout", mock.Mock())
     monkeypatch.chdir(tmp_path)
     words = "-a squeezenet1_1 --image-size 32 -b 4 --no-accel -j 0 --dummy --optimizer adamw"
     words = [*words.split(), "--output-dir", "run"]
