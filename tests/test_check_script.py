@@ -65,6 +65,12 @@ def test_the_scripts_keep_all_of_them(name, check):
         ("imagenet_nd.py", SCALED, "scaler.scale(loss)", {"losses": "step 2 has a loss of "}),
         (
             "imagenet_nd.py",
+            SCALED,
+            SCALED.replace("loss", "2 * loss"),  # on one rank and on two
+            {"losses": "step 2 has a loss of "},
+        ),
+        (
+            "imagenet_nd.py",
             PAIRS,
             PAIRS.replace("state):", 'state | {"optimizer": {"state": {}}}):'),
             {"resuming": "killed after "},
@@ -96,7 +102,14 @@ def test_the_scripts_keep_all_of_them(name, check):
             {"validation": "the loss is "},
         ),
     ],
-    ids=["not divided", "no momentum", "drawn anew", "one slice", "last batch dropped"],
+    ids=[
+        "not divided",
+        "twice the loss",
+        "no momentum",
+        "drawn anew",
+        "one slice",
+        "last batch dropped",
+    ],
 )
 def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_path):
     script = fork(tmp_path, name, old, new)
@@ -108,3 +121,9 @@ def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_pa
     assert status == 1
     assert {promise for promise, why in found.items() if why} == {*broken}, found
     assert all(found[promise].startswith(line) for promise, line in broken.items()), found
+
+
+def test_a_loss_of_its_own_is_compared_with_itself_alone(check, tmp_path):
+    script = fork(tmp_path, "imagenet_nd.py", SCALED, SCALED.replace("loss", "2 * loss"))
+    status, found = check(script, "--own")
+    assert status == 0 and not any(found.values()), found

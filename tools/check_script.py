@@ -181,14 +181,14 @@ def check_resuming(trials, own):
     """A run that is killed with SIGKILL resumes, and ends equal bit for bit."""
     words = trials.words(trials.script, trials.strategy, 1)
     often = ["--output-dir", "killed", "--checkpoint-minutes", 1e-6]
-    process = trials.start(words, often)
+    victim = trials.start(words, often)
     checkpoint = trials.folder / "killed" / "checkpoint.pt"
-    while not checkpoint.exists() and process.poll() is None:
+    while not checkpoint.exists() and victim.poll() is None:
         time.sleep(0.001)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    if process.returncode == 0:  # ten short steps: as if it had been killed before it last saved
+        os.killpg(victim.pid, signal.SIGKILL)
+    victim.communicate()
+    if victim.returncode == 0:  # ten short steps: as if it had been killed before it last saved
         for name in "checkpoint.pt", "model_best.pt":
             (trials.folder / "killed" / name).unlink(missing_ok=True)
         checkpoint = trials.folder / "killed" / "checkpoint-1.pt"

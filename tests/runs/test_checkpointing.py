@@ -234,6 +234,20 @@ def test_the_newest_of_what_is_left_is_found(files, newest, folder):
     assert (path.name, saved["epoch"], saved["step"]) == (newest, *files[newest])
 
 
+def test_a_loop_of_one_s_own_says_what_its_checkpoints_need(folder, caplog):
+    """It may count no epochs; the newest by name is taken, of those that have the names."""
+    for step in 1, 2, 3:
+        checkpointing.write_newest(folder, checkpoint={"step": step, "w": torch.ones(step)})
+    needs = {"step", "w"}
+    path, saved = checkpointing.newest_checkpoint(folder, needs=needs)
+    assert (path, saved["step"], len(saved["w"])) == (folder / NEWEST, 3, 3)
+    torch.save({"step": 9}, folder / NEWEST)
+    path, saved = checkpointing.newest_checkpoint(folder, needs=needs)
+    assert (path, saved["step"]) == (folder / SECOND, 2)
+    lacks = "run/checkpoint.pt is not a checkpoint of this program: it lacks w"
+    assert caplog.messages == [f"run skips {lacks}"]
+
+
 def test_damaged_ones_are_skipped_with_a_line_each(trained, caplog):
     damage(trained / NEWEST, 100)
     damage(trained / SECOND, flip(500))
