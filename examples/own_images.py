@@ -34,8 +34,8 @@ class Rows:
     """
 
     def __init__(self, path):
-        """Opens a Parquet file; its bytes stay on the disk until they are read."""
-        self.name, self.table = path, pyarrow.parquet.read_table(path, memory_map=True)
+        """Reads a Parquet file into memory, on each rank."""
+        self.name, self.table = path, pyarrow.parquet.read_table(path)
         self.target = np.asarray(self.table["label"])
 
     def read(self, index):
@@ -70,9 +70,12 @@ def schedule(images, step, rank, ranks):
 
 def main():
     """Trains on each rank; rank 0 reads and writes the folder."""
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    rank, ranks, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     rows, folder = Rows(sys.argv[1]), Path(sys.argv[2])
     torch.manual_seed(SEED)
     model = torchvision.models.resnet18(num_classes=int(rows.target.max()) + 1).to(device)
