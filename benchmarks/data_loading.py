@@ -250,27 +250,31 @@ def make(way, folder, args):
     return measure_pass
 
 
-def measure(args, scratch):
-    """Measures all ways, writes the table."""
+def measure_ways(ways, args, scratch):
+    """Returns the rows of {name: way}, which take turns over the same images of DIR."""
     least = (2 * args.workers + 4) * args.batch_size
     if args.images < least:
         raise errors.BadInput(f"--images {args.images}: {least} or more tell something")
-    ways = WAYS
-    if args.checkout:
-        if not (args.checkout / "imagenet_nd.py").exists():
-            raise errors.BadInput(f"--checkout {args.checkout} has no imagenet_nd.py")
-        ways = ways | {"this project, folder, another commit": another_commit}
-    ways = common.select(ways, args.only, BASELINE)
-    args.scratch, folder = scratch, scratch / "images"
+    args.scratch, folder, rows = scratch, scratch / "images", []
     common.link_images(args.dir, args.images, folder)
     makes = {name: (make, way, folder, args) for name, way in ways.items()}
-    rows = []
     for row in common.measure_apart(makes, args.rounds):
         passes, why = row["values"], row.get(UNMEASURED, "")
         row |= {"values": [each[0] for each in passes], USED: "", "batches": ""}
         if passes:
             row |= {USED: statistics.median(each[1] for each in passes), "batches": passes[0][2]}
         rows.append(row | {UNMEASURED: why})
+    return rows
+
+
+def measure(args, scratch):
+    """Measures all ways, writes the table."""
+    ways = WAYS
+    if args.checkout:
+        if not (args.checkout / "imagenet_nd.py").exists():
+            raise errors.BadInput(f"--checkout {args.checkout} has no imagenet_nd.py")
+        ways = ways | {"this project, folder, another commit": another_commit}
+    rows = measure_ways(common.select(ways, args.only, BASELINE), args, scratch)
     title, held = f"Data loading, {args.workers} workers", os.environ.get("ATEN_CPU_CAPABILITY")
     title += f", held to {held.upper()}" if held else ""  # torch's; DALI and Pillow have no switch
     facts = {"workers": args.workers, "images": args.images, "batch": args.batch_size}

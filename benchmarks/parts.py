@@ -11,13 +11,12 @@ Each way lives in a process of its own, and they take turns, as in data_loading.
 import functools
 import importlib.util
 import itertools
-import statistics
 import sys
 
 import common
 import data_loading
 import torch
-from common import DIR, ONLY, ROOT, UNMEASURED, count, option, whole
+from common import DIR, ONLY, ROOT, count, option, whole
 
 from trainparts import errors
 from trainparts.images import image_files, image_loading
@@ -65,20 +64,7 @@ WAYS = {
 
 def measure(args, scratch):
     """Measures all ways, writes the table."""
-    least = (2 * args.workers + 4) * args.batch_size
-    if args.images < least:
-        raise errors.BadInput(f"--images {args.images}: {least} or more tell something")
-    folder, rows = scratch / "images", []
-    common.link_images(args.dir, args.images, folder)
-    ways = common.select(WAYS, args.only, BASELINE)
-    makes = {name: (data_loading.make, way, folder, args) for name, way in ways.items()}
-    for row in common.measure_apart(makes, args.rounds):
-        passes, why = row["values"], row.get(UNMEASURED, "")
-        row |= {"values": [each[0] for each in passes], data_loading.USED: "", "batches": ""}
-        if passes:
-            used = statistics.median(each[1] for each in passes)
-            row |= {data_loading.USED: used, "batches": passes[0][2]}
-        rows.append(row | {UNMEASURED: why})
+    rows = data_loading.measure_ways(common.select(WAYS, args.only, BASELINE), args, scratch)
     facts = {"workers": args.workers, "images": args.images, "batch": args.batch_size}
     title = f"Parts in a loop of one's own, {args.workers} workers"
     common.write(args.out, title, "images/s", rows, BASELINE, facts, "timm", "nvidia-nvimgcodec")

@@ -1354,10 +1354,13 @@ tests/test_public_parts.py -k nothing_of_the_process
   the codec's variables stay => for name, value in before.items():  # for OpenCV elsewhere\n            del os.environ[name] => for name, value in before.items():  # for OpenCV elsewhere\n            os.environ.pop("", None)
 tests/images/test_weight_files.py -k output_needs_ends
   scripts do not print what is logged => LOG.handlers[:], LOG.propagate = [_Printer()], False => pass
-tests/test_check_script.py
+tests/test_check_script.py -k twice
   a script is compared with itself alone => if not own:\n        reference = => if own:\n        reference =
+tests/test_check_script.py -k dropped
   validation is not compared => if abs(alone - by_two) > 1e-4: => if abs(alone - by_two) > 1e4:
+tests/test_check_script.py -k momentum
   a killed run is compared with nothing => if differing or one.keys() != other.keys(): => if one.keys() != other.keys():
+tests/test_check_script.py -k drawn
   other data are not noticed => if not abs(one - other) <= SAME * abs(other): => if abs(one - other) > SAME * 1e6:
 """  # noqa: E501
 

@@ -14,8 +14,6 @@ PAIRS = "state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, sta
 DRAWN = 'rng = random.Random(f"{args.seed} {epoch} {key}")'
 SLICES = "return Place(device, *numbers, data_rank=rank, data_ranks=ranks)"
 COUNTED = "return math.ceil(len(data.val.target) / place.data_ranks / at_once)"
-
-
 GUARD = 'raise RuntimeError(f"validated '
 
 

@@ -24,11 +24,11 @@ NETWORK = {PLAIN: "squeezenet1_1(", OWN: "squeezenet1_1(dropout=0.0, "}
 STEPPED = "        step += 1\n"
 
 
-def program(folder, example, *edits, steps=7):
+def program(folder, example, *edits):
     """Writes an example into a folder, with small sizes and these edits; returns its path."""
     text = (ROOT / example).read_text()
     for old, new in (
-        (SIZES[example], f"= 32, 8, {steps}, 3, 1, 0"),
+        (SIZES[example], "= 32, 8, 7, 3, 1, 0"),
         ("resnet18(", NETWORK[example]),
     ):
         assert text.count(old) == 1
@@ -51,9 +51,9 @@ def by_two(script):
     return [str(BIN / "torchrun"), port, "--nproc_per_node=2", script]
 
 
-def saved(folder, name="checkpoint.pt"):
-    """Returns the step of a checkpoint, and its tensors, flat."""
-    loaded = torch.load(folder / name)
+def saved(folder):
+    """Returns the step of the newest checkpoint, and its tensors, flat."""
+    loaded = torch.load(folder / "checkpoint.pt")
     model, momentum = loaded["model"], loaded["optimizer"]["state"]
     return loaded["step"], [
         *model.values(),
