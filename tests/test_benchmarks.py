@@ -201,7 +201,9 @@ OF_GPU["rows"] = [dict.fromkeys(["name", "values", "peak memory, GiB", "of bf16 
 def known(row):
     """Returns those columns of a measured row that are known beforehand."""
     sent = row.get("busiest link, MB/step", row["values"][0])
-    kind = "float32" if row["name"] == "pytorch/examples" else "uint8"
+    floats = "pytorch/examples", "torchvision's loader"
+    is_float = row["name"] in floats or row["name"].startswith("plain_loop.py")
+    kind = "float32" if is_float else "uint8"
     columns = {
         "batches": "4" if "script" in row else kind,  # of text a number
         "by formula, MB": pytest.approx(row["values"][0], rel=0.02),
@@ -221,6 +223,11 @@ def known(row):
             1,
             data_loading=["pytorch/examples", "FFCV, raw", "this project, raw"]
             + ["this project, folder, another commit"],
+        ),
+        case(
+            "parts DEMO -b 4 --images 32 -j 1 --rounds 1 --only plain_loop",
+            1,
+            parts=["torchvision's loader", "plain_loop.py without", "plain_loop.py"],
         ),
         case(f"gpu {LITTLE} --minutes 0", 0, gpu=39 * ["imagenet_"]),  # 13 layouts in 3 modes
         case(
