@@ -1,5 +1,6 @@
 """RESULTS.md, docs/lessons.md and the scripts' claims from their templates, with the figures."""
 
+import functools
 import re
 import urllib.parse
 from collections import defaultdict
@@ -32,13 +33,19 @@ def environment(finalize=None):
     return env
 
 
+@functools.cache
+def compiled(text, finalize):
+    """Returns the template of a text; a process that makes several pages compiles it once."""
+    return environment(finalize).from_string(text)
+
+
 def render(name, known, finalize=None):
     """Returns the text of a template. A section, from a heading or {##} to the next, is left out
     where logs lack what it says."""
-    env, parts = environment(finalize), []
+    env, parts = environment(), []
     for part in re.split("(?m)^(?=###? )|^{##}\n", env.loader.get_source(env, name)[0]):
         try:
-            parts.append(env.from_string(part).render(known))
+            parts.append(compiled(part, finalize).render(known))
         except jinja2.UndefinedError:
             continue
     blocks = re.sub(r"\n\s*", "\n", "\n".join(parts).strip())

@@ -40,6 +40,8 @@ BY_TORCHRUN = "imagenet_exchange.py", "imagenet_fsdp.py", "imagenet_pipeline.py"
 BIN = Path(sys.executable).parent
 SMALL = str(ROOT / "tests" / "small_models")
 sys.path.insert(0, str(ROOT))
+sys.path.append(SMALL)
+importlib.import_module("checksums")  # also of logs that are read here
 
 gc.set_threshold(100_000)  # as in small_models/
 try:

@@ -30,7 +30,7 @@ PRELOADED += ["torch.distributed.run", "tensorboard.backend.event_processing.eve
 PRELOADED += ["timm", "transformers.models.auto.tokenization_auto"]
 PRELOADED += ["transformers.models.bert.modeling_bert"]  # and what it imports for other models
 PRELOADED += ["matplotlib.figure", "torchmetrics.classification"]  # as tools/look.py
-PRELOADED += ["compiled"]
+PRELOADED += ["compiled", "checksums"]
 READ = {"encoding": "utf-8", "errors": "replace", "closefd": False}
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 # Of this project.

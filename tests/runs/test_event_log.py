@@ -1,5 +1,6 @@
 """The log of a run: what is in it, as TensorBoard reads it, and what is read back."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 import torch
 from conftest import ROOT, events, points, record
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard import summary as torch_summary
@@ -216,6 +218,8 @@ def test_what_is_needed_to_repeat_a_run(tmp_path, monkeypatch):
     assert about["cores"] == os.cpu_count() and about["threads"] == torch.get_num_threads()
     assert about["torch"] == torch.__version__
     assert about["packages"]["pytest"] == pytest.__version__
+    found = [package.metadata for package in importlib.metadata.distributions()]
+    assert about["packages"] == {each["Name"]: each["Version"] for each in reversed(found)}
     assert about["trainparts"] == package_digest.IDENTITY
     assert json.loads(json.dumps(about)) == about
 
@@ -344,3 +348,10 @@ def test_nothing_is_printed_of_what_tensorboard_drops(tmp_path, capfd):
         log.close()
     event_log.read_log(tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+def test_checksums_in_tests_are_tensorboard_s():
+    """Which tests/small_models replaces."""
+    for data in (b"", b"a", bytes(range(256)) * 9):
+        known = pywrap_tensorflow.crc_update(pywrap_tensorflow.CRC_INIT, data)
+        assert pywrap_tensorflow.crc32c(data) == pywrap_tensorflow.crc_finalize(known)

@@ -119,6 +119,18 @@ def read_log(folder: Path) -> tuple[list[int], dict[str, option_types.Value], se
     return epochs, end, {*tags["scalars"], *tags["tensors"]} - first
 
 
+def installed_packages() -> dict[str, str]:
+    """Returns {name: version} of all packages that Python finds. importlib.metadata would parse
+    the whole file of each, with its readme, which takes a quarter of a second."""
+    found = {}
+    for package in importlib.metadata.distributions():
+        text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+        fields = dict(re.findall(r"(?m)^(Name|Version): *(.*\S)", text.partition("\n\n")[0]))
+        if len(fields) == 2:
+            found.setdefault(fields["Name"], fields["Version"])  # the first is imported
+    return found
+
+
 def describe(
     script: str,
     model: torch.nn.Module,
@@ -140,7 +152,6 @@ def describe(
         folder = os.path.dirname(os.path.abspath(script))
         git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
         commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    packages = (package.metadata for package in importlib.metadata.distributions())
     resumed = None
     if metadata:
         resumed = {name: metadata[name] for name in ("epoch", "step", "seconds")}
@@ -157,7 +168,7 @@ def describe(
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,  # with its build
-        "packages": {package["Name"]: package["Version"] for package in packages},
+        "packages": installed_packages(),
         "commit": commit,
         "trainparts": package_digest.IDENTITY,
     }
