@@ -79,6 +79,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
+    activation_checkpointing,
     batch_plan,
     devices,
     endings,
@@ -111,6 +112,8 @@ def prepare(
     float32 masters, copied from the weights before these are rounded."""
     level, half = place.precision, _half(args, place.device)
     model = build_model(args, data).to(place.device)
+    if args.checkpoint_activations:
+        activation_checkpointing.checkpoint_blocks(model)
     # DDP expects a gradient of each weight, and fails if one has none, unless it searches for those
     # in each step. That takes time, so it is only done for a model that leaves some weights out.
     unused = not _uses_all(model, args, data, place)

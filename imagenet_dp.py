@@ -68,6 +68,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
+    activation_checkpointing,
     batch_plan,
     devices,
     endings,
@@ -98,6 +99,8 @@ def prepare(
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler)."""
     model = build_model(args, data).to(place.device)
+    if args.checkpoint_activations:
+        activation_checkpointing.checkpoint_blocks(model)
     # A disabled scaler does nothing, so that no branch is needed later.
     scaler = torch.amp.GradScaler(place.device.type, enabled=args.precision == "float16")
     if args.precision != "float32":  # DataParallel's threads inherit autocast, not its dtype

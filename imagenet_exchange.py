@@ -75,6 +75,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
+    activation_checkpointing,
     batch_plan,
     devices,
     endings,
@@ -105,6 +106,8 @@ def prepare(
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler); all ranks begin with rank 0's weights."""
     model = build_model(args, data).to(place.device)
+    if args.checkpoint_activations:
+        activation_checkpointing.checkpoint_blocks(model)
     # DDP expects a gradient of each weight, and fails if one has none, unless it searches for those
     # in each step. That takes time, so it is only done for a model that leaves some weights out.
     unused = args.exchange == "ddp" and not _uses_all(model, args, data, place)

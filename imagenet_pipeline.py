@@ -84,6 +84,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
+    activation_checkpointing,
     batch_plan,
     devices,
     endings,
@@ -298,6 +299,9 @@ def _schedule(pipeline, model, calls, args, place):
     _sum(torch.zeros(1, device=place.device), pipeline.stages)
     mine = range(place.rank % width, len(calls), width)
     stages = {number: _Stage(model, calls[number], args) for number in mine}
+    if args.checkpoint_activations:
+        for stage in stages.values():
+            activation_checkpointing.recompute(stage)
     pipeline.first, pipeline.last = 0 in mine, len(calls) - 1 in mine
 
     def build(kind, split, **options):

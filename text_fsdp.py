@@ -81,6 +81,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from trainparts import (
+    activation_checkpointing,
     batch_plan,
     devices,
     endings,
@@ -105,6 +106,8 @@ def prepare(
     """Returns (model, optimizer, scaler); no rank's device ever holds the whole model."""
     with torch.device("cpu" if place.rank == 0 else "meta"):
         model = build_model(args, data, load=place.rank == 0)
+    if args.checkpoint_activations:
+        activation_checkpointing.checkpoint_blocks(model)
     # FSDP2 needs contiguous weights; under --channels-last only the inputs are channels-last.
     model = model.to(memory_format=torch.contiguous_format)
     if args.sync_bn:

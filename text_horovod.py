@@ -76,6 +76,7 @@ except ImportError:  # launch() reports it: --help works without it
 
 
 from trainparts import (
+    activation_checkpointing,
     batch_plan,
     devices,
     endings,
@@ -99,6 +100,8 @@ def prepare(
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     """Returns (model, optimizer, scaler); this optimizer averages the gradients over ranks."""
     model = build_model(args, data)
+    if args.checkpoint_activations:
+        activation_checkpointing.checkpoint_blocks(model)
     if args.sync_bn:
         _sync_batchnorm(model)
     # Horovod sends only contiguous tensors; under --channels-last the inputs keep that layout.

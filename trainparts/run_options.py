@@ -119,14 +119,20 @@ def add_run_options(
         help="reduce-overhead uses CUDA graphs",
     )
     add(
+        "--checkpoint-activations",
+        action="store_true",
+        help="keep only the inputs of each block, and compute the rest again in the backward pass: "
+        "less memory, up to a third more time",
+    )
+    add(
         "--gpu", type=option_types.non_negative_int, help="use only this GPU, from 0 (default: all)"
     )
     add("--no-accel", action="store_true", help="use the CPU even where there is a GPU")
     add("--seed", type=option_types.non_negative_int, default=0, help="seed of everything random")
     add("--deterministic", action="store_true", help="repeat bit for bit on GPUs too; slower")
     free = ["best", "budget_hours", "desired", "evaluate", "patience", "print_freq", "resume"]
-    own = ["checkpoint_minutes", "compile", "compile_mode", "deterministic", "gpu", "keep_every"]
-    own += ["no_accel", "output_dir", "timeout"]
+    own = ["checkpoint_activations", "checkpoint_minutes", "compile", "compile_mode"]
+    own += ["deterministic", "gpu", "keep_every", "no_accel", "output_dir", "timeout"]
     return free, own
 
 

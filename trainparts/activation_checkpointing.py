@@ -1,0 +1,90 @@
+"""Activation checkpointing: blocks that keep their inputs alone, and compute the rest again.
+
+Use it to train a larger model or batch in the same memory, for up to a third more time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Generator, Iterator
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainparts import errors
+
+__all__ = ["checkpoint_blocks", "recompute"]
+
+ROWS = (nn.Sequential, nn.ModuleList)
+
+
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Applies recompute() to each block of a model, such as a ViT's (Chen et al. 2016). Call it
+    before the model is sharded. Raises BadInput if the model has no blocks."""
+    found = [*blocks(model)]
+    if not found:
+        where = "no nn.Sequential or nn.ModuleList has modules that have modules of their own"
+        raise errors.BadInput(f"--checkpoint-activations: this model has no blocks: {where}")
+    for block in found:
+        recompute(block)
+
+
+def recompute(module: nn.Module) -> None:
+    """Has a module keep its inputs alone for the backward pass, which calls forward() again. What is
+    computed stays the same, bit for bit: dropout draws the same again, and BatchNorm's statistics
+    count a batch once, which PyTorch's checkpoint() alone counts twice."""
+    # Another class, not another `forward` of this object, so that replicas have it, too.
+    module.__class__ = _recomputed(type(module))
+
+
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields the blocks of a model, such as a ResNet's bottlenecks: modules in a row (an
+    nn.Sequential or nn.ModuleList) that have modules of their own. What has a row of several such
+    modules of one class itself is a stage, such as a ConvNeXt's, and its blocks are yielded."""
+    for child in module.children():
+        if isinstance(module, ROWS) and _has_modules(child) and not _is_stage(child):
+            yield child
+        else:
+            yield from blocks(child)
+
+
+def _has_modules(module: nn.Module) -> bool:
+    return not isinstance(module, ROWS) and any(True for _ in module.children())
+
+
+def _is_stage(module: nn.Module) -> bool:
+    rows = (each for each in module.modules() if isinstance(each, ROWS))
+    kinds = ([type(each) for each in row if _has_modules(each)] for row in rows)
+    return any(len(kind) > len(set(kind)) for kind in kinds)
+
+
+@functools.cache
+def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
+    """Returns a subclass for recompute()."""
+
+    def forward(self: nn.Module, *inputs: object, **options: object) -> object:
+        own = functools.partial(kind.forward, self)
+        if not torch.is_grad_enabled():
+            return own(*inputs, **options)
+        if not torch.compiler.is_compiling():  # compiled, it updates statistics once by itself
+            of_calls = contextlib.nullcontext(), _without_statistics(self)
+            options["context_fn"] = lambda: of_calls
+        return checkpoint(own, *inputs, use_reentrant=False, **options)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+@contextlib.contextmanager
+def _without_statistics(module: nn.Module) -> Generator[None]:
+    """Has BatchNorm update copies of its statistics."""
+    norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    kept = [(each, name, buffer) for each in norms for name, buffer in each.named_buffers()]
+    for norm, name, buffer in kept:
+        setattr(norm, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for norm, name, buffer in kept:
+            setattr(norm, name, buffer)
