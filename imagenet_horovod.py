@@ -77,9 +77,11 @@ except ImportError:  # launch() reports it: --help works without it
 from trainparts import (
     activation_checkpointing,
     batch_plan,
+    device_peaks,
     devices,
     endings,
     errors,
+    model_flops,
     option_types,
     package_digest,
     progress_meter,
@@ -305,6 +307,7 @@ class Run:
     saved_at: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, minus the checkpoint's seconds
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
+    peak_share: float = math.nan  # of its devices' peak, that one item a second takes; on rank 0
 
 
 def train(run):
@@ -734,6 +737,10 @@ def log_epoch(run, training, val, trained):
     for tag in LOGGED:
         if tag in val:
             values |= {f"{tag}/train": training[tag], f"{tag}/val": val[tag]}
+    of_peak = ""
+    if math.isfinite(run.peak_share):
+        values["MFU/train"] = 100 * training["Throughput"] * run.peak_share  # in %
+        of_peak = f"{values['MFU/train']:.1f} % of the peak  "
     if trained or math.ceil(done) not in run.epochs_logged:
         event_log.log_epoch_values(run.log, values, math.ceil(done))
     seconds = (time.perf_counter() - run.started) / done
@@ -742,7 +749,8 @@ def log_epoch(run, training, val, trained):
     skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
     errors.print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {training['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {training['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
+        f"val {format_metrics(val)}  {training['Throughput']:,.0f} {ITEMS}/s  {of_peak}{skips}"
+        f"left {left}"
     )
 
 
@@ -1120,6 +1128,16 @@ def dummy_batch(
     images = torch.randint(256, (items, size, size, 3), dtype=torch.uint8, device=device)
     target = torch.zeros(items, dtype=torch.int64, device=device)
     return finish_batch(images, target, args, data, "val", None, 0)  # without mixing
+
+
+def training_flops(args: Namespace, data: Data) -> float | None:
+    """Returns the FLOPs of training on an image, or None if images grow."""
+    if args.start_size:
+        return None
+    with torch.device("meta"):  # which computes shapes alone
+        model = build_model(args, data, load=False)
+        images, _ = dummy_batch(args, data, 2, torch.device("meta"))  # 1: too few for BatchNorm
+    return model_flops.count_training(model, images) / len(images)
 
 
 # ------------------------------------------------------------------------------------- augmentation
@@ -1910,7 +1928,22 @@ def open_log(run, metadata):
             metadata=metadata,
         )
         event_log.log_program(run.log, about, __file__, LOGGED)
+        run.peak_share = find_peak_share(run)
     run.folder = Path(broadcast_object(str(run.folder)))
+
+
+def find_peak_share(run):
+    """Returns the share of the devices' peak that training on one item a second takes, without what
+    --checkpoint-activations computes again; NaN if it is not known."""
+    place = run.place
+    peak = device_peaks.peak_tflops(devices.device_name(place.device))
+    if not peak:
+        return math.nan
+    try:
+        flops = training_flops(run.args, run.data)
+    except Exception:  # whatever an own model does where tensors have no values
+        flops = None
+    return math.nan if flops is None else flops / (1e12 * peak * place.ranks * place.devices)
 
 
 def name_of(run):

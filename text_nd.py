@@ -73,9 +73,11 @@ from torch.utils.tensorboard import SummaryWriter
 from trainparts import (
     activation_checkpointing,
     batch_plan,
+    device_peaks,
     devices,
     endings,
     errors,
+    model_flops,
     option_types,
     package_digest,
     progress_meter,
@@ -260,6 +262,7 @@ class Run:
     saved_at: float = 0.0  # monotonic() when the last checkpoint was begun
     started: float = 0.0  # perf_counter() at the start, minus the checkpoint's seconds
     deadline: float = math.inf  # perf_counter() when --budget-hours are over
+    peak_share: float = math.nan  # of its devices' peak, that one item a second takes; on rank 0
 
 
 def train(run):
@@ -689,6 +692,10 @@ def log_epoch(run, training, val, trained):
     for tag in LOGGED:
         if tag in val:
             values |= {f"{tag}/train": training[tag], f"{tag}/val": val[tag]}
+    of_peak = ""
+    if math.isfinite(run.peak_share):
+        values["MFU/train"] = 100 * training["Throughput"] * run.peak_share  # in %
+        of_peak = f"{values['MFU/train']:.1f} % of the peak  "
     if trained or math.ceil(done) not in run.epochs_logged:
         event_log.log_epoch_values(run.log, values, math.ceil(done))
     seconds = (time.perf_counter() - run.started) / done
@@ -697,7 +704,8 @@ def log_epoch(run, training, val, trained):
     skips = f"{skipped:,.0f} steps skipped  " if skipped else ""
     errors.print_line(
         f"{round(done, 2):g}/{run.args.epochs}  train loss {training['Loss']:.2f}  "
-        f"val {format_metrics(val)}  {training['Throughput']:,.0f} {ITEMS}/s  {skips}left {left}"
+        f"val {format_metrics(val)}  {training['Throughput']:,.0f} {ITEMS}/s  {of_peak}{skips}"
+        f"left {left}"
     )
 
 
@@ -1262,6 +1270,16 @@ def dummy_batch(
     shape = items, args.max_length + (args.task != "lm")
     inputs = torch.randint(data.train.vocabulary, shape, device=device)
     return inputs, inputs.new_zeros(shape if args.task == "lm" else items)
+
+
+def training_flops(args: Namespace, data: Data) -> float | None:
+    """Returns the FLOPs of training on a sequence, or None if they differ in length."""
+    if args.task != "lm":
+        return None
+    with torch.device("meta"):  # which computes shapes alone
+        model = build_model(args, data, load=False)
+        tokens, _ = dummy_batch(args, data, 1, torch.device("meta"))
+    return model_flops.count_training(model, tokens)
 
 
 # ------------------------------------------------------------------------------------------ options
@@ -1890,7 +1908,22 @@ def open_log(run, metadata):
             metadata=metadata,
         )
         event_log.log_program(run.log, about, __file__, LOGGED)
+        run.peak_share = find_peak_share(run)
     run.folder = Path(broadcast_object(str(run.folder)))
+
+
+def find_peak_share(run):
+    """Returns the share of the devices' peak that training on one item a second takes, without what
+    --checkpoint-activations computes again; NaN if it is not known."""
+    place = run.place
+    peak = device_peaks.peak_tflops(devices.device_name(place.device))
+    if not peak:
+        return math.nan
+    try:
+        flops = training_flops(run.args, run.data)
+    except Exception:  # whatever an own model does where tensors have no values
+        flops = None
+    return math.nan if flops is None else flops / (1e12 * peak * place.ranks * place.devices)
 
 
 def name_of(run):

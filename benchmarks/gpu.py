@@ -24,12 +24,11 @@ import torch
 from common import count, option
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
 from training import CLASSES, synchronize
 
 from reporting.peaks import share_of_peak
-from trainparts import devices, errors
+from trainparts import devices, errors, model_flops
 
 RECIPE = "--mixup 0.2 --cutmix 1 --label-smoothing 0.1 --norm-wd 0 --clip-grad 1 --ema 0.9989"
 PRECISIONS = {
@@ -44,17 +43,6 @@ BLOCKS = 3  # measured, one after the other
 IMAGES_PER_BLOCK = 2560  # a second of an H200
 PROFILED_STEPS = 3
 OPERATORS = 12  # of a profile that have rows of their own, those that take longest
-
-
-def count_flops(model, image_size):
-    """Returns the FLOPs of a forward and backward pass for one image, a multiply-add being two."""
-    batch = 2  # BatchNorm refuses a single value per channel
-    images = torch.empty(batch, 3, image_size, image_size, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        output = model.to("meta")(images)
-        output = output[0] if isinstance(output, tuple) else output  # auxiliary heads are dropped
-        output.sum().backward()
-    return counter.get_total_flops() / batch
 
 
 # ---------------------------------------------------------------------------------- what to measure
@@ -133,7 +121,9 @@ def train(args, scratch, job):
     script.cleanup()
     counted = device.type == "cuda" and job["mode"] != "reduce-overhead"  # of CUDA graphs, nothing
     gib = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if counted else "-"
-    flops = count_flops(models.get_model(args.arch), run.data.image_size)
+    with torch.device("meta"):
+        images = torch.empty(2, 3, run.data.image_size, run.data.image_size)  # 1: no BatchNorm
+        flops = model_flops.count_training(models.get_model(args.arch), images) / 2
     share = share_of_peak(statistics.median(values), flops, devices.device_name(device))
     row = {"values": values, "peak memory, GiB": gib, "of bf16 peak, %": share}
     return row, operators

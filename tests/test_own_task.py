@@ -81,6 +81,10 @@ def dummy_batch(args, data, items, device, split="train"):
     return torch.randn(items, args.width, device=device), torch.zeros(items, 1, device=device)
 
 
+def training_flops(args, data):
+    return None
+
+
 def build_model(args, data, load=True):
     if args.arch == "line":
         return nn.Linear(args.width, 1)

@@ -67,6 +67,7 @@ TASK = {
     "load_batches": "args, place, data, schedule",
     "finish_batch": "inputs, target, args, data, split, epoch, position",
     "dummy_batch": "args, data, items, device, split='train'",
+    "training_flops": "args, data",
     "build_model": "args, data, load=True",
     "SUMS": None,
     "BEST": None,

@@ -15,8 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 from trainparts import errors
 
-__all__ = ["checkpoint_blocks", "recompute"]
-
 ROWS = (nn.Sequential, nn.ModuleList)
 
 
@@ -32,10 +30,10 @@ def checkpoint_blocks(model: nn.Module) -> None:
 
 
 def recompute(module: nn.Module) -> None:
-    """Has a module keep its inputs alone for the backward pass, which calls forward() again. What is
-    computed stays the same, bit for bit: dropout draws the same again, and BatchNorm's statistics
-    count a batch once, which PyTorch's checkpoint() alone counts twice."""
-    # Another class, not another `forward` of this object, so that replicas have it, too.
+    """Has a module keep its inputs alone for the backward pass, which calls forward() again. What
+    is computed stays the same, bit for bit: dropout draws the same again, and BatchNorm counts a
+    batch once, which it counts twice with PyTorch's checkpoint() alone."""
+    # Another class, not another `forward` of this object, so that replicas have it.
     module.__class__ = _recomputed(type(module))
 
 
@@ -65,13 +63,13 @@ def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
     """Returns a subclass for recompute()."""
 
     def forward(self: nn.Module, *inputs: object, **options: object) -> object:
-        own = functools.partial(kind.forward, self)
+        own = functools.partial(kind.forward, self, **options)
         if not torch.is_grad_enabled():
-            return own(*inputs, **options)
-        if not torch.compiler.is_compiling():  # compiled, it updates statistics once by itself
-            of_calls = contextlib.nullcontext(), _without_statistics(self)
-            options["context_fn"] = lambda: of_calls
-        return checkpoint(own, *inputs, use_reentrant=False, **options)
+            return own(*inputs)
+        if torch.compiler.is_compiling():  # it updates statistics once
+            return checkpoint(own, *inputs, use_reentrant=False)
+        of_calls = contextlib.nullcontext(), _without_statistics(self)
+        return checkpoint(own, *inputs, use_reentrant=False, context_fn=lambda: of_calls)
 
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
