@@ -602,7 +602,7 @@ def save_or_end(run, training):
 
 def end_early(run):
     """Ends the run because of a signal to any rank, after everything was saved. A Ctrl-C that comes
-    more than a second after a signal does not come here: on_signal() ends the process at once."""
+    more than a second after another does not come here: on_signal() ends the process at once."""
     why = run.signals[0][0] if run.signals else "a signal to another rank"
     saved = "; nothing is saved"  # under --evaluate
     if run.log:

@@ -120,7 +120,10 @@ INT, TERM, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
         ([(100.0, INT), (100.5, INT), (102.0, INT)], [130]),
         # Its moment counts from the first.
         ([(100.0, INT), (100.9, INT), (101.5, INT)], [130]),
-        ([(100.0, TERM), (101.5, INT)], [130]),
+        # The first Ctrl-C saves, whatever came before: a scheduler may have sent a signal.
+        ([(100.0, TERM), (101.5, INT)], []),
+        ([(100.0, USR1), (160.0, INT), (160.5, INT)], []),
+        ([(100.0, USR1), (160.0, INT), (161.5, INT)], [130]),
         # Slurm sends SIGUSR1 some time before SIGTERM.
         ([(100.0, USR1), (102.0, TERM), (104.0, TERM)], []),
         ([(100.0, INT), (102.0, TERM), (102.5, USR1)], []),
@@ -163,6 +166,17 @@ def test_without_a_time_out_there_is_no_timer(timer):
     endings.arm_timeout(0)
     endings.arm_timeout(0, compiles=True)
     assert timer == []
+
+
+def test_a_time_out_of_0_cancels_the_timer(timer, monkeypatch):
+    """Which starts again within the same second."""
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    cancel = "cancel_dump_traceback_later"
+    monkeypatch.setattr(faulthandler, cancel, lambda: timer.append("cancelled"))
+    for seconds in 40, 0, 40:
+        endings.arm_timeout(seconds)
+    started = ((70,), {"exit": True, "file": mock.ANY})
+    assert timer == [started, "cancelled", started]
 
 
 def test_a_compilation_has_an_hour_more(timer):

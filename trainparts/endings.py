@@ -40,19 +40,24 @@ def handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
 def on_signal(signals: list[tuple[str, float]], signum: int, frame: FrameType | None) -> None:
     """Records a signal and when it came; a second Ctrl-C ends the process."""
     # Launchers forward a terminal's Ctrl-C, so the first one may arrive twice within a moment.
-    if signals and signum == signal.SIGINT and time.monotonic() > signals[0][1] + 1:
+    name, now = signal.Signals(signum).name, time.monotonic()
+    if name == "SIGINT" and any(now > at + 1 for each, at in signals if each == name):
         os._exit(130)
-    signals.append((signal.Signals(signum).name, time.monotonic()))
+    signals.append((name, now))
 
 
 def arm_timeout(seconds: float, *, compiles: bool = False) -> None:
     """Makes Python print its stacks and exit, unless this function is called again within `seconds`
-    and half a minute, plus an hour if a graph `compiles`. With 0 seconds, no timer is started."""
+    and half a minute, plus an hour if a graph `compiles`. With 0 seconds, there is no timer, and
+    one that was started is cancelled."""
     # A rank that waits for another one waits in C, where Python's signal handlers do not run. The
     # group's own timeout, which comes half a minute earlier, raises an error; this one also ends
     # what hangs elsewhere: in reading data, or in a group without a timeout.
     if seconds:
         start_timer(seconds + 30 + (3600 if compiles else 0), int(time.monotonic()))
+    else:
+        faulthandler.cancel_dump_traceback_later()
+        start_timer.cache_clear()  # or the same second's would not start again
 
 
 @functools.lru_cache(maxsize=1)
