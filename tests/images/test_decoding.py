@@ -472,6 +472,22 @@ def test_an_image_has_up_to_twice_pillows_limit_of_pixels(limit, read, decoder, 
     assert str(refused.value) == f"{why}attack."
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "raw"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, OSError, PIL.UnidentifiedImageError])
+def test_an_error_of_choose_keeps_its_type(error, kind, decoder):
+    """Whichever decoder calls it; it is called once."""
+    pixels, calls = photo(20, 30), []
+    encoded = b"P6 30 20 255\n" + pixels.tobytes() if kind == "raw" else encode(pixels, kind)
+
+    def choose(height, width):
+        calls.append((height, width))
+        raise error("mine")
+
+    with pytest.raises(error, match="mine"):
+        decoding.decode(encoded, choose=choose)
+    assert calls == [(20, 30)]
+
+
 @pytest.mark.parametrize("cut", [30, 31])
 def test_the_line_of_a_truncated_image_says_how_much_is_left(cut, decoder):
     encoded = encode(photo(20, 30), "BMP")[:-cut]

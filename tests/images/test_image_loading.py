@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import PIL.Image
@@ -412,6 +413,7 @@ def test_an_image_that_cannot_be_used_ends_at_its_batch(workers, colours, pauses
         ([BAD, STALE, STALE], [1, 5, 20], None, ""),
         ([BAD, STALE, b"other"], [1, 5], errors.BadInput, "it begins with b'other'"),
         ([OSError(24, "Too many open files")] * 4, [1, 5, 20], errors.BadInput, "Too many open"),
+        ([OSError("no connection")] * 4, [1, 5, 20], errors.Fault, "no connection"),
     ],
     ids=str,
 )
@@ -448,6 +450,50 @@ def test_a_mistake_in_a_crop_is_no_image_s():
     loader.crops["val"] = crop
     with pytest.raises(ZeroDivisionError):
         loader[0, "val", 0, 0, [0]]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("where", ["choose", "crop"])
+def test_an_error_of_a_crop_keeps_its_type(where, again, kind, decoder, pauses):
+    """An OSError, too, which is not one of reading: nothing is read again, and no image blamed."""
+    error = OSError(5, "of the crop")
+
+    def fail(*sides):
+        raise error
+
+    def crop(out, key, epoch):
+        yield fail if where == "choose" else whole
+        fail()
+
+    loader = loader_of([encode(photo(40, 50), kind)])
+    loader.crops["val"] = crop
+    if again:  # the first attempt to read fails
+        encoded = loader.sources["val"].read(0)
+        loader.sources["val"].read = mock.Mock(side_effect=[STALE, encoded])
+    with pytest.raises(OSError, match="of the crop") as raised:
+        loader[0, "val", 0, 0, [0]]
+    assert raised.value is error and pauses == [1] * again
+
+
+def forgets(out, key, epoch):
+    """A crop that does not yield once more."""
+    out.copy_(torch.from_numpy((yield whole)[:6, :6].copy()))
+
+
+def ends_at_once(out, key, epoch):
+    """A crop that yields nothing."""
+    yield from ()
+
+
+@pytest.mark.parametrize("crop", [forgets, ends_at_once])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_crop_that_ends_too_early_is_no_end_of_the_batches(workers, crop, colours):
+    batches = load(colours, workers, [("train", 0, 0, [1])], crop)
+    line = r"crops\['train'\] ended too early: a crop yields .*, and yields once more"
+    with pytest.raises(errors.BadInput, match=line) as raised:
+        next(batches)
+    traceback.clear_frames(raised.tb)  # which have the loader: its processes end with it
 
 
 @pytest.mark.parametrize("first", ["other sides", "truncated", "unreadable"])

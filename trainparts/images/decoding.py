@@ -76,12 +76,17 @@ def find_region(encoded: bytes, choose: Choose, most: float) -> CodeStream | Non
     if not (found := region_decoder()):
         return None
     codec = found[0]
-    with contextlib.suppress(RuntimeError):
+    try:
         stream = codec.CodeStream(encoded)
-        if max(stream.height * stream.width, len(encoded) / 3) <= most:
-            top, left, height, width = choose(stream.height, stream.width)
-            region = codec.Region(top, left, top + height, left + width)
-            return stream.get_sub_code_stream(region=region)
+        sides = stream.height, stream.width
+    except RuntimeError:
+        return None
+    if max(math.prod(sides), len(encoded) / 3) > most:
+        return None
+    top, left, height, width = choose(*sides)  # what it raises keeps its type
+    with contextlib.suppress(RuntimeError):
+        region = codec.Region(top, left, top + height, left + width)
+        return stream.get_sub_code_stream(region=region)
     return None
 
 
@@ -174,28 +179,38 @@ FORMATS += ["AVIF"] * bool(importlib.util.find_spec("PIL.AvifImagePlugin"))  # s
 
 def decode_by_pillow(encoded: bytes, choose: Choose) -> np.ndarray:
     """Returns what decode() does, of any format in FORMATS by Pillow."""
+    # choose() is called outside as_bad_input(), so what it raises keeps its type.
+    if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
+        # Written by make_shards.py --raw: the region is a view.
+        shape = int(ppm[2]), int(ppm[1]), 3
+        with as_bad_input(encoded):
+            pixels = np.frombuffer(encoded, np.uint8, math.prod(shape), ppm.end()).reshape(shape)
+        top, left, height, width = choose(*shape[:2])
+        return pixels[top : top + height, left : left + width]
+    with as_bad_input(encoded):
+        image = PIL.Image.open(io.BytesIO(encoded), formats=FORMATS)
+        deep = image.format == "PNG" and ";16" in str(image.tile)  # bits a channel
+        tags = getattr(image, "tag_v2", {})  # TIFF's
+        deep |= image.format == "TIFF" and max(tags.get(258, [1])) > 8
+        if deep or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
+            cure = "convert it to 8 bits, by a range that you choose"
+            raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
+        image.load()
+    top, left, height, width = choose(image.height, image.width)
+    with as_bad_input(encoded):
+        box = left, top, left + width, top + height
+        # No copy that is not needed: of a huge image, each takes gigabytes.
+        region = image if box == (0, 0, *image.size) else image.crop(box)
+        return np.asarray(region if region.mode == "RGB" else region.convert("RGB"))
+
+
+@contextlib.contextmanager
+def as_bad_input(encoded: bytes) -> Generator[None]:
+    """Raises BadInput for what Pillow raises of an image, and keeps its libraries from printing."""
     with hushed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's do not say of which file, either
         try:
-            if ppm := re.match(rb"P6 ([1-9]\d{0,6}) ([1-9]\d{0,6}) 255\n", encoded):
-                # Written by make_shards.py --raw: the region is a view.
-                shape = int(ppm[2]), int(ppm[1]), 3
-                pixels = np.frombuffer(encoded, np.uint8, math.prod(shape), ppm.end())
-                top, left, height, width = choose(*shape[:2])
-                return pixels.reshape(shape)[top : top + height, left : left + width]
-            with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-                deep = image.format == "PNG" and ";16" in str(image.tile)  # bits a channel
-                tags = getattr(image, "tag_v2", {})  # TIFF's
-                deep |= image.format == "TIFF" and max(tags.get(258, [1])) > 8
-                if deep or image.mode[0] in "IF":  # Pillow takes the upper 8, or clips at 255
-                    cure = "convert it to 8 bits, by a range that you choose"
-                    raise ValueError(f"more than 8 bits a channel, of an unknown range: {cure}")
-                image.load()
-                top, left, height, width = choose(image.height, image.width)
-                box = left, top, left + width, top + height
-                # No copy that is not needed: of a huge image, each takes gigabytes.
-                region = image if box == (0, 0, *image.size) else image.crop(box)
-                return np.asarray(region if region.mode == "RGB" else region.convert("RGB"))
+            yield
         except PIL.UnidentifiedImageError:
             raise errors.BadInput(why_unread(encoded)) from None
         except Exception as error:  # Pillow's decoders raise errors of any kind

@@ -162,6 +162,10 @@ class Images(torch.utils.data.Dataset[Filled]):
         except (errors.BadInput, errors.Fault) as error:
             # Raised here, it would reach the user as a traceback.
             return buffer, split, epoch, position, error
+        except StopIteration as error:  # it would end the caller's loop in silence
+            form = "a crop yields choose(height, width), writes the pixels that it is sent, and"
+            line = f"crops[{split!r}] ended too early: {form} yields once more"
+            raise errors.BadInput(line) from error  # or read() has raised it, as the cause says
 
     def load(
         self, split: str, epoch: int | None, keys: Sequence[int], out: torch.Tensor
@@ -175,6 +179,7 @@ class Images(torch.utils.data.Dataset[Filled]):
             write = begin()
             # One region, though two decoders may try.
             choose = functools.cache(cast(decoding.Choose, next(write)))
+            encoded = None
             try:
                 encoded = source.read(index)
                 region = decoding.find_region(encoded, choose, LISTED_PIXELS)
@@ -183,6 +188,8 @@ class Images(torch.utils.data.Dataset[Filled]):
                 else:
                     listed.append((index, begin, write, choose, encoded, region))
             except (OSError, errors.BadInput) as error:
+                if isinstance(error, OSError) and encoded is not None:  # the crop's own
+                    raise
                 load_again(source, index, begin, error)
         decoded = decoding.decode_regions([region for *_, region in listed])
         for (index, begin, write, choose, encoded, _), image in zip(listed, decoded, strict=True):
@@ -202,14 +209,20 @@ def load_again(source: Readable, index: int, begin: Callable[[], Write], error: 
     for seconds in 1, 5, 20:  # before the second, third and fourth attempt
         image_files.open_shard.cache_clear()  # a shard may have been replaced, or too many are open
         time.sleep(seconds)
+        encoded = None
         try:
-            return load_alone(source.read(index), begin())
+            encoded = source.read(index)
+            return load_alone(encoded, begin())
         except OSError as again:
+            if encoded is not None:  # the crop's own
+                raise
             error = again
         except errors.BadInput as again:
             error = again
             break
     what = f"{source.path(index)}: image {index} cannot be used"
+    if isinstance(error, OSError) and error.errno is None:  # a network's, as urllib raises them
+        raise errors.Fault(f"{what}: {errors.first_line(error)}") from None
     raise errors.storage_error(what, error) from None
 
 
