@@ -1,13 +1,18 @@
 """Checkpoints of a run: written, found, refused and compared, by calling what does it."""
 
+import argparse
+import collections
+import datetime
 import errno
 import math
 import multiprocessing
 import os
 import shutil
+import signal
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import damage, flip, load
@@ -121,10 +126,76 @@ def test_finite_weights_are_saved_whose_sum_is_not_finite(values, folder):
 @pytest.mark.parametrize("values", [[1, math.inf], [math.nan], [3e38, -math.inf, 3e38]])
 def test_weights_that_are_not_finite_leave_what_was_there(name, values, trained):
     before = epochs_of(trained)
-    bad = made(4, **{name: {"state": {0: {"m": torch.tensor(values)}}}})
-    line = "not all weights are finite: lower --lr; old checkpoints are intact"
-    assert refusal(checkpointing.write_newest, trained, checkpoint=bad, keep_every=1) == line
+    for of_name, where in (
+        ({"state": {0: {"m": torch.tensor(values)}}}, "state.0.m"),
+        ([{}, ("sgd", {"lr": torch.tensor(values)})], "1.1.lr"),
+    ):
+        bad = made(4, **{name: of_name})
+        line = f"{name}.{where} of the checkpoint is not finite: lower the learning rate; old "
+        for write, more in (
+            (checkpointing.write_newest, {"keep_every": 1}),
+            (checkpointing.write_best, {}),
+        ):
+            line_of_it = refusal(write, trained, checkpoint=bad, **more)
+            assert line_of_it == f"{line}checkpoints are intact"
     assert epochs_of(trained) == before
+
+
+def module_of_lists():
+    """Returns a state dict, whose OrderedDict has an attribute with the versions of modules."""
+    return torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2)).state_dict()
+
+
+OBJECTS = {
+    **{"numbers": (1, 2**80, 1.5, 2j, True, math.nan), "text": ["a\nb", b"b", bytearray(b"b")]},
+    **{"None": None, "a set": {1, 2}, "a Namespace": argparse.Namespace(lr=[0.5])},
+    **{"counts": collections.Counter("ab"), "state dict": module_of_lists()},
+    **{"of torch": [torch.float16, torch.device("cpu"), torch.strided, torch.Size([2])]},
+    **{
+        "tensors": [
+            torch.ones(2),
+            torch.nn.Parameter(torch.ones(1)),
+        ]
+    },
+    **{"of NumPy": [np.float64(0.5), np.float32(0.5)], "path": Path("a"), "array": np.ones(2)},
+    **{"integer of NumPy": np.int64(1), "text of NumPy": np.str_("a"), "signal": signal.SIGTERM},
+    **{"time": datetime.timedelta(1), "range": range(3), "deque": collections.deque([1])},
+    **{"defaultdict": collections.defaultdict(list), "frozen": frozenset([1]), "function": len},
+    **{"subclass": torch.ones(1).as_subclass(type("Mine", (torch.Tensor,), {})), "key": {(): 1}},
+    **{"path as a key": {Path("a"): 1}, "deep": [{"of": (argparse.Namespace(at=Path("a")),)}]},
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_what_could_not_be_read_is_not_written(kind, trained):
+    """And all that can be is: compared with load_file() of what torch.save() writes."""
+    checkpoint, before = made(4, mine={"odd": OBJECTS[kind]}), epochs_of(trained)
+    try:
+        torch.save(checkpoint, "by torch.pt")
+        safe_files.load_file("by torch.pt")
+    except Exception:
+        for write in checkpointing.write_newest, checkpointing.write_best:
+            line = refusal(write, trained, checkpoint=checkpoint)
+            where = {"path as a key": "mine.odd.a", "deep": "mine.odd.0.of.0.at"}
+            assert line.startswith(f"{where.get(kind, 'mine.odd')} of the checkpoint is of the cla")
+            assert line.endswith("and dicts and lists of these; old checkpoints are intact")
+        assert epochs_of(trained) == before
+    else:
+        checkpointing.write_newest(trained, checkpoint=checkpoint)
+        checkpointing.write_best(trained, checkpoint=checkpoint)
+        assert all(safe_files.load_file(trained / name)["epoch"] == 4 for name in (NEWEST, BEST))
+
+
+def test_a_class_that_the_process_allows_is_written(folder):
+    with torch.serialization.safe_globals([datetime.timedelta]):
+        checkpointing.write_newest(folder, checkpoint={"time": datetime.timedelta(1)})
+        _, saved = checkpointing.newest_checkpoint(folder)
+    assert saved == {"time": datetime.timedelta(1)}
+
+
+def test_a_checkpoint_that_is_no_dict_is_refused(folder):
+    line = refusal(checkpointing.write_newest, folder, checkpoint=torch.nn.Linear(1, 1))
+    assert line.startswith("the checkpoint is of the class torch.nn.modules.linear.Linear, which ")
 
 
 @pytest.mark.parametrize("number", [None, errno.EPERM, errno.EIO])
@@ -246,6 +317,17 @@ def test_a_loop_of_one_s_own_says_what_its_checkpoints_need(folder, caplog):
     assert (path, saved["step"]) == (folder / SECOND, 2)
     lacks = "run/checkpoint.pt is not a checkpoint of this program: it lacks w"
     assert caplog.messages == [f"run skips {lacks}"]
+
+
+def test_a_checkpoint_needs_no_name_that_nobody_asks_for(folder, caplog):
+    """The folder may be text."""
+    checkpointing.write_newest("run", checkpoint={"w": 1})
+    checkpointing.write_best("run", checkpoint={"w": 2})
+    assert checkpointing.newest_checkpoint("run") == (folder / NEWEST, {"w": 1})
+    torch.save([1], folder / NEWEST)
+    assert checkpointing.newest_checkpoint("run") == (folder / BEST, {"w": 2})
+    line = "run skips run/checkpoint.pt is not a checkpoint of this program: it is no dict"
+    assert caplog.messages == [line]
 
 
 def test_damaged_ones_are_skipped_with_a_line_each(trained, caplog):

@@ -1,11 +1,13 @@
 """Checkpoints of a run: the last three and the best one, written, found and compared with options.
 
 Use it to save a run so that a kill at any time leaves an intact checkpoint, and to find the newest
-intact one. What a checkpoint contains is the script's; METADATA and TENSORS must be in it.
+intact one. What a checkpoint contains is the script's; these scripts' have METADATA and TENSORS.
 """
 
 from __future__ import annotations
 
+import argparse
+import collections
 import contextlib
 import errno
 import functools
@@ -17,10 +19,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypedDict, cast
 
+import numpy as np
 import torch
+from torch import nn, serialization
 
 from trainparts import errors, option_types, safe_files
-from trainparts.runs import event_log, run_folder, state_trees
+from trainparts.runs import event_log, run_folder
 
 __all__ = ["newest_checkpoint", "write_best", "write_newest"]
 
@@ -28,6 +32,7 @@ __all__ = ["newest_checkpoint", "write_best", "write_newest"]
 CHECKPOINTS = ("checkpoint.pt", "checkpoint-1.pt", "checkpoint-2.pt", "model_best.pt")
 METADATA = set("epoch step partial global_batch peak_lr scaler seconds args".split())
 TENSORS = {"state_dict", "optimizer", "ema"}
+NEEDS = METADATA | TENSORS
 
 
 class Metadata(TypedDict, total=False):
@@ -51,16 +56,15 @@ class Metadata(TypedDict, total=False):
     end: dict[str, option_types.Value]  # what was logged when it ended
 
 
-def write_newest(folder: Path, *, checkpoint: dict, keep_every: int | None = None) -> None:
+def write_newest(
+    folder: str | os.PathLike[str], *, checkpoint: dict, keep_every: int | None = None
+) -> None:
     """Writes {name: value} as the newest checkpoint of a folder, which keeps two older ones; every
-    so many epochs also as one that stays, if its "step" is 0. Raises BadInput if not all tensors in
-    nested dicts are finite, and Fault or BadInput if it cannot be written; the newest one is intact
+    so many epochs also as one that stays, if its "step" is 0. Raises BadInput, as
+    check_checkpoint() does, and Fault or BadInput if it cannot be written; the newest one is intact
     then."""
-    for _, tensor in state_trees.leaves(checkpoint):
-        if not (tensor.sum().isfinite() or tensor.isfinite().all()):  # a sum may overflow
-            raise errors.BadInput(
-                "not all weights are finite: lower --lr; old checkpoints are intact"
-            )
+    check_checkpoint(checkpoint)
+    folder = Path(folder)
     newest, second, third, _ = (folder / name for name in CHECKPOINTS)
     # Links, not renames: after a kill at any time, the newest intact file still has its name; and
     # an older one loses its name only to a link that could be made.
@@ -77,11 +81,43 @@ def write_newest(folder: Path, *, checkpoint: dict, keep_every: int | None = Non
         safe_files.write_atomically(folder / f"epoch-{checkpoint['epoch']}.pt", save=save)
 
 
-def write_best(folder: Path, *, checkpoint: dict) -> None:
+def write_best(folder: str | os.PathLike[str], *, checkpoint: dict) -> None:
     """Writes {name: value} as the best checkpoint of a folder. Raises Fault or BadInput if it
     cannot, as write_newest() does; what was there is intact then."""
+    check_checkpoint(checkpoint)
     save = functools.partial(torch.save, checkpoint)
-    safe_files.write_atomically(folder / CHECKPOINTS[-1], save=save)
+    safe_files.write_atomically(Path(folder, CHECKPOINTS[-1]), save=save)
+
+
+# What safe_files.load_file() reads.
+CONTAINERS = (dict, collections.OrderedDict, collections.Counter, list, tuple, set)
+VALUES = (torch.Tensor, nn.Parameter, bool, int, float, complex, str, bytes, bytearray, type(None))
+VALUES += (np.float64, np.float32, torch.dtype, torch.device, torch.layout, torch.Size)
+
+
+def check_checkpoint(value: object, *path: object) -> None:
+    """Raises BadInput, which names the key, if a tensor in a checkpoint is not finite, or if it has
+    an object that would be refused when it is read. `path` are the keys that lead to the value."""
+    kind, why = type(value), ""
+    if kind is argparse.Namespace:
+        value, kind = vars(value), dict
+    if isinstance(value, dict) and kind in CONTAINERS:
+        for name, each in value.items():
+            check_checkpoint(name, *path, name)
+            check_checkpoint(each, *path, name)
+    elif isinstance(value, list | tuple | set) and kind in CONTAINERS:
+        for number, each in enumerate(value):
+            check_checkpoint(each, *path, number)
+    elif kind not in VALUES and kind not in serialization.get_safe_globals():
+        why = f"is of the class {kind.__module__}.{kind.__qualname__}, which would be refused when "
+        why += "it is read: save tensors, numbers, text, and dicts and lists of these"
+    elif isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+        if not (value.sum().isfinite() or value.isfinite().all()):  # a sum may overflow
+            why = "is not finite: lower the learning rate"
+    if why:
+        where = errors.printable(".".join(map(str, path)))
+        what = f"{where} of the checkpoint" if path else "the checkpoint"
+        raise errors.BadInput(f"{what} {why}; old checkpoints are intact")
 
 
 def load_checkpoint(
@@ -148,7 +184,7 @@ def find_checkpoint(
         if not evaluate:
             # Locked before it is read: the run that holds it may be saving.
             run_folder.open_folder(folder, option="--output-dir")
-        if newest := newest_checkpoint(folder, option="--output-dir"):
+        if newest := newest_checkpoint(folder, needs=NEEDS, option="--output-dir"):
             path, saved = newest
             if not evaluate:
                 refuse_to_go_back(resume, start_epoch, path, saved)
@@ -165,13 +201,13 @@ def find_checkpoint(
     path = Path(resume)
     if not (errors.look_at(path) and os.path.isdir(path)):
         return path, read_checkpoint(path), False
-    if newest := newest_checkpoint(path, option="--resume"):
+    if newest := newest_checkpoint(path, needs=NEEDS, option="--resume"):
         return *newest, False
     raise errors.BadInput(f"--resume {resume} has no checkpoint")
 
 
 def newest_checkpoint(
-    folder: Path, *, needs: Collection[str] = METADATA | TENSORS, option: str = ""
+    folder: str | os.PathLike[str], *, needs: Collection[str] = (), option: str = ""
 ) -> tuple[Path, dict] | None:
     """Returns (path, checkpoint) of the newest intact one in a folder, None if there is none: what
     write_newest() or write_best() wrote, with its tensors in host memory; nothing in it is
@@ -179,6 +215,7 @@ def newest_checkpoint(
     Raises BadInput if none of them is intact, and Fault if one cannot be read now: a run must not
     resume from an older one, or start from scratch, because a disk does not answer. Errors name the
     `option` by which the folder was typed."""
+    folder = Path(folder)
     what = f"{option} {folder}".strip()
     try:
         there = os.listdir(folder)
@@ -311,17 +348,16 @@ def list_differences(theirs: Mapping[str, object], mine: Mapping[str, object]) -
     return ", ".join(found)[:500]
 
 
-def read_checkpoint(
-    path: Path, typed: bool = True, needs: Collection[str] = METADATA | TENSORS
-) -> dict:
+def read_checkpoint(path: Path, typed: bool = True, needs: Collection[str] = NEEDS) -> dict:
     """Returns a checkpoint that has the names in `needs`, by default one of these scripts; raises
     Damaged if the file is none, and Fault if it cannot be read now. `typed`: the path is one that
     the user has typed."""
     saved = safe_files.load_file(path, typed=typed)
     if not isinstance(saved, dict) or not {*needs} <= saved.keys():
-        if needs != METADATA | TENSORS:
+        if needs != NEEDS:
             lacks = ", ".join(sorted({*needs} - {*(saved if isinstance(saved, dict) else ())}))
-            raise errors.Damaged(f"{path} is not a checkpoint of this program: it lacks {lacks}")
+            why = f"it lacks {lacks}" if lacks else "it is no dict"
+            raise errors.Damaged(f"{path} is not a checkpoint of this program: {why}")
         others = "--weights loads those of other projects"
         raise errors.Damaged(f"{path} is not a checkpoint of these scripts; {others}")
     return saved
