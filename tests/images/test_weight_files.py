@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import urllib.error
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -750,6 +751,48 @@ def test_nothing_of_the_model_is_changed_by_the_trial(capfd):
 
 
 # -------------------------------------------------------------------------- weights that are loaded
+
+
+def refuses(x):
+    raise RuntimeError("of the model")
+
+
+CASES = {
+    "needed": (without(net(1).state_dict(), "fc.bias"), 32, errors.BadInput),
+    "half is missing": ({"stem.weight": net(1).stem.weight}, None, errors.BadInput),
+    "another model's": ({**net(1).state_dict(), "other": torch.ones(1)}, 32, errors.BadInput),
+    "refused by the model": (without(net(1).state_dict(), "aid.bias"), 32, RuntimeError),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_where_weights_are_refused_the_model_is_as_it_was(case, monkeypatch):
+    """Its mode, too."""
+    saved, size, error = CASES[case]
+    model, before = net(2), net(2).state_dict()
+    if error is RuntimeError:
+        monkeypatch.setattr(model, "forward", refuses)
+    with pytest.raises(error):
+        load(saved, size, model)
+    assert model.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_the_trial_of_an_output_gives_back_what_it_took(monkeypatch):
+    model, before = net(2), net(2).state_dict()
+    monkeypatch.setattr(model, "forward", refuses)
+    with pytest.raises(RuntimeError, match="of the model"):
+        weight_files.output_needs(model, ["fc.bias", "stem.weight"], 32)
+    assert model.training
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def test_a_file_may_be_named_by_its_path(capfd):
+    """Of which averages are taken, too."""
+    load({"ema": net(1).state_dict(), "model": net(1).state_dict()}, what=Path("a") / "x.pth")
+    first, _ = capfd.readouterr().out.split(" are taken: ")
+    assert first == "a/x.pth: its averages, ema,"
 
 
 def test_weights_that_fit_are_loaded_in_silence(capfd):

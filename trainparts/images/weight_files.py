@@ -7,6 +7,7 @@ images, and to refuse what would give another number than the file's own.
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib.util
 import inspect
 import itertools
@@ -15,7 +16,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -238,12 +239,17 @@ def read_weights(
 
 
 def load_weights(
-    model: nn.Module, *, saved: safe_files.Content, what: str, size: int | None = None
+    model: nn.Module,
+    *,
+    saved: safe_files.Content,
+    what: str | os.PathLike[str],
+    size: int | None = None,
 ) -> None:
     """Loads the weights of a file that fit into a model, and logs the others, such as those of
     another last layer; errors call the file `what`. If the model is to be evaluated as it is, on
     images of `size` pixels, raises BadInput if its output needs weights that the file lacks, or the
-    file has those of another model."""
+    file has those of another model. Where it raises, the model has the weights that it had."""
+    what = os.fsdecode(what)
     saved = saved if isinstance(saved, dict) else {}
     name, found = weights_in(saved)
     weights, own = named_as_in(model, found, what), model.state_dict()
@@ -252,38 +258,55 @@ def load_weights(
     state = collections.OrderedDict((each, weights[each]) for each in weights if each not in odd)
     # The version of the model, but none of its layers: they then rename what older releases saved.
     state._metadata = {"": own._metadata[""]}  # pyrefly: ignore[missing-attribute]
-    try:
-        dense = (each for each in weights.values() if each.layout == torch.strided)
-        if not all(each.isfinite().all() for each in dense if not each.is_quantized):
-            raise errors.BadInput(f"{what}: its weights are not all finite")
-        for each in state:
-            if each.endswith("running_var") and (state[each] < 0).any():
-                raise errors.BadInput(f"{what}: {each}, a variance, is negative")
-        missing, extra = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # sparse tensors, for one
-        raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None
-    left = sorted({*missing, *extra} | odd)
-    line = f"{what}: {len(left)} weights do not fit"
-    names = ", ".join(left[:4])
-    if len(missing) >= len(own) / 2:
-        holds = [*(weights or saved)] or ["nothing by name"]
-        raise errors.BadInput(f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}")
-    if size:
-        # Counters and tables are integers, and auxiliary heads are for training.
-        other = [each for each in extra if weights[each].is_floating_point()]
-        other = [each for each in other if "aux" not in each.lower()]
-        if other:
+    with restored_if_refused(model):
+        try:
+            dense = (each for each in weights.values() if each.layout == torch.strided)
+            if not all(each.isfinite().all() for each in dense if not each.is_quantized):
+                raise errors.BadInput(f"{what}: its weights are not all finite")
+            for each in state:
+                if each.endswith("running_var") and (state[each] < 0).any():
+                    raise errors.BadInput(f"{what}: {each}, a variance, is negative")
+            missing, extra = model.load_state_dict(state, strict=False)
+        except RuntimeError as error:  # sparse tensors, for one
+            raise errors.BadInput(f"{what}: {errors.first_line(error)}") from None
+        left = sorted({*missing, *extra} | odd)
+        line = f"{what}: {len(left)} weights do not fit"
+        names = ", ".join(left[:4])
+        if len(missing) >= len(own) / 2:
+            holds = [*(weights or saved)] or ["nothing by name"]
             raise errors.BadInput(
-                f"{line}: the file is of another model, which has {', '.join(other[:4])}"
+                f"{line}: {names}; the file holds {', '.join(map(str, holds[:4]))}"
             )
-        if output_needs(model, missing, size):
-            raise errors.BadInput(f"{line}: {names}; without them the output is random")
+        if size:
+            # Counters and tables are integers, and auxiliary heads are for training.
+            other = [each for each in extra if weights[each].is_floating_point()]
+            other = [each for each in other if "aux" not in each.lower()]
+            if other:
+                raise errors.BadInput(
+                    f"{line}: the file is of another model, which has {', '.join(other[:4])}"
+                )
+            if output_needs(model, missing, size):
+                raise errors.BadInput(f"{line}: {names}; without them the output is random")
     if os.environ.get("RANK", "0") == "0":
         if left:
             errors.LOG.warning("%s and are left out: %s", line, names)
         if name in AVERAGES and "model_options" not in saved:  # whose "ema" -e always takes
             others = command_for_others(saved, what)
             errors.LOG.warning("%s: its averages, %s, are taken%s", what, name, others)
+
+
+@contextlib.contextmanager
+def restored_if_refused(model: nn.Module) -> Generator[None]:
+    """Gives a model the state that it had, if the block raises."""
+    # By hand, because load_state_dict() calls the model's hooks, which may have raised.
+    tensors = [each for each in model.state_dict().values() if torch.is_tensor(each)]
+    kept = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    except BaseException:
+        for tensor, before in zip(tensors, kept, strict=True):
+            tensor.copy_(before)
+        raise
 
 
 def command_for_others(saved: dict, what: str) -> str:
@@ -314,12 +337,14 @@ def output_needs(model: nn.Module, names: Iterable[str], size: int) -> bool:
         return False
     kept, training = [tensor.detach().clone() for tensor in tensors], model.training
     with torch.no_grad():
-        for tensor in tensors:
-            tensor.fill_(math.nan)
-        output = model.eval()(torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size))
-        for tensor, before in zip(tensors, kept, strict=True):
-            tensor.copy_(before)
-    model.train(training)
+        try:
+            for tensor in tensors:
+                tensor.fill_(math.nan)
+            output = model.eval()(torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size))
+        finally:  # also where the model cannot take this size, or Ctrl-C comes
+            for tensor, before in zip(tensors, kept, strict=True):
+                tensor.copy_(before)
+            model.train(training)
     return bool(output.isnan().any())
 
 
