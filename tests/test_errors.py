@@ -103,8 +103,8 @@ def test_nobody_has_to_be_told(monkeypatch, capsys):
 def test_a_name_can_neither_break_the_line_nor_send_commands(report):
     bad = "\N{SNOWMAN}\n\x1b[31m\x9b0.png is bad\r\0\x7f\t"
     status, line, ((told, _),), _ = report(errors.BadInput(bad))
-    assert status == 2 and told == bad
     escaped = r"\n\x1b[31m\x9b0.png is bad\r\x00\x7f\t"
+    assert status == 2 and told == f"\N{SNOWMAN}{escaped}"
     assert line == f"train.py: error: \N{SNOWMAN}{escaped}\n"
 
 
@@ -406,3 +406,10 @@ def test_a_line_that_cannot_be_printed_ends_nothing(tmp_path):
         pass
     errors.print_line("x", closed)
     file.detach()
+
+
+@pytest.mark.parametrize("kind", [errors.BadInput, errors.Damaged, errors.Fault])
+def test_a_name_does_not_break_the_line_of_an_exception(kind):
+    """Wherever it is printed; what can be printed stays."""
+    assert str(kind("a\nb\x1b[2J/\udce9é.pt")) == "a\\nb\\x1b[2J/\\udce9é.pt"
+    assert str(kind(ValueError("of another"))) == "of another"

@@ -47,6 +47,30 @@ def test_no_link_is_followed_in_writing(tmp_path):
     assert path.read_bytes() == b"two" and {*tmp_path.iterdir()} == {path, other}
 
 
+def test_a_file_called_tmp_is_replaced_as_a_whole(tmp_path):
+    """Its name may be text."""
+    path = tmp_path / "one.tmp"
+    path.write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError):
+        safe_files.write_atomically(str(path), save=lambda file: 1 / 0)
+    assert path.read_bytes() == b"before"
+    safe_files.write_atomically(str(path), save=lambda file: file.write(b"after"))
+    assert path.read_bytes() == b"after" and [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_no_part_of_a_file_stays_that_could_not_be_written(error, tmp_path):
+    """It would keep a full disk full."""
+    path = tmp_path / "a\nb.pt"
+    path.write_bytes(b"before")
+    with pytest.raises((errors.Fault, KeyboardInterrupt)) as raised:
+        safe_files.write_atomically(path, save=raising(error))
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"before"
+    if isinstance(error, OSError):
+        line = f"{tmp_path}/a\\nb.pt cannot be written; the previous one is intact: full"
+        assert str(raised.value) == line, "a name does not break the line"
+
+
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
 def test_a_pointer_of_git_lfs_is_called_so(name, tmp_path):
     (tmp_path / name).write_bytes(POINTER)
@@ -334,7 +358,7 @@ def test_a_limit_of_the_system_is_the_user_s_to_raise(saved, monkeypatch):
 
 
 def test_a_path_with_a_nul_is_no_file():
-    line = "a\0b cannot be loaded: embedded null byte"
+    line = r"a\x00b cannot be loaded: embedded null byte"
     assert refusal("a\0b", errors.BadInput) == line
 
 

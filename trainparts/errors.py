@@ -25,7 +25,14 @@ LOG = logging.getLogger("trainparts")
 """What the package has to say that is no error; the scripts print it."""
 
 
-class BadInput(Exception):
+class OneLine(Exception):
+    """An exception whose text is one line: what cannot be printed, as of names, is escaped."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+class BadInput(OneLine):
     """The user's mistake, in one line: what, where, what to do."""
 
     status = 2  # of the process
@@ -35,7 +42,7 @@ class Damaged(BadInput):
     """A file that was read as a whole, and is not what it should be."""
 
 
-class Fault(Exception):
+class Fault(OneLine):
     """Why training cannot continue, in one line."""
 
     status = 1

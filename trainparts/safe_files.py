@@ -29,11 +29,14 @@ __all__ = ["load_file", "write_atomically"]
 Content = dict | list | torch.Tensor | str | float | None
 
 
-def write_atomically(path: Path, *, save: Callable[[BufferedWriter], object]) -> None:
+def write_atomically(
+    path: str | os.PathLike[str], *, save: Callable[[BufferedWriter], object]
+) -> None:
     """Atomically replaces a file by what save(file) writes, which is on the disk before it gets the
     file's name. Raises Fault or BadInput if it cannot be written; the previous file is intact
     then."""
-    temporary = path.with_suffix(".tmp")
+    path = Path(path)
+    temporary = path.with_suffix(".tmp.tmp" if path.suffix == ".tmp" else ".tmp")
     try:
         temporary.unlink(missing_ok=True)  # what a killed process left, or a link to another file
         with open(temporary, "xb") as file:
@@ -52,6 +55,9 @@ def write_atomically(path: Path, *, save: Callable[[BufferedWriter], object]) ->
             raise
         what = f"{path} cannot be written; the previous one is intact"
         raise errors.storage_error(what, failed) from None
+    finally:
+        with contextlib.suppress(OSError):  # a part of it would keep a full disk full
+            temporary.unlink(missing_ok=True)
 
 
 def load_file(path: str | os.PathLike[str], *, typed: bool = True) -> Content:

@@ -348,12 +348,19 @@ def test_an_own_reader_names_the_classes_of_an_evaluation(tmp_path):
 # ---------------------------------------------------------------------------- tables, synthetic
 
 
-def test_labels_of_a_table_are_sorted_as_text():
-    """As class folders are, though a table may have numbers."""
-    source = image_files.source_of_table(
-        "DIR", paths=["a.jpg", "b.jpg", "c.jpg"], labels=[10, 2, 10]
-    )
-    assert source.classes == ["10", "2"] and source.target.tolist() == [0, 1, 0]
+@pytest.mark.parametrize(
+    ("labels", "classes", "target"),
+    [
+        (["10", "2", "10"], ["10", "2"], [0, 1, 0]),  # as class folders are
+        ([10, 2, 10], ["2", "10"], [1, 0, 1]),
+        (np.array([10, 2, 10], np.int16), ["2", "10"], [1, 0, 1]),
+        (np.array([10, "b", 2], object), ["10", "2", "b"], [0, 2, 1]),
+    ],
+)
+def test_labels_of_a_table_are_sorted_as_text_and_numbers_as_numbers(labels, classes, target):
+    paths = ["a.jpg", "b.jpg", "c.jpg"]
+    source = image_files.source_of_table("DIR", paths=paths, labels=labels)
+    assert source.classes == classes and source.target.tolist() == target
     assert [source.path(index) for index in range(3)] == ["DIR/a.jpg", "DIR/b.jpg", "DIR/c.jpg"]
 
 
@@ -365,7 +372,7 @@ def test_a_table_is_read_as_folders_are(tmp_path):
     table = image_files.source_of_table(
         tmp_path, paths=names, labels=[name.split("/")[1] for name in names]
     )
-    assert table.classes == image_files.open_source(tmp_path / "train").classes
+    assert table.classes == image_files.open_source(str(tmp_path / "train")).classes
     assert [table.read(index) for index in range(3)] == [b"0", b"1", b"2"]
     assert table.target.tolist() == [0, 1, 0] and table.gaps() == []
 

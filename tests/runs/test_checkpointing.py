@@ -412,7 +412,7 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(name, number, kind, why, tr
     if number:
         error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)), name)
         monkeypatch.setattr(os, "listdir", mock.Mock(side_effect=error))
-    line = f"--output-dir {name}: {why}"
+    line = errors.printable(f"--output-dir {name}: {why}")
     found = refusal(checkpointing.newest_checkpoint, Path(name), option="--output-dir", kind=kind)
     assert found == line
 
@@ -490,7 +490,7 @@ def test_which_checkpoint_counts(options, found, trained):
         ({"resume": "empty"}, "--resume empty has no checkpoint"),
         ({"resume": "empty", "evaluate": True}, "--resume empty has no checkpoint"),
         ({"resume": "gone.pt"}, "gone.pt cannot be loaded: No such file or directory"),
-        ({"resume": "a\0b"}, "a\0b cannot be loaded: embedded null byte"),
+        ({"resume": "a\0b"}, r"a\x00b cannot be loaded: embedded null byte"),
         ({"output_dir": "log"}, "--output-dir log has a log of 2 epochs, and no checkpoint: "),
         (
             {"output_dir": "log", "resume": "run"},

@@ -49,7 +49,7 @@ def test_the_folder_is_made_and_locked(folder, here):
     assert [path.name for path in (here / folder).iterdir()] == [".lock"]
     assert (here / folder / ".lock").read_bytes() == b""
     assert is_locked(here / folder)
-    run_folder.open_folder(Path(folder))  # once more, as a run that resumes itself
+    run_folder.open_folder(folder)  # once more, as a run that resumes itself; by text
 
 
 def test_the_lock_is_a_file_as_others_are(here):
@@ -82,7 +82,7 @@ def test_the_lock_is_a_file_as_others_are(here):
         ("file/run", errors.BadInput, "--output-dir file/run: Not a directory"),
         ("loop", errors.BadInput, "--output-dir loop: Too many levels of symbolic links"),
         ("a" * 300, errors.BadInput, f"--output-dir {'a' * 300}: File name too long"),
-        ("a\0b", errors.BadInput, "--output-dir a\0b: embedded null byte"),
+        ("a\0b", errors.BadInput, r"--output-dir a\x00b: embedded null byte"),
     ],
 )
 def test_nothing_is_made_where_the_folder_above_is_missing(folder, kind, line, here):

@@ -140,9 +140,10 @@ def open_sources(
     return train, val
 
 
-def open_source(folder: Path, *, allow_empty: bool = False) -> Source:
+def open_source(folder: str | os.PathLike[str], *, allow_empty: bool = False) -> Source:
     """Returns the Source of a folder: of tar shards with an index, or as ImageFolder lists it.
     Raises BadInput if it is neither, or, unless `allow_empty`, if a class has no image."""
+    folder = Path(folder)
     try:
         if "index.npz" in os.listdir(folder):
             return open_shards(folder)
@@ -223,14 +224,23 @@ def list_images(folder: Path, allow_empty: bool = False) -> Source:
     )
 
 
-def source_of_table(folder: str, *, paths: Sequence[str], labels: Sequence[str]) -> Source:
+def source_of_table(
+    folder: str | os.PathLike[str],
+    *,
+    paths: Sequence[str],
+    labels: Sequence[str] | Sequence[int] | np.ndarray,
+) -> Source:
     """Returns the Source of images that a table lists: their paths below a folder, and their
-    labels, which become classes sorted as text, as ImageFolder's are."""
-    classes, target = np.unique(np.asarray(labels, str), return_inverse=True)
+    labels, whose names are the classes. Numbers are sorted as numbers, so labels from 0 without a
+    gap are the targets; text is sorted as text, as ImageFolder sorts folders."""
+    named = np.asarray(labels)
+    if not np.issubdtype(named.dtype, np.number):
+        named = named.astype(str)
+    classes, target = np.unique(named, return_inverse=True)
     zeros = np.zeros(len(target), int)
     return Source(
         str(folder),
-        classes.tolist(),
+        classes.astype(str).tolist(),
         np.array([os.fsencode(path) for path in paths]),
         file=np.arange(len(target)),  # each image is a whole file
         offset=zeros,

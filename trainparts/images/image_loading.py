@@ -162,10 +162,11 @@ class Images(torch.utils.data.Dataset[Filled]):
         except (errors.BadInput, errors.Fault) as error:
             # Raised here, it would reach the user as a traceback.
             return buffer, split, epoch, position, error
-        except StopIteration as error:  # it would end the caller's loop in silence
-            form = "a crop yields choose(height, width), writes the pixels that it is sent, and"
-            line = f"crops[{split!r}] ended too early: {form} yields once more"
-            raise errors.BadInput(line) from error  # or read() has raised it, as the cause says
+        except StopIteration:  # it would end the caller's loop in silence
+            form = "a crop yields choose(height, width), writes the pixels that it is sent, and "
+            form += "yields once more (or the source's read() raised StopIteration)"
+            line = f"crops[{split!r}] ended too early: {form}"
+            return buffer, split, epoch, position, errors.BadInput(line)
 
     def load(
         self, split: str, epoch: int | None, keys: Sequence[int], out: torch.Tensor

@@ -19,11 +19,12 @@ from trainparts import errors
 __all__ = ["open_folder"]
 
 
-def open_folder(folder: Path, *, option: str = "", new: bool = False) -> None:
+def open_folder(folder: str | os.PathLike[str], *, option: str = "", new: bool = False) -> None:
     """Makes the folder of a run, but none above it, and locks it while this process lives. Errors
     name the `option` by which it was typed. Raises FileExistsError if it is to be `new` and is
     there, BadInput if the folder above it is missing, and Fault if another run
     writes there or if the disk does not answer."""
+    folder = Path(folder)
     each, made, what = folder, [folder], f"{option} {folder}".strip()
     if folder.parent == Path("runs"):  # where folders are that nobody named
         made.insert(0, folder.parent)
