@@ -6,9 +6,9 @@ ROWS.parquet has the columns `image`, {"bytes": an encoded image}, and `label`, 
 is the folder of the run; the same command resumes it.
 """
 
+import functools
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torchvision
 from torchvision.transforms import RandomResizedCrop
 
-from trainparts import devices, errors
+from trainparts import devices
 from trainparts.images import decoding, image_loading
 from trainparts.runs import checkpointing, run_folder
 
@@ -57,15 +57,46 @@ def crop(out, key, epoch):
     yield
 
 
+@functools.lru_cache(1)  # drawn once an epoch
+def order_of(images, epoch):
+    """Returns the order of the images in an epoch, drawn from (seed, epoch)."""
+    generator = torch.Generator().manual_seed(devices.seed_from(SEED, epoch))
+    return torch.randperm(images, generator=generator)
+
+
 def schedule(images, step, rank, ranks):
     """Yields this rank's part of the batches from this step on: the batch of a step is the same on
     any number of ranks that divides it."""
     own = BATCH // ranks
     for each in range(step, STEPS):
         epoch, number = divmod(each, images // BATCH)
-        generator = torch.Generator().manual_seed(devices.seed_from(SEED, epoch))
-        order, first = torch.randperm(images, generator=generator), number * BATCH + rank * own
-        yield "train", epoch, first, order[first:][:own].tolist()
+        first = number * BATCH + rank * own
+        yield "train", epoch, first, order_of(images, epoch)[first:][:own].tolist()
+
+
+def from_rank_0(work):
+    """Returns what work() returns on rank 0, or raises what it raises there, on all ranks: else the
+    others would wait for a rank that has ended."""
+    result = [None]
+    if dist.get_rank() == 0:
+        try:
+            result = [work()]
+        except Exception as error:
+            result = [error]
+    dist.broadcast_object_list(result)
+    if isinstance(result[0], Exception):
+        raise result[0]
+    return result[0]
+
+
+def open_run(folder, about):
+    """Locks the folder of the run, and returns its newest checkpoint, or None to begin."""
+    run_folder.open_folder(folder)  # no second process writes there
+    needs = {"step", "about", "model", "optimizer"}
+    path, saved = checkpointing.newest_checkpoint(folder, needs=needs) or (None, None)
+    if saved and saved["about"] != about:  # other images in each step, and nobody would notice
+        raise ValueError(f"{path} is of {saved['about']}, not {about}: give another RUN")
+    return saved
 
 
 def main():
@@ -76,31 +107,22 @@ def main():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    rows, folder = Rows(sys.argv[1]), Path(sys.argv[2])
+    rows, folder = Rows(sys.argv[1]), sys.argv[2]
+    images = len(rows.target)
+    if images < BATCH or BATCH % ranks:
+        sys.exit(f"{images} images on {ranks} ranks cannot have batches of {BATCH}: change BATCH")
     torch.manual_seed(SEED)
     model = torchvision.models.resnet18(num_classes=int(rows.target.max()) + 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 
-    found = [None]
-    if rank == 0:
-        try:  # or the other ranks would wait
-            run_folder.open_folder(folder)
-            needs = {"step", "model", "optimizer"}
-            found = [checkpointing.newest_checkpoint(folder, needs=needs)]
-        except (errors.BadInput, errors.Fault) as error:
-            found = [error]
-    dist.broadcast_object_list(found)
-    if isinstance(found[0], Exception):
-        raise found[0]
-    step = 0
-    if found[0]:
-        _, saved = found[0]
+    step, about = 0, {"seed": SEED, "batch": BATCH, "size": SIZE, "images": images}
+    if saved := from_rank_0(lambda: open_run(folder, about)):
         step = saved["step"]
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
 
     batches = image_loading.load_images(
-        schedule(len(rows.target), step, rank, ranks),
+        schedule(images, step, rank, ranks),
         sources={"train": rows},
         crops={"train": crop},
         size_of=lambda split, epoch: SIZE,
@@ -120,8 +142,10 @@ def main():
         if step % SAVE_EVERY == 0 or step == STEPS:
             if rank == 0:
                 print(f"step {step}  loss {loss.item():.4f}", flush=True)
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                checkpointing.write_newest(folder, checkpoint={"step": step, **state})
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            saved = {"step": step, "about": about, **state}
+            save = functools.partial(checkpointing.write_newest, folder, checkpoint=saved)
+            from_rank_0(save)
     dist.destroy_process_group()
 
 

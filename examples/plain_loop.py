@@ -8,7 +8,6 @@ run, for its checkpoints.
 
 import functools
 import sys
-from pathlib import Path
 
 import torch
 import torchvision
@@ -33,34 +32,45 @@ def crop(out, key, epoch):
     yield
 
 
+@functools.lru_cache(1)  # drawn once an epoch
+def order_of(images, epoch):
+    """Returns the order of the images in an epoch, drawn from (seed, epoch)."""
+    generator = torch.Generator().manual_seed(devices.seed_from(SEED, epoch))
+    return torch.randperm(images, generator=generator)
+
+
 def schedule(images, step):
-    """Yields the batches from this step on. The order of an epoch is drawn from (seed, epoch)."""
+    """Yields the batches from this step on."""
     for each in range(step, STEPS):
         epoch, number = divmod(each, images // BATCH)
-        generator = torch.Generator().manual_seed(devices.seed_from(SEED, epoch))
-        order = torch.randperm(images, generator=generator)
-        yield "train", epoch, number * BATCH, order[number * BATCH :][:BATCH].tolist()
+        first = number * BATCH
+        yield "train", epoch, first, order_of(images, epoch)[first:][:BATCH].tolist()
 
 
 def main():
     """Trains, saves, and resumes."""
-    source, folder = image_files.open_source(Path(sys.argv[1])), Path(sys.argv[2])
+    source, folder = image_files.open_source(sys.argv[1]), sys.argv[2]
+    images = len(source.target)
+    if images < BATCH:
+        sys.exit(f"{sys.argv[1]} has {images} images, fewer than a batch of {BATCH}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(SEED)
     model = torchvision.models.resnet18(num_classes=len(source.classes)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 
     run_folder.open_folder(folder)  # no second process writes there
-    step = 0
-    needs = {"step", "model", "optimizer"}
+    step, about = 0, {"seed": SEED, "batch": BATCH, "size": SIZE, "images": images}
+    needs = {"step", "about", "model", "optimizer"}
     if newest := checkpointing.newest_checkpoint(folder, needs=needs):
-        _, saved = newest
+        path, saved = newest
+        if saved["about"] != about:  # other images in each step, and nobody would notice
+            sys.exit(f"{path} is of {saved['about']}, not {about}: give another RUN")
         step = saved["step"]
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
 
     batches = image_loading.load_images(
-        schedule(len(source.target), step),
+        schedule(images, step),
         sources={"train": source},
         crops={"train": crop},
         size_of=lambda split, epoch: SIZE,
@@ -81,7 +91,7 @@ def main():
         if signals or step % SAVE_EVERY == 0 or step == STEPS:
             print(f"step {step}  loss {loss.item():.4f}", flush=True)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            checkpointing.write_newest(folder, checkpoint={"step": step, **state})
+            checkpointing.write_newest(folder, checkpoint={"step": step, "about": about, **state})
         if signals:
             sys.exit(143)  # as a process that SIGTERM has ended
 

@@ -16,6 +16,7 @@ import torch
 from conftest import BIN, ROOT, copy_script, environment, free_port, run
 
 from trainparts.images import decoding
+from trainparts.runs import checkpointing
 
 PLAIN, OWN = "examples/plain_loop.py", "examples/own_images.py"
 SIZES = {PLAIN: "= 224, 32, 1000, 100, 2, 0", OWN: "= 224, 64, 1000, 100, 2, 0"}
@@ -163,10 +164,80 @@ def test_own_images_train_on_two_ranks_as_on_one_and_resume(rows, tmp_path):
     assert_equal(tmp_path / "killed", tmp_path / "two")
 
 
+def functions_of(example):
+    """Returns {name: value} of an example, which is not run."""
+    values = {"__name__": "example"}
+    exec(compile((ROOT / example).read_text(), example, "exec"), values)
+    return values
+
+
+@pytest.mark.parametrize("example", [PLAIN, OWN])
+def test_the_order_of_an_epoch_is_drawn_once_and_has_each_image_once(example, monkeypatch):
+    """Whatever the step at which it begins; in batches of all ranks together."""
+    values, drawn, randperm = functions_of(example), [], torch.randperm
+    batch = values["BATCH"]
+    monkeypatch.setattr(torch, "randperm", lambda *a, **k: drawn.append(a) or randperm(*a, **k))
+    ranks = [(), ()] if example == PLAIN else [(0, 2), (1, 2)]
+    parts = [list(values["schedule"](4 * batch + 1, step, *ranks[0])) for step in (0, 6)]
+    assert parts[0][6:] == parts[1] and len(parts[0]) == values["STEPS"]
+    epochs = {epoch for _, epoch, *_ in parts[0]}
+    assert len(drawn) == len(epochs) + len(epochs - {0})
+    one_epoch = [*parts[0][4:8]]
+    if example == OWN:
+        one_epoch += list(values["schedule"](4 * batch + 1, 0, *ranks[1]))[4:8]
+    keys = [key for *_, keys in one_epoch for key in keys]
+    assert len({*keys}) == len(keys) == 4 * batch and {each[1] for each in one_epoch} == {1}
+
+
+@pytest.mark.parametrize(("images", "ranks"), [(5, 1), (32, 3)])
+def test_batches_that_cannot_be_are_one_line(images, ranks, tmp_path, monkeypatch):
+    """Too few images, or more ranks than divide a batch; nothing is begun."""
+    write_rows(tmp_path / "rows.parquet", [b""] * images, [0] * images)
+    values = functions_of(OWN)
+    values["BATCH"] = 8
+    stood_in = {"init_process_group": None, "get_rank": 0, "get_world_size": ranks}
+    for name, value in stood_in.items():
+        monkeypatch.setattr(torch.distributed, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["own_images.py", str(tmp_path / "rows.parquet"), "run"])
+    monkeypatch.chdir(tmp_path)
+    line = f"^{images} images on {ranks} ranks cannot have batches of 8: change BATCH$"
+    with pytest.raises(SystemExit, match=line):
+        values["main"]()
+    assert not (tmp_path / "run").exists()
+
+
+def test_fewer_images_than_a_batch_are_one_line(demo, tmp_path, monkeypatch):
+    values = functions_of(PLAIN)
+    values["BATCH"] = 10_000
+    monkeypatch.setattr(sys, "argv", ["plain_loop.py", str(demo / "train"), str(tmp_path / "run")])
+    with pytest.raises(SystemExit, match=r"has \d+ images, fewer than a batch of 10000$"):
+        values["main"]()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("constant", ["SEED", "BATCH"])
+def test_a_run_with_other_batches_is_not_resumed(constant, demo, tmp_path, monkeypatch):
+    """Which would be another training, and nobody would notice."""
+    about = {"seed": 0, "batch": 32, "size": 224, "images": 1280}
+    saved = {"step": 1, "about": about, "model": {}, "optimizer": {}}
+    (tmp_path / "run").mkdir()
+    checkpointing.write_newest(tmp_path / "run", checkpoint=saved)
+    values = functions_of(PLAIN)
+    values[constant] = 16
+    monkeypatch.setattr(sys, "argv", ["plain_loop.py", str(demo / "train"), str(tmp_path / "run")])
+    line = f"checkpoint.pt is of .*, not .*'{constant.lower()}': 16.*: give another RUN$"
+    with pytest.raises(SystemExit, match=line):
+        values["main"]()
+    opened = functions_of(OWN)["open_run"]
+    assert opened(tmp_path / "run", about)["step"] == 1
+    with pytest.raises(ValueError, match=line):
+        opened(tmp_path / "run", about | {constant.lower(): 16})
+
+
 def test_rows_are_the_images_of_their_file(rows, tmp_path):
     """read() gives what Pillow decodes; a region is a part of it."""
-    example = {"__name__": "example"}
-    exec(compile((ROOT / OWN).read_text(), OWN, "exec"), example)
+    example = functions_of(OWN)
     opened = example["Rows"](str(rows))
     assert opened.target.tolist() == [0, 1, 2, 3] * 8
     for index in range(32):
@@ -188,11 +259,11 @@ os.fsync = fail
     ("edits", "last"),
     [
         (  # an exception in a crop keeps its type
-            [("    yield\n\n\ndef schedule", "    raise KeyError('mine')\n\n\ndef schedule")],
+            [("    yield\n\n\n@functools", "    raise KeyError('mine')\n\n\n@functools")],
             r"KeyError: 'mine'",
         ),
         (  # a loader process that is killed
-            [("    yield\n\n\ndef schedule", "    os.kill(os.getpid(), 9)\n\n\ndef schedule")],
+            [("    yield\n\n\n@functools", "    os.kill(os.getpid(), 9)\n\n\n@functools")],
             r"RuntimeError: DataLoader worker \(pid.*\) .*(unexpectedly|by signal.*)",
         ),
         (  # a disk that is full
@@ -207,6 +278,13 @@ def test_what_goes_wrong_ends_in_an_exception_that_says_what(edits, last, rows, 
     words = [*by_two(script)[:2], "--nproc_per_node=1", script, rows, "run"]
     printed = run(words, tmp_path, status=1)
     assert any(re.search(f"{last}$", line) for line in printed.splitlines()), printed
+
+
+def test_a_save_that_fails_ends_both_ranks(rows, tmp_path):
+    """With what failed; none waits for the other."""
+    full = [("import numpy", f"import errno\n{FULL}\nimport numpy")]
+    printed = run([*by_two(program(tmp_path, OWN, *full)), rows, "run"], tmp_path, status=1)
+    assert printed.count("errors.Fault: run/checkpoint.pt cannot be written; the previous") == 2
 
 
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
@@ -226,6 +304,7 @@ def test_a_folder_of_another_program_s_checkpoints_is_not_begun_anew(rows, tmp_p
     printed = run([*by_two(program(tmp_path, OWN)), rows, "run"], tmp_path, status=1)
     line = "run: none of its 1 checkpoints is intact"
     assert printed.count(f"trainparts.errors.BadInput: {line}") == 2
-    skipped = "checkpoint.pt is not a checkpoint of this program: it lacks model, optimizer, step"
+    lacks = "it lacks about, model, optimizer, step"
+    skipped = f"checkpoint.pt is not a checkpoint of this program: {lacks}"
     assert f"run skips run/{skipped}\n" in printed
     assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
