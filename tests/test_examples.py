@@ -210,6 +210,7 @@ def test_batches_that_cannot_be_are_one_line(images, ranks, tmp_path, monkeypatc
 def test_fewer_images_than_a_batch_are_one_line(demo, tmp_path, monkeypatch):
     values = functions_of(PLAIN)
     values["BATCH"] = 10_000
+    values["torchvision"] = None  # no model is made
     monkeypatch.setattr(sys, "argv", ["plain_loop.py", str(demo / "train"), str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"has \d+ images, fewer than a batch of 10000$"):
         values["main"]()
