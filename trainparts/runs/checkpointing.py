@@ -95,7 +95,7 @@ VALUES = (torch.Tensor, nn.Parameter, bool, int, float, complex, str, bytes, byt
 VALUES += (np.float64, np.float32, torch.dtype, torch.device, torch.layout, torch.Size)
 
 
-def check_checkpoint(value: object, *path: object) -> None:
+def check_checkpoint(value: safe_files.Content, *path: object) -> None:
     """Raises BadInput, which names the key, if a tensor in a checkpoint is not finite, or if it has
     an object that would be refused when it is read. `path` are the keys that lead to the value."""
     kind, why = type(value), ""
