@@ -61,7 +61,7 @@ def test_what_is_logged_again_replaces_what_was_logged_from_there_on(tmp_path, m
     [
         (b"gone", errors.Fault, "--output-dir gone: "),
         (b"file", errors.Fault, "--output-dir file: "),
-        (b"x\xff", errors.BadInput, "--output-dir x\udcff: "),
+        (b"x\xff", errors.BadInput, r"--output-dir x\udcff: "),
     ],
 )
 def test_a_log_that_cannot_be_begun_names_the_folder(folder, kind, line, tmp_path, monkeypatch):
@@ -337,7 +337,7 @@ def test_a_name_that_is_no_text_is_the_user_s_to_change(tmp_path):
     (folder / "events.out.tfevents.1.a").touch()
     with pytest.raises(errors.BadInput) as refused:
         event_log.read_log(folder)
-    assert str(refused.value).startswith(f"the log in {folder} cannot be read: ")
+    assert str(refused.value).startswith(rf"the log in {tmp_path}/x\udcff cannot be read: ")
 
 
 def test_nothing_is_printed_of_what_tensorboard_drops(tmp_path, capfd):
