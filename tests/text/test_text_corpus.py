@@ -71,7 +71,8 @@ def test_a_file_that_is_not_found_is_named_with_what_reads_it(tmp_path):
             "MNLI",
             "--task mnli",
         )
-        assert line == f"{folder} has no dev.tsv, which --task mnli reads"
+        name = errors.printable(str(folder))
+        assert line == f"{name} has no dev.tsv, which --task mnli reads"
 
 
 def test_a_disk_that_does_not_answer_is_no_missing_file(tmp_path, monkeypatch):
@@ -528,7 +529,7 @@ def test_all_that_looks_wrong_is_said_in_turn(tmp_path):
         ("index\ts\nx\ty\n", "has no column 's1', but index, s (test.tsv has no labels)"),
         ("s1\ts\tlabel\n", "has no column 's2', but s1, s, label (test.tsv has no labels)"),
         ("s1\ts2\n", "has no column 'label', but s1, s2 (test.tsv has no labels)"),
-        ("s1\rs2\tlabel\n", "has no column 's1', but s1\rs2, label (test.tsv has no labels)"),
+        ("s1\rs2\tlabel\n", r"has no column 's1', but s1\rs2, label (test.tsv has no labels)"),
         ("s1\ts2\tlabel\tlabel\n", "has the column 'label' more than once"),
         ("s1\ts2\ts2\ts1\tlabel\n", "has the column 's1' more than once"),
         ("id\t" * 300 + "s1\n", f"has no column 's2', but {'id, ' * 50} (test.tsv has no labels)"),
