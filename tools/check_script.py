@@ -2,18 +2,20 @@
 
     python tools/check_script.py mine.py              # against imagenet_nd.py or text_nd.py
     python tools/check_script.py --own mine.py        # its loss, model or data are its own
-    python tools/check_script.py mine.py -- -a resnet18 --dropout 0 DIR    # with these options
+    python tools/check_script.py mine.py -- -a timm/test_vit2 DIR    # with these options
 
-It trains ten steps a few times, on the CPU, on one rank and on two, and prints a line for each
-promise: the same losses as the script for one device; step k has the same data on any number of
-ranks; validation counts each item once; a run that is killed resumes to the bit. Exit status 1 if
-one is broken. Options after `--` replace those of the trial; its model must have no BatchNorm and
-no dropout, which differ by the number of ranks by design.
+It trains two epochs of five steps a few times, on the CPU, on one rank and on two, and prints a
+line for each promise: the same losses as the script for one device; step k has the same data on any
+number of ranks; validation counts each item once; a run that is killed resumes to the bit. A line
+begins with "kept", "BROKEN", or "n/a" if the trial cannot show it. Exit status 1 if one is broken.
+Options after `--` replace those of the trial; its model must have no BatchNorm and no dropout,
+which differ by the number of ranks by design.
 """
 
 import contextlib
 import difflib
 import importlib.util
+import math
 import os
 import re
 import shlex
@@ -25,18 +27,26 @@ import time
 from pathlib import Path
 
 import commandline
+import psutil
 import torch
 from commandline import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trainparts.images import image_files
 
-STEPS, BATCH = 10, 16
+EPOCHS, STEPS, BATCH = 2, 10, 16
 SAME = 1e-5  # relative, of losses in float32 whose sums are made in another order
-ALL = f"--no-accel --epochs 1 --steps-per-epoch {STEPS} -p 1 --seed 3"
+ALL = f"--no-accel --epochs {EPOCHS} --steps-per-epoch {STEPS // EPOCHS} -p 1 --seed 3"
 IMAGES = "-j 1 --image-size 32 --val-resize 32 --lr 0.05 --warmup-epochs 0.2 --min-crop 0.3"
+IMAGES += " --label-smoothing 0.1"  # which validation must not have
 TEXT = "--max-length 16 --dropout 0 --lr 3e-3"
-TORCHRUN = f"{shlex.quote(sys.executable)} -m torch.distributed.run --nproc_per_node=2"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+HORO = Path(sys.executable).with_name("horovodrun")
+ALONE = {  # strategies of one process, and what that leaves untried
+    "nd": "this strategy has one rank: micro-batches of two sizes are compared instead",
+    "dp": "DataParallel needs two GPUs, and the trial is on the CPU: micro-batches of two sizes are "
+    "compared instead",
+}
 
 
 class Broken(Exception):
@@ -64,8 +74,12 @@ class Trials:
         self.family = "text" if "text_corpus" in text else "imagenet"
         self.script, self.folder = script, folder
         self.strategy = strategy_of(text, self.family)
-        model = "timm/test_vit" if importlib.util.find_spec("timm") else "vit_b_16"
+        self.reference = ROOT / f"{self.family}_nd.py"
+        # Without BatchNorm; a pipeline cannot cut timm's small ViT.
+        small = "timm/test_efficientnet_ln" if self.strategy == "pipeline" else "timm/test_vit"
+        model = small if importlib.util.find_spec("timm") else "vit_b_16"
         usual = f"-a {model} {IMAGES}" if self.family == "imagenet" else TEXT
+        self.alike = False  # whether losses are on one rank and on two, as check_losses() finds
         self.options = [*shlex.split(ALL), *shlex.split(usual), *options]
         self.data = []
         if self.family == "imagenet" and not any(Path(word).is_dir() for word in options):
@@ -74,19 +88,20 @@ class Trials:
                 path.unlink()  # a number that no batch divides
             self.data = [folder / "demo"]
 
-    def words(self, script, strategy, ranks):
-        """Returns how a script is started, and its options, so that a step has BATCH items."""
-        python, own = [sys.executable, script], BATCH // ranks
+    def words(self, script, strategy, ranks, batch=None):
+        """Returns how a script is started, and its options, so that a step has BATCH items, in two
+        micro-batches of each rank. A rank of a pipeline is a replica, of two processes."""
+        own = batch or BATCH // ranks // 2
+        start, split = [sys.executable, script], ["-b", own]
         if strategy == "pipeline":
-            start, split = [*shlex.split(TORCHRUN), script], ["--microbatches", 2, "-b", own]
-        elif strategy in ("nd", "dp") or ranks == 1:
-            start, split = python, ["-b", own]
-        elif strategy == "ddp":
-            start, split = [*python, "--nproc-per-node", 2], ["-b", own]
-        elif strategy == "horovod":
-            start, split = ["horovodrun", "-np", "2", *python], ["-b", own]
-        else:
-            start, split = [*shlex.split(TORCHRUN), script], ["-b", own]
+            start = [*TORCHRUN, f"--nproc_per_node={2 * ranks}", script]
+            split += ["--stages", 2, "--microbatches", math.gcd(2, own)]
+        elif strategy == "ddp" and ranks > 1:
+            split += ["--nproc-per-node", ranks]
+        elif strategy == "horovod" and ranks > 1:
+            start = [HORO, "-np", ranks, *start]
+        elif strategy not in ALONE and ranks > 1:
+            start = [*TORCHRUN, f"--nproc_per_node={ranks}", script]
         return [*start, *self.options, *split, "--global-batch", BATCH]
 
     def start(self, words, more):
@@ -109,20 +124,26 @@ class Trials:
 
     def train(self, name, ranks, reference=False, *more):
         """Trains a run of this name; returns the losses of its steps."""
-        nd = ROOT / f"{self.family}_nd.py"
-        script, strategy = (nd, "nd") if reference else (self.script, self.strategy)
-        self.run(self.words(script, strategy, ranks), "--output-dir", name, *more)
+        words = self.words(self.script, self.strategy, ranks)
+        if reference:
+            words = self.words(self.reference, "nd", 1, BATCH)
+        self.run(words, "--output-dir", name, *more)
         log = EventAccumulator(f"{self.folder / name}{os.sep}", size_guidance={"scalars": 0})
         losses = [event.value for event in log.Reload().Scalars("Loss/step")]
         if len(losses) != STEPS:
             raise Broken(f"it logged {len(losses)} of {STEPS} steps")
         return losses
 
-    def evaluate(self, name, ranks, *more):
-        """Returns the validation loss of a run's checkpoint."""
-        words = self.words(self.script, self.strategy, ranks)
-        printed = self.run(words, "--output-dir", name, "-e", *more)
-        return float(re.findall(r"^validation: .*?loss ([\d.]+)", printed, re.M)[-1])
+    def evaluate(self, name, ranks, batch=None, reference=False):
+        """Returns the line of measures of a run's checkpoint, and its numbers, the loss last."""
+        words = self.words(self.script, self.strategy, ranks, batch)
+        if reference:
+            words = self.words(self.reference, "nd", 1, batch)
+        # If the model is not in eval mode, dropout tells.
+        drops = ["--dropout", 0.5] if self.family == "text" else []
+        printed = self.run(words, "--output-dir", name, "-e", *drops)
+        line = re.findall(r"^validation: (.*)", printed, re.M)[-1]
+        return line, [float(each) for each in re.findall(r" (-?[\d.]+)", line)]
 
 
 def compare(losses, others, what):
@@ -135,14 +156,16 @@ def compare(losses, others, what):
 def check_losses(trials, own):
     """The same losses as the script for one device, or on one rank and two."""
     one, two = trials.train("one", 1), trials.train("two", 2)
+    compare(two, one, "on one rank" if trials.strategy not in ALONE else "in larger micro-batches")
+    trials.alike = True
     if not own:
-        reference = trials.train("reference", 1, reference=True)
-        compare(one, reference, f"in {trials.family}_nd.py")
-    compare(two, one, "on one rank")
+        compare(one, trials.train("reference", 1, True), f"in {trials.reference.name}")
 
 
 def check_data(trials, own):
     """Step k has the same data on one rank and on two: nothing is learned, so losses tell."""
+    if trials.alike:  # then these would be
+        return
     still = ["--lr", 1e-12]
     compare(
         trials.train("still two", 2, False, *still),
@@ -152,11 +175,16 @@ def check_data(trials, own):
 
 
 def check_validation(trials, own):
-    """Each item once, whatever the batch is: parts add up to the whole."""
-    alone, by_two = trials.evaluate("one", 1, "-b", 1), trials.evaluate("one", 2)
-    if abs(alone - by_two) > 1e-4:
-        raise Broken(f"the loss is {alone} one by one, {by_two} in batches on two ranks")
-    if not trials.data:
+    """Each item once, as the script for one device, one by one; or parts add up to the whole."""
+    line, values = trials.evaluate("one", 2)
+    alone_line, alone = trials.evaluate("one", 1, batch=1, reference=not own)
+    near = (  # the loss has five decimals
+        math.isclose(*pair, rel_tol=1e-5, abs_tol=2e-5) for pair in zip(values, alone, strict=False)
+    )
+    if len(values) != len(alone) or not all(near):
+        where = "by itself" if own else f"in {trials.reference.name}"
+        raise Broken(f"{line} in batches on two ranks; one by one {where} {alone_line}")
+    if not own or not trials.data:
         return
     whole, (folder,), total, count = trials.data, trials.data, 0, 0
     paths = sorted((folder / "val").glob("*/*"))
@@ -168,37 +196,53 @@ def check_validation(trials, own):
                 copy.write_bytes(path.read_bytes())
             (folder.parent / name / "train").symlink_to(folder / "train")
             trials.data = [folder.parent / name]
-            total += len(part) * trials.evaluate("one", 2)
+            total += len(part) * trials.evaluate("one", 2)[1][-1]
             count += len(part)
     finally:
         trials.data = whole
-    if abs(total / count - by_two) > 1e-4:
+    if abs(total / count - values[-1]) > 1e-4:
         line = f"two parts of {count} images have a mean loss of {total / count:.5f}"
-        raise Broken(f"{line}, all of them {by_two:.5f}: not each is counted once")
+        raise Broken(f"{line}, all of them {values[-1]:.5f}: not each is counted once")
+
+
+def kill(victim):
+    """Kills a process with all that it has started: launchers start ranks in their own sessions."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(victim.pid)
+        for each in [process, *process.children(recursive=True)]:  # first what would see them end
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    victim.communicate()
 
 
 def check_resuming(trials, own):
-    """A run that is killed with SIGKILL resumes, and ends equal bit for bit."""
-    words = trials.words(trials.script, trials.strategy, 1)
-    often = ["--output-dir", "killed", "--checkpoint-minutes", 1e-6]
+    """A run that is killed with SIGKILL in its second epoch resumes, and ends equal bit for bit."""
+    name, ranks = ("one", 1) if trials.strategy in (*ALONE, "pipeline") else ("two", 2)
+    words = trials.words(trials.script, trials.strategy, ranks)
+    often = ["--output-dir", "killed", "--checkpoint-minutes", 1e-6, "--keep-every", 1]
     victim = trials.start(words, often)
-    checkpoint = trials.folder / "killed" / "checkpoint.pt"
-    while not checkpoint.exists() and victim.poll() is None:
+    folder = trials.folder / "killed"
+    checkpoint, seen = folder / "checkpoint.pt", None
+    while victim.poll() is None:
+        if (folder / "epoch-1.pt").exists():
+            saved = checkpoint.stat().st_mtime_ns
+            if saved != (seen := seen or saved):
+                break
         time.sleep(0.001)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(victim.pid, signal.SIGKILL)
-    victim.communicate()
+    kill(victim)
     if victim.returncode == 0:  # ten short steps: as if it had been killed before it last saved
-        for name in "checkpoint.pt", "model_best.pt":
-            (trials.folder / "killed" / name).unlink(missing_ok=True)
-        checkpoint = trials.folder / "killed" / "checkpoint-1.pt"
+        for each in "checkpoint.pt", "model_best.pt":
+            (folder / each).unlink(missing_ok=True)
+        checkpoint = folder / "checkpoint-1.pt"
     if not checkpoint.exists():
         raise Broken("it saved no checkpoint within the epoch")
     epoch, step = (torch.load(checkpoint)[name] for name in ("epoch", "step"))
     resumed = trials.run(words, *often)
     if "Resuming" not in resumed:
         raise Broken("the same command does not resume the run")
-    saved = [torch.load(trials.folder / name / "checkpoint.pt") for name in ("one", "killed")]
+    if not (trials.folder / name / "checkpoint.pt").exists():
+        trials.train(name, ranks)
+    saved = [torch.load(trials.folder / each / "checkpoint.pt") for each in (name, "killed")]
 
     def flat(tree, path=""):
         if isinstance(tree, torch.Tensor):
@@ -242,6 +286,9 @@ def main():
             os.path.abspath(each) if os.path.isdir(each) else each for each in words[cut + 1 :]
         ]
         trials = Trials(args.script.resolve(), options, Path(folder))
+        if trials.strategy == "horovod" and not HORO.exists():
+            builds = "`bash tools/install_horovod.sh` builds it for this environment's PyTorch"
+            parser.error(f"{args.script} needs Horovod, and there is no {HORO}: {builds}")
         print(f"{args.script}: launched as *_{trials.strategy}.py", flush=True)
         for name, check in CHECKS.items():
             try:
@@ -250,6 +297,8 @@ def main():
             except Broken as error:
                 broken = True
                 print(f"BROKEN  {name}: {error}", flush=True)
+        if why := ALONE.get(trials.strategy):
+            print(f"n/a     two ranks: {why}", flush=True)
     sys.exit(broken)
 
 
