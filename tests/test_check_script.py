@@ -126,3 +126,27 @@ def test_a_loss_of_its_own_is_compared_with_itself_alone(check, tmp_path):
     script = fork(tmp_path, "imagenet_nd.py", SCALED, SCALED.replace("loss", "2 * loss"))
     status, found = check(script, "--own")
     assert status == 0 and not any(found.values()), found
+
+
+def test_what_starts_the_ranks_of_horovod_may_be_missing(monkeypatch, capsys, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    tool = importlib.import_module("check_script")
+    monkeypatch.setattr(tool, "HOROVODRUN", tmp_path / "horovodrun")
+    monkeypatch.setattr(sys, "argv", ["check_script.py", str(ROOT / "text_horovod.py")])
+    with pytest.raises(SystemExit) as ended:
+        tool.main()
+    printed, line = capsys.readouterr()
+    assert (ended.value.code, printed) == (2, "")
+    assert "text_horovod.py needs Horovod, and there is no " in line and line.count("\n") == 1
+
+
+def test_ranks_in_sessions_of_their_own_are_killed(monkeypatch):
+    """As launchers start them; or they would end by a signal, saved."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    tool = importlib.import_module("check_script")
+    line = "setsid sleep 60 >/dev/null & echo; wait"
+    launcher = subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE)
+    launcher.stdout.readline()
+    (rank,) = tool.psutil.Process(launcher.pid).children()
+    tool.kill(launcher)
+    assert not rank.is_running() or rank.status() == tool.psutil.STATUS_ZOMBIE

@@ -19,7 +19,6 @@ import math
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,11 +40,11 @@ IMAGES = "-j 1 --image-size 32 --val-resize 32 --lr 0.05 --warmup-epochs 0.2 --m
 IMAGES += " --label-smoothing 0.1"  # which validation must not have
 TEXT = "--max-length 16 --dropout 0 --lr 3e-3"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-HORO = Path(sys.executable).with_name("horovodrun")
+HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 ALONE = {  # strategies of one process, and what that leaves untried
     "nd": "this strategy has one rank: micro-batches of two sizes are compared instead",
-    "dp": "DataParallel needs two GPUs, and the trial is on the CPU: micro-batches of two sizes are "
-    "compared instead",
+    "dp": "the trial is on the CPU, and DataParallel needs two GPUs: micro-batches of two sizes "
+    "are compared instead",
 }
 
 
@@ -99,7 +98,7 @@ class Trials:
         elif strategy == "ddp" and ranks > 1:
             split += ["--nproc-per-node", ranks]
         elif strategy == "horovod" and ranks > 1:
-            start = [HORO, "-np", ranks, *start]
+            start = [HOROVODRUN, "-np", ranks, *start]
         elif strategy not in ALONE and ranks > 1:
             start = [*TORCHRUN, f"--nproc_per_node={ranks}", script]
         return [*start, *self.options, *split, "--global-batch", BATCH]
@@ -142,7 +141,7 @@ class Trials:
         # If the model is not in eval mode, dropout tells.
         drops = ["--dropout", 0.5] if self.family == "text" else []
         printed = self.run(words, "--output-dir", name, "-e", *drops)
-        line = re.findall(r"^validation: (.*)", printed, re.M)[-1]
+        line = re.findall(r"\bvalidation: (.*)", printed)[-1]  # horovodrun names the rank before it
         return line, [float(each) for each in re.findall(r" (-?[\d.]+)", line)]
 
 
@@ -286,9 +285,9 @@ def main():
             os.path.abspath(each) if os.path.isdir(each) else each for each in words[cut + 1 :]
         ]
         trials = Trials(args.script.resolve(), options, Path(folder))
-        if trials.strategy == "horovod" and not HORO.exists():
+        if trials.strategy == "horovod" and not HOROVODRUN.exists():
             builds = "`bash tools/install_horovod.sh` builds it for this environment's PyTorch"
-            parser.error(f"{args.script} needs Horovod, and there is no {HORO}: {builds}")
+            parser.error(f"{args.script} needs Horovod, and there is no {HOROVODRUN}: {builds}")
         print(f"{args.script}: launched as *_{trials.strategy}.py", flush=True)
         for name, check in CHECKS.items():
             try:
