@@ -821,7 +821,7 @@ tests/runs/test_event_log.py
   a log that cannot be looked at is absent => os.stat(folder / name)  # TensorBoard => pass  # TensorBoard
   a log that cannot be read is a bug => raise errors.storage_error(f"the log in {folder} cannot be read", error) from None => raise ValueError
   TensorBoard's thread prints a traceback => threading.excepthook = print_exception_of_thread => pass
-  names of packages for their versions => {package["Name"]: package["Version"] for => {package["Version"]: package["Name"] for
+  names of packages for their versions => found.setdefault(fields["Name"], fields["Version"]) => found.setdefault(fields["Version"], fields["Name"])
   a log by the name of a file => f"{folder}{os.sep}", size => str(folder), size
   a name that is no text ends in a traceback => except (OSError, UnicodeError) as error:\n        raise errors.storage_error(f"the log => except OSError as error:\n        raise errors.storage_error(f"the log
   a clock may be behind => time.sleep(max(0, behind)) => pass
@@ -1378,11 +1378,17 @@ tests/images/test_weight_files.py -k output_needs_ends
   scripts do not print what is logged => LOG.handlers[:], LOG.propagate = [_Printer()], False => pass
 tests/test_check_script.py -k twice
   a script is compared with itself alone => if not own:\n        compare(one, => if own:\n        compare(one,
-tests/test_check_script.py -k dropped
+tests/test_check_script.py -m slow -k dropped
   validation is not compared => or not all(near): => or not any(near):
 tests/test_check_script.py -k momentum
   a killed run is compared with nothing => if differing or one.keys() != other.keys(): => if one.keys() != other.keys():
-tests/test_check_script.py -k drawn
+tests/test_check_script.py -m slow -k forgotten
+  a copy that forgets the epoch is taken as resuming => if saved["epoch"] and saved["step"]: => if saved["step"]:
+tests/test_check_script.py -k sessions
+  ranks of a launcher are not killed => for each in [process, *process.children(recursive=True)]: => for each in [process]:
+tests/test_check_script.py -k missing
+  a missing Horovod is a bug => strategy == "horovod" and not HOROVODRUN.exists(): => strategy == "horovod" and not HOROVODRUN:
+tests/test_check_script.py -m slow -k drawn
   other data are not noticed => if not abs(one - other) <= SAME * abs(other): => if abs(one - other) > SAME * 1e6:
 """  # noqa: E501
 

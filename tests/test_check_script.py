@@ -14,6 +14,8 @@ PAIRS = "state_trees.saved_pairs(run.optimizer, trained_state(run), run.ema, sta
 DRAWN = 'rng = random.Random(f"{args.seed} {epoch} {key}")'
 SLICES = "return Place(device, *numbers, data_rank=rank, data_ranks=ranks)"
 COUNTED = "return math.ceil(len(data.val.target) / place.data_ranks / at_once)"
+VALIDATED = "range(place.data_rank, len(data.val.target), place.data_ranks)"
+ORDER = "manual_seed(devices.seed_from(args.seed, epoch))"
 GUARD = 'raise RuntimeError(f"validated '
 
 
@@ -52,7 +54,20 @@ def fork(folder, name, old, new):
     return copy_script("imagenet_mine.py", folder, text.replace(old, new))
 
 
-@pytest.mark.parametrize("name", ["imagenet_ddp.py", "text_nd.py"])
+QUICK = ("imagenet_ddp.py",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.slow] * (name not in QUICK)
+            + [conftest.needs_horovod] * ("horovod" in name),
+        )
+        for name in (*conftest.SCRIPTS, *conftest.TEXT_SCRIPTS)
+    ],
+)
 def test_the_scripts_keep_all_of_them(name, check):
     status, found = check(ROOT / name)
     assert status == 0 and not any(found.values()), found
@@ -61,20 +76,22 @@ def test_the_scripts_keep_all_of_them(name, check):
 @pytest.mark.parametrize(
     ("name", "old", "new", "broken"),
     [
-        ("imagenet_nd.py", SCALED, "scaler.scale(loss)", {"losses": "step 2 has a loss of "}),
-        (
+        pytest.param(
             "imagenet_nd.py",
             SCALED,
             SCALED.replace("loss", "2 * loss"),  # on one rank and on two
             {"losses": "step 2 has a loss of "},
+            id="twice the loss",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "imagenet_nd.py",
             PAIRS,
             PAIRS.replace("state):", 'state | {"optimizer": {"state": {}}}):'),
             {"resuming": "killed after "},
+            id="no momentum",
         ),
-        (
+        pytest.param(
             "imagenet_nd.py",
             DRAWN,
             "rng = random.Random()",
@@ -83,8 +100,10 @@ def test_the_scripts_keep_all_of_them(name, check):
                 "data of a step": "step 1 has a loss of ",
                 "resuming": "killed after ",
             },
+            id="drawn anew",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "imagenet_ddp.py",
             SLICES,
             SLICES.replace("data_rank=rank", "data_rank=0"),
@@ -92,22 +111,34 @@ def test_the_scripts_keep_all_of_them(name, check):
                 "losses": "it ended with status 1: ",  # which counts what it validates
                 "data of a step": "it ended with status 1: ",
                 "validation": "it ended with status 1: ",
+                "resuming": "it ended with status 1: ",
             },
+            id="one slice",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "imagenet_nd.py",
             COUNTED,
             COUNTED.replace("math.ceil", "math.floor"),  # the last, incomplete batch is dropped
-            {"validation": "the loss is "},
+            {"validation": "top-1 "},
+            id="last batch dropped",
+            marks=pytest.mark.slow,
         ),
-    ],
-    ids=[
-        "not divided",
-        "twice the loss",
-        "no momentum",
-        "drawn anew",
-        "one slice",
-        "last batch dropped",
+        pytest.param(
+            "imagenet_nd.py",
+            VALIDATED,
+            VALIDATED.replace("range(", "sorted(n // 2 * 2 for n in range(") + ")",
+            {"validation": "top-1 "},  # though the script counts as many as there are
+            id="some twice",
+        ),
+        pytest.param(
+            "imagenet_nd.py",
+            ORDER,
+            ORDER.replace("epoch)", "epoch - first_epoch)"),  # a resumed run begins with the first
+            {"resuming": "killed after 1 epochs and "},
+            id="epoch forgotten",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_path):
@@ -122,6 +153,7 @@ def test_a_fork_that_breaks_one_is_told_so(name, old, new, broken, check, tmp_pa
     assert all(found[promise].startswith(line) for promise, line in broken.items()), found
 
 
+@pytest.mark.slow
 def test_a_loss_of_its_own_is_compared_with_itself_alone(check, tmp_path):
     script = fork(tmp_path, "imagenet_nd.py", SCALED, SCALED.replace("loss", "2 * loss"))
     status, found = check(script, "--own")
@@ -140,13 +172,12 @@ def test_what_starts_the_ranks_of_horovod_may_be_missing(monkeypatch, capsys, tm
     assert "text_horovod.py needs Horovod, and there is no " in line and line.count("\n") == 1
 
 
-def test_ranks_in_sessions_of_their_own_are_killed(monkeypatch):
+def test_ranks_in_sessions_of_their_own_are_killed(monkeypatch, tmp_path):
     """As launchers start them; or they would end by a signal, saved."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     tool = importlib.import_module("check_script")
-    line = "setsid sleep 60 >/dev/null & echo; wait"
-    launcher = subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE)
+    line = "setsid sh -c 'sleep 1; touch saved' & echo; wait"
+    launcher = subprocess.Popen(["sh", "-c", line], cwd=tmp_path, stdout=subprocess.PIPE)
     launcher.stdout.readline()
-    (rank,) = tool.psutil.Process(launcher.pid).children()
-    tool.kill(launcher)
-    assert not rank.is_running() or rank.status() == tool.psutil.STATUS_ZOMBIE
+    tool.kill(launcher)  # returns when nobody has the other end of the pipe
+    assert not [*tmp_path.iterdir()]

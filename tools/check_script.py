@@ -218,21 +218,21 @@ def check_resuming(trials, own):
     """A run that is killed with SIGKILL in its second epoch resumes, and ends equal bit for bit."""
     name, ranks = ("one", 1) if trials.strategy in (*ALONE, "pipeline") else ("two", 2)
     words = trials.words(trials.script, trials.strategy, ranks)
-    often = ["--output-dir", "killed", "--checkpoint-minutes", 1e-6, "--keep-every", 1]
+    often = ["--output-dir", "killed", "--checkpoint-minutes", 1e-6]
     victim = trials.start(words, often)
     folder = trials.folder / "killed"
-    checkpoint, seen = folder / "checkpoint.pt", None
+    checkpoint = folder / "checkpoint.pt"
     while victim.poll() is None:
-        if (folder / "epoch-1.pt").exists():
-            saved = checkpoint.stat().st_mtime_ns
-            if saved != (seen := seen or saved):
+        if checkpoint.exists():
+            saved = torch.load(checkpoint, mmap=True)
+            if saved["epoch"] and saved["step"]:
                 break
         time.sleep(0.001)
     kill(victim)
-    if victim.returncode == 0:  # ten short steps: as if it had been killed before it last saved
-        for each in "checkpoint.pt", "model_best.pt":
+    if victim.returncode == 0:  # short steps: as if it had been killed before it saved the epoch
+        for each in "checkpoint.pt", "checkpoint-1.pt", "model_best.pt":
             (folder / each).unlink(missing_ok=True)
-        checkpoint = folder / "checkpoint-1.pt"
+        checkpoint = folder / "checkpoint-2.pt"
     if not checkpoint.exists():
         raise Broken("it saved no checkpoint within the epoch")
     epoch, step = (torch.load(checkpoint)[name] for name in ("epoch", "step"))
