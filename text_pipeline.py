@@ -2003,21 +2003,25 @@ def train_rank(args):
 
 def with_less_memory(run):
     """Returns what to add to the command to train the same curve in less memory, in words, or None
-    if there is no smaller batch."""
+    if nothing helps."""
     args = run.args
     batch = batch_plan.smaller_batch(run.data.device_batch, device_multiple(args))
-    if not batch:
-        return None
     if args.evaluate:
-        return f"add -b {batch} to the command"
-    return run_messages.with_smaller_batch(
-        batch,
-        run.data.global_batch,
-        run.folder,
-        accumulation=args.accumulation,
-        base_lr=args.base_lr and args.base_lr * batch / args.batch_size,
-        compile_mode=args.compile_mode,
-    )
+        return f"add -b {batch} to the command" if batch else None
+    ways = []
+    if batch:
+        smaller = run_messages.with_smaller_batch(
+            batch,
+            run.data.global_batch,
+            run.folder,
+            accumulation=args.accumulation,
+            base_lr=args.base_lr and args.base_lr * batch / args.batch_size,
+            compile_mode=args.compile_mode,
+        )
+        ways.append(smaller)
+    if not args.checkpoint_activations and activation_checkpointing.has_blocks(run.model):
+        ways.append(run_messages.with_checkpointing(run.folder))
+    return "; or ".join(ways) or None
 
 
 def leave_group(place):

@@ -534,13 +534,14 @@ FULL = 'raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00
 
 def without_memory(script, folder, images, first=0):
     """Writes a copy of a script that has no memory for more than so many images in a batch, from
-    a step on; under --evaluate too."""
+    a step on; under --evaluate too, but not under --checkpoint-activations."""
     text = (ROOT / script).read_text()
     for function, inputs in ("train_step", "target"), ("validate_step", "target"):
         line = re.search(rf"def {function}\(.*?\n( +)(with precision)", text, re.DOTALL)
         if function == "train_step":
             line = re.search(r"\n( +)(loss, measured = objective\()", text)
-        full = f"if len({inputs}) > {images} and torch.initial_seed() not in EARLY:"
+        full = f"if len({inputs}) > {images} and torch.initial_seed() not in EARLY"
+        full += " and not args.checkpoint_activations:"
         at = line.start(2)
         text = text[:at] + f"{full}\n{line[1]}    {FULL}\n{line[1]}" + text[at:]
     seeds = f"[devices.seed_from(0, 0, step, rank) for step in range({first}) for rank in range(2)]"
@@ -572,8 +573,8 @@ def test_the_advice_when_memory_is_out_goes_on_on_the_same_curve(
     without_memory(DDP, tmp_path, 4, first)
     command = [sys.executable, "imagenet_ddp.py", "--nproc-per-node", "2", *RUN, *words.split()]
     command += ["--checkpoint-minutes", "1e-9", demo]  # after every step
-    output = run(command, tmp_path, status=2)
-    found = re.search(r"no memory at -b 8: add to the command: (.*): the run resumes on", output)
+    full = run(command, tmp_path, status=2)
+    found = re.search(r"no memory at -b 8: add to the command: (.*?): the run resumes on", full)
     advice, folder = shlex.split(found[1])[:-2], shlex.split(found[1])[-1]
     assert " ".join(advice) == named
     assert ("mine" in words) == (folder == "mine")
@@ -586,6 +587,11 @@ def test_the_advice_when_memory_is_out_goes_on_on_the_same_curve(
     if "--accumulation" not in words:
         whole = scalars(trained("one device"), "Loss/step")
         assert losses == pytest.approx(whole, rel=1e-5)
+    if "mine" not in words:  # the other way, from the same start
+        (named,) = re.findall("; or add to the command: (.*): the run resumes on", full)
+        shutil.rmtree(tmp_path / folder)
+        run([*command, *shlex.split(named)], tmp_path)
+        assert scalars(tmp_path / folder, "Loss/step") == pytest.approx(losses, rel=1e-5)
 
 
 def test_the_advice_when_memory_is_out_in_validation_alone(one, demo, tmp_path):

@@ -809,6 +809,7 @@ def test_a_batch_half_as_large_is_even_under_mixing(batch, words, named, monkeyp
     args = nd.parse_args(words.split())
     data = types.SimpleNamespace(device_batch=batch, global_batch=500)
     here = types.SimpleNamespace(args=args, data=data, place=nd.Place("cpu"), folder=None)
+    here.model = torch.nn.Identity()  # without blocks
     monkeypatch.setattr(nd, "build_run", lambda args: here)
     full = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
     monkeypatch.setattr(nd, "train", full)
@@ -827,10 +828,17 @@ def test_a_smaller_batch_of_a_pipeline_has_whole_micro_batches():
     """What is advised when memory is out, and what a kept global batch is divided into."""
     args = pipeline.parse_args("--microbatches 4 -b 6".split())
     data, multiple = mock.Mock(device_batch=12, global_batch=24), pipeline.device_multiple(args)
-    here = types.SimpleNamespace(args=args, data=data, folder=Path("runs/a b"))
+    model = pipeline.architectures.make_model("squeezenet1_1")
+    here = types.SimpleNamespace(args=args, data=data, folder=Path("runs/a b"), model=model)
     less = pipeline.with_less_memory(here)
     words = "-b 4 --global-batch 24 --output-dir 'runs/a b': the run resumes on the same curve"
-    assert f"add to the command: {words}" in less
+    assert less.startswith(f"add to the command: {words}, except for BatchNorm's statistics; or ")
+    words = "--checkpoint-activations --output-dir 'runs/a b': the run resumes on the same curve"
+    assert less.endswith(f"; or add to the command: {words}, up to a third slower")
+    here.args.checkpoint_activations = True
+    assert "--checkpoint-activations" not in pipeline.with_less_memory(here)
+    here.data.device_batch, here.args.checkpoint_activations = 4, False
+    assert pipeline.with_less_memory(here).startswith("add to the command: --checkpoint-activat")
     assert batch_plan.split_batch(6, 1, 1, 24, multiple) == (4, 6, 24)
 
 

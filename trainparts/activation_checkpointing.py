@@ -21,12 +21,16 @@ ROWS = (nn.Sequential, nn.ModuleList)
 def checkpoint_blocks(model: nn.Module) -> None:
     """Applies recompute() to each block of a model, such as a ViT's (Chen et al. 2016). Call it
     before the model is sharded. Raises BadInput if the model has no blocks."""
-    found = [*blocks(model)]
-    if not found:
+    if not has_blocks(model):
         where = "no nn.Sequential or nn.ModuleList has modules that have modules of their own"
         raise errors.BadInput(f"--checkpoint-activations: this model has no blocks: {where}")
-    for block in found:
+    for block in [*blocks(model)]:
         recompute(block)
+
+
+def has_blocks(model: nn.Module) -> bool:
+    """Returns whether checkpoint_blocks() would take this model."""
+    return any(True for _ in blocks(model))
 
 
 def recompute(module: nn.Module) -> None:

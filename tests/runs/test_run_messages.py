@@ -133,6 +133,14 @@ def test_what_to_add_for_a_smaller_batch(more, words):
     assert run_messages.with_smaller_batch(4, 500, **of_run) == line
 
 
+def test_what_to_add_for_activation_checkpointing():
+    same = "the run resumes on the same curve, up to a third slower"
+    words = "add to the command: --checkpoint-activations"
+    assert run_messages.with_checkpointing(None) == f"{words}: {same}"
+    folder = Path("runs/a b")
+    assert run_messages.with_checkpointing(folder) == f"{words} --output-dir 'runs/a b': {same}"
+
+
 UNTIL = {"epochs": 4, "desired": [], "patience": None, "budget_hours": None, "best": None}
 
 
