@@ -1390,6 +1390,29 @@ tests/test_check_script.py -k missing
   a missing Horovod is a bug => strategy == "horovod" and not HOROVODRUN.exists(): => strategy == "horovod" and not HOROVODRUN:
 tests/test_check_script.py -m slow -k drawn
   other data are not noticed => if not abs(one - other) <= SAME * abs(other): => if abs(one - other) > SAME * 1e6:
+tests/test_activation_checkpointing.py
+  statistics count a batch twice => setattr(norm, name, buffer.clone()) => pass
+  statistics of the copies stay => setattr(norm, name, buffer)\n => pass\n
+  a stage is one block => return any(len(kind) > len(set(kind)) for kind in kinds) => return False
+  a block's rows are blocks => return any(len(kind) > len(set(kind)) for kind in kinds) => return any(kinds)
+  all is kept => return checkpoint(own, *inputs, use_reentrant=False, context_fn=lambda: of_calls) => return own(*inputs)
+  an object has another forward => module.__class__ = _recomputed(type(module)) => module.forward = functools.partial(_recomputed(type(module)).forward, module)
+  a model without blocks is taken => if not has_blocks(model):\n => if False:\n
+tests/test_model_flops.py
+  depthwise convolutions are dense => with FlopCounterMode(display=False, custom_mapping=gradients) => with FlopCounterMode(display=False)
+  frozen weights have gradients => for weight in model.parameters() if weight.requires_grad]\n    with Flop => for weight in model.parameters()]\n    with Flop
+  growing images have a share of the peak => if args.start_size:\n        return None => if False:\n        return None
+  two images count as one => model_flops.count_training(model, images) / len(images) => model_flops.count_training(model, images)
+  a share of the peak is one device's => flops / (1e12 * peak * place.ranks * place.devices) => flops / (1e12 * peak)
+  a share of the peak is of validation => 100 * training["Throughput"] * run.peak_share => 100 * val["Throughput"] * run.peak_share
+  a share that is unknown is logged => if math.isfinite(run.peak_share): => if True:
+  a model that cannot be counted ends the run => except Exception:  # whatever an own model does => except KeyError:  # whatever an own model does
+tests/runs/test_run_messages.py
+  a folder is not named beside --checkpoint-activations => words.append(f"--output-dir {shlex.quote(str(folder))}")\n    same = "the run resumes on the same curve, slower => pass\n    same = "the run resumes on the same curve, slower
+tests/test_training.py -k micro_batches
+  what is on is advised => if not args.checkpoint_activations and activation_checkpointing.has_blocks(run.model): => if activation_checkpointing.has_blocks(run.model):
+tests/test_training.py -k half_as_large
+  what a model has not is advised => if not args.checkpoint_activations and activation_checkpointing.has_blocks(run.model): => if not args.checkpoint_activations:
 """  # noqa: E501
 
 

@@ -596,6 +596,32 @@ def test_memory_of_a_recipe_is_what_autograd_keeps(gpus, tmp_path):
     assert found == pytest.approx(sum(kept.values()), rel=1e-3)
 
 
+def test_memory_under_checkpoint_activations(tmp_path, monkeypatch):
+    """Another block adds its input, in bfloat16; without it, what it keeps."""
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(192, 192)
+
+        def forward(self, x):
+            return self.layer(x.sigmoid().sigmoid())
+
+    recipe = tmp_path / "x.txt"
+    recipe.write_text("-a resnet18 --image-size 8 -b 4")
+    found = []
+    for number in (2, 3):
+        blocks = torch.nn.Sequential(torch.nn.Linear(192, 192), *(Block() for _ in range(number)))
+        model = torch.nn.Sequential(torch.nn.Flatten(), blocks)
+        monkeypatch.setattr(recipe_memory.architectures, "make_model", lambda *_, m=model, **__: m)
+        rows = [recipe_memory.memory(recipe, 1, again) for again in (False, True)]
+        found.append([1e9 * (row["values"][0] - row["state, GB"]) for row in rows])
+    size = 2 * 4 * 192  # bytes of one output
+    weight = 2 * 192 * 192  # as autocast keeps it
+    assert found[1][0] - found[0][0] == pytest.approx(2 * size + weight)
+    assert found[1][1] - found[0][1] == pytest.approx(size)
+
+
 @slow
 @needs_bfloat16
 def test_a_server_names_failures_and_keeps_the_deadline(tmp_path):

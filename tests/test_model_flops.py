@@ -1,5 +1,9 @@
 """trainparts/model_flops.py: the FLOPs of known models."""
 
+import math
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 import torch
 from torch import nn
@@ -82,3 +86,38 @@ def test_a_sequence_of_a_script():
     assert text_nd.training_flops(args, data) == pytest.approx(128 * each, rel=1e-3)
     args, data = data_of(text_nd, "--task sst-2 -a bert --max-length 128 DIR", **known)
     assert text_nd.training_flops(args, data) is None
+
+
+def test_a_share_of_the_peak_is_that_of_all_devices(monkeypatch):
+    monkeypatch.setattr(nd.device_peaks, "peak_tflops", {"a GPU": 2}.get)
+    monkeypatch.setattr(nd.devices, "device_name", lambda device: "a GPU")
+    monkeypatch.setattr(nd, "training_flops", lambda args, data: 4e9)
+    place = nd.Place(torch.device("cpu"), ranks=3, devices=2)
+    here = SimpleNamespace(place=place, args=None, data=None)
+    assert nd.find_peak_share(here) == pytest.approx(4e9 / (2e12 * 6))
+    monkeypatch.setattr(nd, "training_flops", lambda args, data: None)
+    assert math.isnan(nd.find_peak_share(here))
+    monkeypatch.setattr(nd, "training_flops", mock.Mock(side_effect=RuntimeError("needs values")))
+    assert math.isnan(nd.find_peak_share(here))
+    monkeypatch.setattr(nd.devices, "device_name", lambda device: "another")
+    assert math.isnan(nd.find_peak_share(here))
+
+
+@pytest.mark.parametrize("share", [7e-4, math.nan])
+def test_an_epoch_s_line_and_its_values_have_it(share, monkeypatch, capsys):
+    logged = {}
+    monkeypatch.setattr(
+        nd.event_log, "log_epoch_values", lambda _, values, __: logged.update(values)
+    )
+    training = {"Loss": 2.0, "Top1": 5.0, "Throughput": 600.0, "Steps/skipped": 0.0, "Lr": 0.1}
+    here = SimpleNamespace(epoch=1, step=0, epochs_logged=[], log=None, started=0.0)
+    here.data, here.args = SimpleNamespace(steps=4), SimpleNamespace(epochs=2)
+    here.peak_share = share
+    val = {"Loss": 2.0, "Top1": 5.0, "Throughput": 900.0}
+    nd.log_epoch(here, training, val, trained=True)
+    line = capsys.readouterr().out
+    if math.isnan(share):
+        assert "MFU/train" not in logged and "peak" not in line
+    else:
+        assert logged["MFU/train"] == pytest.approx(42.0)
+        assert "  600 images/s  42.0 % of the peak  left " in line

@@ -1,6 +1,6 @@
 """Activation checkpointing: blocks that keep their inputs alone, and compute the rest again.
 
-Use it to train a larger model or batch in the same memory, for up to a third more time.
+Use it to train a larger model or batch in the same memory, for the time of a second forward pass.
 """
 
 from __future__ import annotations

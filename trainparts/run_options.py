@@ -122,7 +122,7 @@ def add_run_options(
         "--checkpoint-activations",
         action="store_true",
         help="keep only the inputs of each block, and compute the rest again in the backward pass: "
-        "less memory, up to a third more time",
+        "less memory, for a second forward pass",
     )
     add(
         "--gpu", type=option_types.non_negative_int, help="use only this GPU, from 0 (default: all)"

@@ -134,7 +134,7 @@ def test_what_to_add_for_a_smaller_batch(more, words):
 
 
 def test_what_to_add_for_activation_checkpointing():
-    same = "the run resumes on the same curve, up to a third slower"
+    same = "the run resumes on the same curve, slower by a second forward pass"
     words = "add to the command: --checkpoint-activations"
     assert run_messages.with_checkpointing(None) == f"{words}: {same}"
     folder = Path("runs/a b")

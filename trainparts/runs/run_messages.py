@@ -88,7 +88,7 @@ def with_checkpointing(folder: Path | None) -> str:
     words = ["--checkpoint-activations"]
     if folder:
         words.append(f"--output-dir {shlex.quote(str(folder))}")
-    same = "the run resumes on the same curve, up to a third slower"
+    same = "the run resumes on the same curve, slower by a second forward pass"
     return f"add to the command: {' '.join(words)}: {same}"
 
 
