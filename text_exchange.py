@@ -2107,8 +2107,9 @@ def find_peak_share(run):
         return math.nan
     try:
         flops = training_flops(run.args, run.data)
-    except Exception:  # whatever an own model does where tensors have no values
-        flops = None
+    except Exception as error:  # whatever an own model does where tensors have no values
+        errors.print_line(f"No share of the peak is logged: {errors.first_line(error)}")
+        return math.nan
     return math.nan if flops is None else flops / (1e12 * peak * place.ranks * place.devices)
 
 

@@ -48,7 +48,8 @@ def memory(file, gpus, checkpointing=False):
 
     def end(*_):
         nonlocal largest
-        largest = max(largest, nbytes(inside.pop()))
+        again = {at: each for at, each in inside.pop().items() if at not in kept}
+        largest = max(largest, nbytes(again))
 
     def nbytes(storages):
         weights = {each.untyped_storage()._cdata for each in own.values()}

@@ -115,6 +115,38 @@ def test_stages_of_one_block_are_blocks_or_hold_them():
     assert len([*activation_checkpointing.blocks(model)]) == 4
 
 
+def test_a_block_with_a_list_of_heads_is_one():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 8) for _ in range(2))
+            self.mlp = nn.Sequential(nn.Linear(8, 256), nn.Linear(256, 8))
+
+    model = nn.Sequential(Heads(), Heads())
+    assert [*activation_checkpointing.blocks(model)] == [*model]
+
+
+def test_two_backward_passes_compute_twice_and_change_no_statistics():
+    model = made("resnet18")
+    activation_checkpointing.checkpoint_blocks(model)
+    loss = model(torch.randn(2, 3, 32, 32)).square().mean()
+    before = model.layer1[0].bn1.running_mean.clone()
+    loss.backward(retain_graph=True)
+    once = model.conv1.weight.grad.clone()
+    loss.backward()
+    assert torch.equal(model.conv1.weight.grad, 2 * once)
+    assert torch.equal(model.layer1[0].bn1.running_mean, before)
+
+
+def test_a_block_that_stands_in_two_rows_is_computed_again_once():
+    block, calls = nn.TransformerEncoderLayer(8, 2, 8), []
+    block.linear1.register_forward_pre_hook(lambda *_: calls.append(1))
+    model = nn.Sequential(nn.Sequential(block), nn.Sequential(block))
+    activation_checkpointing.checkpoint_blocks(model)
+    model(torch.randn(1, 3, 8)).sum().backward()
+    assert len(calls) == 4, "two passes of two calls"
+
+
 def test_a_model_without_blocks_is_refused():
     with pytest.raises(errors.BadInput, match="--checkpoint-activations: this model has no blocks"):
         activation_checkpointing.checkpoint_blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))

@@ -199,13 +199,13 @@ def test_half_precision(rehearse, precision, syncs):
 @pytest.mark.parametrize(
     ("script", "ranks", "options", "budget"),
     [
-        (ND, 1, RECIPE, {"accumulated": 2}),
+        (ND, 1, [*RECIPE, "--checkpoint-activations"], {"accumulated": 2}),
         (DDP, 2, [*RECIPE, *BFLOAT16], {"accumulated": 2, "timers": 8}),
         (DDP, 2, FLOAT16, {"syncs": 1, "timers": 8}),
         (APEX, 2, ["--opt-level", "O1"], {"syncs": 1, "timers": 8}),
         (APEX, 1, ["--opt-level", "O2"], {"syncs": 1, "timers": 8}),
         (DP, 1, [*BFLOAT16, "-b", "2"], {}),
-        (FSDP, 2, BFLOAT16, {}),
+        (FSDP, 2, [*BFLOAT16, "--checkpoint-activations"], {}),
         (FSDP, 2, ["--param-dtype", "bfloat16", "--clip-grad", "1"], {}),
         (EXCHANGE, 2, BFLOAT16, {}),
         (EXCHANGE, 2, [*BFLOAT16, "--exchange", "ddp"], {"timers": 8}),

@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks that keep their inputs alone, and compute the rest again.
+"""Activation checkpointing: blocks that keep only their inputs, and compute the rest again.
 
 Use it to train a larger model or batch in the same memory, for the time of a second forward pass.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
     if not has_blocks(model):
         where = "no nn.Sequential or nn.ModuleList has modules that have modules of their own"
         raise errors.BadInput(f"--checkpoint-activations: this model has no blocks: {where}")
-    for block in [*blocks(model)]:
+    for block in {*blocks(model)}:  # one that stands in two rows, once
         recompute(block)
 
 
@@ -34,17 +34,19 @@ def has_blocks(model: nn.Module) -> bool:
 
 
 def recompute(module: nn.Module) -> None:
-    """Has a module keep its inputs alone for the backward pass, which calls forward() again. What
-    is computed stays the same, bit for bit: dropout draws the same again, and BatchNorm counts a
-    batch once, which it counts twice with PyTorch's checkpoint() alone."""
+    """Has a module keep only its inputs for the backward pass, which calls forward() again. What is
+    computed stays the same, bit for bit: dropout draws the same again, and buffers that forward()
+    changes, such as BatchNorm's statistics, are changed once, which PyTorch's checkpoint() alone
+    does twice. The output must not depend on such a buffer, as spectral_norm()'s does. A model with
+    such modules cannot be pickled as a whole."""
     # Another class, not another `forward` of this object, so that replicas have it.
     module.__class__ = _recomputed(type(module))
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """Yields the blocks of a model, such as a ResNet's bottlenecks: modules in a row (an
-    nn.Sequential or nn.ModuleList) that have modules of their own. What has a row of several such
-    modules of one class itself is a stage, such as a ConvNeXt's, and its blocks are yielded."""
+    nn.Sequential or nn.ModuleList) that have modules of their own. What mostly is a row of several
+    such modules of one class is a stage, such as a ConvNeXt's, and its blocks are yielded."""
     for child in module.children():
         if isinstance(module, ROWS) and _has_modules(child) and not _is_stage(child):
             yield child
@@ -57,9 +59,16 @@ def _has_modules(module: nn.Module) -> bool:
 
 
 def _is_stage(module: nn.Module) -> bool:
-    rows = (each for each in module.modules() if isinstance(each, ROWS))
-    kinds = ([type(each) for each in row if _has_modules(each)] for row in rows)
-    return any(len(kind) > len(set(kind)) for kind in kinds)
+    for row in module.modules():
+        if isinstance(row, ROWS) and 2 * _size(row) > _size(module):  # unlike a list of heads
+            kinds = [type(each) for each in row if _has_modules(each)]
+            if len(kinds) > len(set(kinds)):
+                return True
+    return False
+
+
+def _size(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 @functools.cache
@@ -72,21 +81,27 @@ def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
             return own(*inputs)
         if torch.compiler.is_compiling():  # it updates statistics once
             return checkpoint(own, *inputs, use_reentrant=False)
-        of_calls = contextlib.nullcontext(), _without_statistics(self)
+        of_calls = contextlib.nullcontext(), _BuffersKept(self)
         return checkpoint(own, *inputs, use_reentrant=False, context_fn=lambda: of_calls)
 
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
-@contextlib.contextmanager
-def _without_statistics(module: nn.Module) -> Generator[None]:
-    """Has BatchNorm update copies of its statistics."""
-    norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    kept = [(each, name, buffer) for each in norms for name, buffer in each.named_buffers()]
-    for norm, name, buffer in kept:
-        setattr(norm, name, buffer.clone())
-    try:
-        yield
-    finally:
-        for norm, name, buffer in kept:
-            setattr(norm, name, buffer)
+class _BuffersKept(contextlib.AbstractContextManager):
+    """Has forward() change copies of a module's buffers."""
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.kept = [
+            (each, name, buffer)
+            for each in self.module.modules()
+            for name, buffer in each.named_buffers(recurse=False)
+        ]
+        for each, name, buffer in self.kept:
+            setattr(each, name, buffer.clone())
+
+    def __exit__(self, *_: object) -> None:
+        for each, name, buffer in self.kept:
+            setattr(each, name, buffer)

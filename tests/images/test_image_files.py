@@ -354,6 +354,7 @@ def test_an_own_reader_names_the_classes_of_an_evaluation(tmp_path):
         (["10", "2", "10"], ["10", "2"], [0, 1, 0]),  # as class folders are
         ([10, 2, 10], ["2", "10"], [1, 0, 1]),
         (np.array([10, 2, 10], np.int16), ["2", "10"], [1, 0, 1]),
+        (np.array([10, 2, 10], object), ["2", "10"], [1, 0, 1]),
         (np.array([10, "b", 2], object), ["10", "2", "b"], [0, 2, 1]),
     ],
 )

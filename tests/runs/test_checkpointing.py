@@ -859,3 +859,25 @@ def test_a_run_that_begins_needs_an_epoch_to_train(done, left):
         line = "nothing is left to train: my run/checkpoint.pt has 5 of --epochs 3; "
         line += "raise --epochs, or --weights 'my run/checkpoint.pt' starts from its weights"
         assert refusal(checkpointing.check_epochs_left, metadata, 3, done) == line
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (torch.empty(2, device="meta"), "x of the checkpoint is on the meta device"),
+        (torch.tensor([math.nan]).to(torch.float8_e4m3fn), "x of the checkpoint is not finite"),
+        (torch.ones(2).to(torch.float8_e4m3fn), None),
+    ],
+)
+def test_tensors_of_odd_kinds(value, why):
+    if why is None:
+        return checkpointing.check_checkpoint({"x": value})
+    with pytest.raises(errors.BadInput, match=why):
+        checkpointing.check_checkpoint({"x": value})
+
+
+def test_what_a_tensor_has_as_attributes_is_saved_with_it(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.of = tmp_path
+    with pytest.raises(errors.BadInput, match="x.of of the checkpoint is of the class pathlib"):
+        checkpointing.check_checkpoint({"x": weight})

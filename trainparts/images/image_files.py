@@ -233,7 +233,7 @@ def source_of_table(
     """Returns the Source of images that a table lists: their paths below a folder, and their
     labels, whose names are the classes. Numbers are sorted as numbers, so labels from 0 without a
     gap are the targets; text is sorted as text, as ImageFolder sorts folders."""
-    named = np.asarray(labels)
+    named = np.asarray([*labels])  # an array of objects may have numbers alone
     if not np.issubdtype(named.dtype, np.number):
         named = named.astype(str)
     classes, target = np.unique(named, return_inverse=True)

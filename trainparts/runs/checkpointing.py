@@ -112,8 +112,14 @@ def check_checkpoint(value: safe_files.Content, *path: object) -> None:
         why = f"is of the class {kind.__module__}.{kind.__qualname__}, which would be refused when "
         why += "it is read: save tensors, numbers, text, and dicts and lists of these"
     elif isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
-        if not (value.sum().isfinite() or value.isfinite().all()):  # a sum may overflow
+        numbers = value.float() if value.element_size() == 1 else value  # float8 has no sum
+        if value.is_meta:
+            why = "is on the meta device, and has no values"
+        elif not (numbers.sum().isfinite() or numbers.isfinite().all()):  # a sum may overflow
             why = "is not finite: lower the learning rate"
+    if isinstance(value, torch.Tensor | collections.OrderedDict):
+        for name, each in vars(value).items():  # its attributes are saved, too
+            check_checkpoint(each, *path, name)
     if why:
         where = errors.printable(".".join(map(str, path)))
         what = f"{where} of the checkpoint" if path else "the checkpoint"
